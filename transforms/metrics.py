@@ -1,0 +1,53 @@
+"""Counter names, once: the keys of a commit's counts, of the manifest's, and of Beam's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import apache_beam as beam
+
+NAMESPACE = "layerbeam"
+
+RECORDS = "records_read"
+EMBEDDED = "embedded"
+BLANK = "blank_skipped"
+FILTERED = "filtered"
+REJECTED = "rejected"
+TOKENS = "tokens"  # without [CLS] and [SEP]
+UNKNOWN_TOKENS = "unknown_tokens"
+TRUNCATED_TEXTS = "truncated_texts"
+DROPPED_TOKENS = "dropped_tokens"
+BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only: what one start of the program did
+PADDED_TOKENS = "padded_tokens"  # what was computed, padding included: a Beam metric only, it differs from run to run
+
+
+def unbalanced(counts: Mapping[str, int]) -> str | None:
+    """What is wrong with the balance `records = embedded + blank + filtered + rejected`, or None.
+
+    >>> unbalanced({"records_read": 3, "embedded": 2, "rejected": 1})
+    >>> unbalanced({"records_read": 3, "embedded": 2})
+    'records_read 3 != embedded 2 + blank_skipped 0 + filtered 0 + rejected 0'
+    """
+    ended = {name: counts.get(name, 0) for name in (EMBEDDED, BLANK, FILTERED, REJECTED)}
+    if counts.get(RECORDS, 0) == sum(ended.values()):
+        return None
+    parts = " + ".join(f"{name} {count}" for name, count in ended.items())
+    return f"{RECORDS} {counts.get(RECORDS, 0)} != {parts}"
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums, by name, names in order.
+
+    >>> total([{"tokens": 1}, {"tokens": 2, "embedded": 1}])
+    {'embedded': 1, 'tokens': 3}
+    """
+    sums: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            sums[name] = sums.get(name, 0) + count
+    return dict(sorted(sums.items()))
+
+
+def count(name: str, amount: int) -> None:
+    """Add to a Beam counter; only inside a bundle (Beam loses what `setup` counts)."""
+    beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)

@@ -1,0 +1,216 @@
+"""What flows between the stages, declared once.
+
+Shapes, here and everywhere below: T texts in a block, N tokens of those texts with [CLS] and [SEP],
+B texts in a batch, S padded tokens in a batch, H hidden size, L Transformer blocks.
+
+From reading to writing, one object per block is handed on by reference. It holds NumPy and Arrow arrays, never a
+Python object per row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int8Array = npt.NDArray[np.int8]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+_STEM_BYTES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """One input file as it was found.
+
+    `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not).
+    """
+
+    path: str
+    size: int
+    modified: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A file that could not be read, or not to its end, and why: the run goes on and ends with status 3."""
+
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockId:
+    """Where a block comes from, and the hash that says whether it still holds the same bytes.
+
+    `first_byte` and `end_byte` count decompressed bytes; the block's lines are [first_line, first_line + num_lines).
+    """
+
+    file: InputFile
+    first_line: int
+    num_lines: int
+    first_byte: int
+    end_byte: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The name that the block's parts, rejects and commit share, unique in a run.
+
+        >>> BlockId(InputFile("corpus/part 1.txt.gz", 9, 0.0), 650, 10, 0, 9, "").name
+        'part_1-0986df41-000000000650'
+        """
+        return f"{file_stem(self.file.path)}-{file_key(self.file.path)}-{self.first_line:012d}"
+
+
+def file_stem(path: str) -> str:
+    """The file's name without its endings, in at most 64 letters, digits, `.`, `_`, `-`: safe on any file system."""
+    name = re.split(r"[/\\]", path)[-1]
+    name = re.sub(r"\.(gz|bz2|zst)$", "", name)
+    name = re.sub(r"(?<=.)\.[^.]*$", "", name)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")
+    return name[:_STEM_BYTES] or "file"
+
+
+def file_key(path: str) -> str:
+    """8 hex digits of the SHA-256 of the path: two files with one stem do not meet."""
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejected:
+    """A record that could not be embedded, with the reason and its raw bytes: nothing is lost."""
+
+    file: str
+    line: int
+    byte_offset: int
+    stage: str
+    reason: str
+    raw: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit:
+    """A finished block: written after its last part. The block is done if, and only if, this exists.
+
+    `parts` is keyed by view (`rejects` for the rejected records), `counts` by the names in `transforms.metrics`.
+    """
+
+    fingerprint: str
+    block: BlockId
+    counts: Mapping[str, int]
+    parts: Mapping[str, Part]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for one JSON line."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Commit:
+        """The commit that `to_json` wrote. KeyError or TypeError where a field is missing or unknown."""
+        block = dict(record["block"])
+        block["file"] = InputFile(**block["file"])
+        return Commit(
+            fingerprint=record["fingerprint"],
+            block=BlockId(**block),
+            counts=dict(record["counts"]),
+            parts={view: Part(**part) for view, part in record["parts"].items()},
+        )
+
+
+@dataclasses.dataclass
+class Slice:
+    """A byte range of one file, and what of it is already done.
+
+    A record belongs to the slice in which its first byte lies. `first_line` counts the line ends before `start`.
+    A compressed file is one slice: `start` 0, `end` None.
+    """
+
+    file: InputFile
+    start: int
+    end: int | None
+    first_line: int
+    done: tuple[Commit, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockLimits:
+    """Where a block ends: with the record that brings it to one of these. At least one record goes in.
+
+    `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text, as
+    estimated from the bytes (the tokens are not known when a block is cut): a record of n bytes counts as
+    2 + n / 4 tokens, `max_seq_length` at most.
+    """
+
+    text_bytes: int
+    token_rows: int
+    text_rows: int
+    max_seq_length: int
+
+
+@dataclasses.dataclass
+class TextBlock:
+    """Consecutive texts of one slice.
+
+    `texts`: string [T]; `line`: int64 [T], the record's line; `sentence`: int32 [T], from 0 in the record;
+    `offset`: int32 [T], where the text begins in its record, in code points. `counts` balances:
+    records = embedded (T where the unit is the record) + blank + filtered + rejected.
+    """
+
+    block: BlockId
+    texts: pa.StringArray
+    line: Int64Array
+    sentence: Int32Array
+    offset: Int32Array
+    counts: dict[str, int]
+    rejected: list[Rejected]
+
+
+@dataclasses.dataclass
+class TokenBlock:
+    """The tokens of a block's texts, [CLS] and [SEP] included, one text after the other.
+
+    Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
+    `segment_ids`: int8 [N]; `start`, `end`: int32 [N], code points of the record, -1 for special tokens;
+    `word_index`: int32 [N], from 0 in the text, -1 for special tokens; `num_dropped`: int32 [T], tokens lost to
+    `max_seq_length`.
+    """
+
+    text: TextBlock
+    row_splits: Int64Array
+    token_ids: Int32Array
+    segment_ids: Int8Array
+    start: Int32Array
+    end: Int32Array
+    word_index: Int32Array
+    num_dropped: Int32Array
+
+
+@dataclasses.dataclass
+class VectorBlock:
+    """What the views keep of a block: `vectors[view]` holds an array for each of its vector columns.
+
+    float32 or float16, [N, W] at token level, [T, W] at text level. The layers themselves are never held for a whole
+    block: a view of texts needs a hundredth of their memory.
+    """
+
+    tokens: TokenBlock
+    vectors: dict[str, list[npt.NDArray[Any]]]
