@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from transforms import filesystem
+from transforms.records import InputFile, LeftOut
+
+
+def names(found: list) -> list[str]:
+    return [os.path.basename(file.path) for file in found if isinstance(file, InputFile)]
+
+
+def test_globs_give_each_file_once_in_order(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md", ".hidden.txt"):
+        (tmp_path / name).write_text("x")
+    found = filesystem.find_files([f"{tmp_path}/*.txt", f"{tmp_path}/a*", f"{tmp_path}/c.md"])
+    assert names(found) == ["a.txt", "b.txt", "c.md"]
+
+
+def test_stars_twice_cross_folders(tmp_path):
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "x" / "y" / "b.txt").write_text("x")
+    assert names(filesystem.find_files([f"{tmp_path}/**/*.txt"])) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("name", ["a[1].txt", "back\\slash.txt", "star*.txt", "new\nline.txt", "  "])
+def test_a_path_that_exists_is_that_file(tmp_path, name):
+    (tmp_path / name).write_text("x")
+    assert names(filesystem.find_files([str(tmp_path / name)])) == [name]
+    assert names(filesystem.find_files([f"{tmp_path}/*"])) == [name]
+
+
+def test_what_is_no_readable_file_is_left_out(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    found = filesystem.find_files([str(tmp_path / name) for name in ("folder", "broken", "pipe")])
+    assert found == [
+        LeftOut(f"{tmp_path}/broken", "No such file or directory"),
+        LeftOut(f"{tmp_path}/folder", f"is a folder; to read the files in it, write {tmp_path}/folder/*"),
+        LeftOut(f"{tmp_path}/pipe", "is not a regular file"),
+    ]
+
+
+def test_folders_that_a_glob_happens_to_match_are_no_problem(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("x")
+    assert names(filesystem.find_files([f"{tmp_path}/*"])) == ["a.txt"]
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path, temporary = str(tmp_path / "out" / "file"), str(tmp_path / "_tmp")
+
+    def write_and_fail() -> None:
+        with filesystem.write_whole(path, temporary=temporary) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert not os.path.exists(path)
+    assert os.listdir(temporary) == []
+    with filesystem.write_whole(path, temporary=temporary) as file:
+        file.write(b"abc")
+    assert (file.num_bytes, file.sha256[:8]) == (3, "ba7816bf")
+    assert filesystem.read_bytes(path) == b"abc"

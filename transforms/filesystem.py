@@ -1,0 +1,244 @@
+"""Files on any Beam file system, with the gaps of Beam's own functions closed.
+
+Local paths go through the operating system: Beam's glob passes over names with a backslash, takes `[1]` in a literal
+path for a pattern, and its `delete` expands patterns too.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import glob
+import hashlib
+import io
+import os
+import shutil
+import stat
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, BinaryIO, Protocol, cast
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from transforms.records import InputFile, LeftOut
+
+_CHUNK_BYTES = 1 << 20
+_COMPRESSED_CHUNK_BYTES = 1 << 16  # text rarely grows more than a hundredfold
+
+
+class TruncatedFileError(OSError):
+    """A compressed file that ends before its stream does, or whose stream is damaged."""
+
+
+def is_local(path: str) -> bool:
+    """Whether the path lies on this machine's file system."""
+    return FileSystems.get_scheme(path) is None
+
+
+def join(folder: str, *names: str) -> str:
+    """`folder/name`, on any file system."""
+    return cast(str, FileSystems.join(folder, *names))
+
+
+def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
+    """The files that the globs match, each once, in the order of their paths.
+
+    A path that exists as it stands is that file, whatever characters it has. What matched and is no readable file
+    (a folder, a broken link, a pipe) comes back as `LeftOut`.
+    """
+    found: dict[str, InputFile | LeftOut] = {}
+    for pattern in patterns:
+        if is_local(pattern):
+            paths = [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
+            for path in paths:
+                # A pattern may well match a folder beside the files; only a folder that is named is worth a word.
+                if path == pattern or not os.path.isdir(path):
+                    found[path] = _stat(path)
+        else:
+            for match in FileSystems.match([pattern]):
+                for file in match.metadata_list:
+                    found[file.path] = InputFile(file.path, file.size_in_bytes, file.last_updated_in_seconds or 0.0)
+    return [found[path] for path in sorted(found)]
+
+
+def _stat(path: str) -> InputFile | LeftOut:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return LeftOut(path, error.strerror or str(error))
+    if stat.S_ISDIR(status.st_mode):
+        return LeftOut(path, f"is a folder; to read the files in it, write {path.rstrip('/')}/*")
+    if not stat.S_ISREG(status.st_mode):
+        return LeftOut(path, "is not a regular file")
+    return InputFile(path, status.st_size, status.st_mtime)
+
+
+def open_binary(path: str) -> BinaryIO:
+    """The file's bytes as they are stored, never decompressed."""
+    if is_local(path):
+        return open(path, "rb")
+    return cast(BinaryIO, FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole file."""
+    with open_binary(path) as file:
+        return file.read()
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder of that name."""
+    return os.path.lexists(path) if is_local(path) else bool(FileSystems.exists(path))
+
+
+def list_folder(folder: str) -> dict[str, int]:
+    """Sizes in bytes of the files directly in the folder, by name; empty where there is no folder."""
+    if is_local(folder):
+        if not os.path.isdir(folder):
+            return {}
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    matches = FileSystems.match([join(folder, "*")])[0].metadata_list
+    return {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in matches}
+
+
+def delete_files(paths: Iterable[str]) -> None:
+    """Delete these files; one that is gone already is no error."""
+    for path in paths:
+        if is_local(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        elif FileSystems.exists(path):
+            FileSystems.delete([path])
+
+
+def delete_folder(folder: str) -> None:
+    """Delete the folder with all that is in it; one that is gone already is no error."""
+    if is_local(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        delete_files(join(folder, name) for name in list_folder(folder))
+
+
+class HashedWriter(io.RawIOBase):
+    """A file being written, with the count and the SHA-256 of what went into it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._sha256.update(data)
+        self._file.write(data)
+        size = len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
+        self.num_bytes += size
+        return size
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+
+@contextlib.contextmanager
+def write_whole(path: str, *, temporary: str) -> Iterator[HashedWriter]:
+    """Write a file that appears under its name complete or not at all.
+
+    Local: written in the folder `temporary` (on the same disk) and renamed. Object stores: written under its name; an
+    upload appears when it is closed, and a rename would copy every byte.
+    """
+    if not is_local(path):
+        with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            yield HashedWriter(file)
+        return
+    os.makedirs(temporary, exist_ok=True)
+    # A name of its own for each attempt: a worker that outlives its driver must not write into a newer one's file.
+    unfinished = os.path.join(temporary, uuid.uuid4().hex)
+    try:
+        with open(unfinished, "xb") as local_file:
+            # No fsync: a power cut may shorten the file, which its recorded size and hash tell.
+            yield HashedWriter(local_file)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(unfinished)
+        raise
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _gzip() -> _Decompressor:
+    return zlib.decompressobj(wbits=31)
+
+
+def _zstandard() -> _Decompressor:
+    import zstandard
+
+    return cast(_Decompressor, zstandard.ZstdDecompressor().decompressobj())
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+    ".gz": _gzip,
+    ".bz2": bz2.BZ2Decompressor,
+    ".zst": _zstandard,
+}
+
+
+def is_compressed(path: str) -> bool:
+    """Whether the name ends in one of .gz, .bz2, .zst."""
+    return os.path.splitext(path)[1] in _DECOMPRESSORS
+
+
+def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+    """The file's bytes from where it stands, decompressed by the ending of `path`.
+
+    Beam's own reader ends silently where a .gz, .bz2 or .zst is cut off: TruncatedFileError here. Several members
+    one after the other are one stream, as the tools that write them take it.
+    """
+    new_stream = _DECOMPRESSORS.get(os.path.splitext(path)[1])
+    if new_stream is None:
+        yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
+        return
+    stream: _Decompressor | None = None
+    for chunk in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
+        while chunk:
+            if stream is None:
+                chunk = chunk.lstrip(b"\0")  # gzip members may be padded with zeros
+                if not chunk:
+                    break
+                stream = new_stream()
+            try:
+                data = stream.decompress(chunk)
+            except Exception as error:  # zlib.error, OSError, ZstdError: three names for one thing
+                raise TruncatedFileError(f"the compressed data is damaged ({error})") from error
+            if data:
+                yield data
+            chunk = stream.unused_data if stream.eof else b""
+            if stream.eof:
+                stream = None
+    if stream is not None:
+        raise TruncatedFileError("the compressed data ends before its end (a download or copy that broke off?)")
+
+
+def printable(path: str) -> str:
+    """The path as text: bytes of a local name that are no UTF-8 become `%XX`.
+
+    >>> printable("corpus/caf\\udce9.txt")
+    'corpus/caf%E9.txt'
+    """
+    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in path)
