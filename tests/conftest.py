@@ -1,0 +1,139 @@
+"""What several test files share: the small encoder with random weights, corpora made on the spot, the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "tests" / "data"
+
+
+@pytest.fixture
+def hf_uncased() -> str:
+    """Folder of a small encoder with random weights: 3 blocks, hidden size 64, 128 positions."""
+    return str(DATA / "hf_uncased")
+
+
+@dataclasses.dataclass
+class Done:
+    """What one start of the command gave."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclasses.dataclass
+class Workplace:
+    """A folder with a corpus, a configuration and the command."""
+
+    folder: Path
+
+    def write(self, name: str, data: bytes | str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return path
+
+    def configure(self, **sections: Any) -> None:
+        """Write c.yaml: all layers of tokens by the small encoder, unless a section says otherwise."""
+        settings = {
+            "input": {"files": ["corpus/*"]} | sections.get("input", {}),
+            "encoder": {"handle": str(DATA / "hf_uncased")} | sections.get("encoder", {}),
+            "views": sections.get("views", {"tokens": {"level": "token", "layers": "all"}}),
+            "output": {"path": "out"} | sections.get("output", {}),
+            "beam": sections.get("beam", {}),
+        }
+        self.write("c.yaml", yaml.safe_dump(settings))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(ROOT / "layerbeam.py"), *arguments]
+
+    def start(self, *arguments: str) -> Done:
+        """The command in a process of its own, in this folder."""
+        done = subprocess.run(self.command(*arguments), cwd=self.folder, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *arguments: str, status: int = 0) -> Done:
+        """`layerbeam run c.yaml`, here in this process, which has TensorFlow loaded."""
+        return self._call("run", "c.yaml", *arguments, status=status)
+
+    def show(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("show", "out", *arguments, status=status)
+
+    def _call(self, *arguments: str, status: int) -> Done:
+        from pipeline.cli import main
+
+        got = main(arguments, version="test")
+        out, err = self._capture()
+        assert got == status, err
+        return Done(got, out, err)
+
+    _capture: Callable[[], tuple[str, str]] = dataclasses.field(init=False, repr=False)
+
+    def rows(self, view: str = "tokens", output: str = "out") -> pa.Table:
+        """All rows of a view, in the order file, line, token."""
+        table = ds.dataset(self.folder / output / view, format="parquet").to_table()
+        keys = [(name, "ascending") for name in ("file", "line", "token_index") if name in table.column_names]
+        return table.sort_by(keys)
+
+    def manifest(self, output: str = "out") -> dict[str, Any]:
+        return json.loads((self.folder / output / "manifest.json").read_text())
+
+    def rejects(self) -> list[dict[str, Any]]:
+        paths = sorted((self.folder / "out" / "rejects").glob("*.jsonl"))
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    def files(self, output: str = "out") -> dict[str, str]:
+        """SHA-256 of each file of the output by its name, the records of single starts left out."""
+        root = self.folder / output
+        return {
+            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*"))
+            if path.is_file() and path.parent.name != "_runs"
+        }
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Workplace:
+    monkeypatch.chdir(tmp_path)
+    place = Workplace(tmp_path)
+
+    def capture() -> tuple[str, str]:
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    place._capture = capture
+    return place
+
+
+def vectors(table: pa.Table, column: str) -> np.ndarray:
+    """[n, W] of a column of fixed-size lists."""
+    values = table[column].combine_chunks()
+    return values.flatten().to_numpy(zero_copy_only=False).reshape(-1, values.type.list_size)
+
+
+def random_lines(count: int, *, seed: int = 0, longest: int = 40) -> list[str]:
+    """Lines of words of the small encoder's vocabulary, with some blank, equal and cut words among them."""
+    words = [word for word in (DATA / "hf_uncased" / "vocab.txt").read_text().split() if word.isalpha()]
+    random = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        length = int(random.integers(1, longest))
+        line = " ".join(random.choice(words, length))
+        lines.append("" if number % 17 == 5 else "the same line again" if number % 13 == 3 else line)
+    return lines
