@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transforms.batching import equal_texts, plan_batches, token_positions
+
+LENGTHS = st.lists(st.integers(2, 128), max_size=200).map(lambda lengths: np.array(lengths, np.int64))
+
+
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
+def test_every_text_once_within_the_budget(lengths, batch_tokens):
+    batches = plan_batches(lengths, batch_tokens)
+    assert sorted(np.concatenate([*batches, np.zeros(0, np.int64)]).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        padded = len(batch) * lengths[batch].max()
+        assert padded <= batch_tokens or len(batch) == 1
+
+
+def test_padding_is_a_few_per_cent():
+    lengths = np.clip(np.random.default_rng(0).lognormal(3.3, 0.6, 650).astype(np.int64), 3, 128)
+    padded = sum(len(batch) * int(lengths[batch].max()) for batch in plan_batches(lengths, 1024))
+    assert padded / lengths.sum() < 1.06
+    assert len(lengths) * 128 / lengths.sum() > 3  # what padding to 128 costs
+
+
+def test_no_texts_no_batches():
+    assert plan_batches(np.zeros(0, np.int64), 1024) == []
+
+
+def test_equal_texts_agree_in_every_column():
+    row_splits = np.array([0, 2, 4, 6, 7])
+    ids = np.array([1, 2, 1, 2, 1, 2, 1], np.int32)
+    segments = np.array([0, 0, 0, 1, 0, 0, 0], np.int8)
+    first, inverse = equal_texts(row_splits, ids, segments)
+    assert first.tolist() == [0, 1, 3]
+    assert inverse.tolist() == [0, 1, 0, 2]
+
+
+def test_token_positions_of_no_texts():
+    assert token_positions(np.array([0, 2]), np.zeros(0, np.int64)).tolist() == []

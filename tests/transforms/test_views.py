@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
+from transforms.views import (
+    BatchOutput,
+    View,
+    batch_vectors,
+    combine_layers,
+    empty_vectors,
+    make_table,
+    needed_layers,
+    pool,
+    rows_of_texts,
+    schema,
+)
+
+HIDDEN = 4
+VOCABULARY = pa.array(["[PAD]", "[CLS]", "[SEP]", "a", "##b"])
+
+
+@dataclasses.dataclass
+class Case:
+    """A block that went through the encoder as one batch."""
+
+    tokens: TokenBlock
+    layers: dict[int, np.ndarray]
+    pooled_output: np.ndarray
+
+    def table(self, view: View) -> pa.Table:
+        splits = self.tokens.row_splits
+        output = BatchOutput(self.layers, self.pooled_output, splits, self.tokens.start < 0)
+        vectors = empty_vectors(view, self.tokens)
+        rows = rows_of_texts(view, self.tokens, np.arange(len(splits) - 1))
+        for target, values in zip(vectors, batch_vectors(view, output), strict=True):
+            target[rows] = values
+        return make_table(view, self.tokens, vectors, VOCABULARY)
+
+
+@pytest.fixture
+def block() -> Case:
+    """Two texts, "a ab" and one that cleans to nothing: 5 + 2 tokens, layers 0 to 2."""
+    text = TextBlock(
+        block=BlockId(InputFile("corpus/a.txt", 10, 0.0), 7, 3, 0, 10, ""),
+        texts=pa.array(["a ab", "\u200b"]),
+        line=np.array([7, 9]),
+        sentence=np.zeros(2, np.int32),
+        offset=np.zeros(2, np.int32),
+        counts={},
+        rejected=[],
+    )
+    tokens = TokenBlock(
+        text=text,
+        row_splits=np.array([0, 5, 7]),
+        token_ids=np.array([1, 3, 3, 4, 2, 1, 2], np.int32),
+        segment_ids=np.zeros(7, np.int8),
+        start=np.array([-1, 0, 2, 3, -1, -1, -1], np.int32),
+        end=np.array([-1, 1, 3, 4, -1, -1, -1], np.int32),
+        word_index=np.array([-1, 0, 1, 1, -1, -1, -1], np.int32),
+        num_dropped=np.array([6, 0], np.int32),
+    )
+    random = np.random.default_rng(0)
+    layers = {layer: random.standard_normal((7, HIDDEN), np.float32) for layer in range(3)}
+    return Case(tokens, layers, random.standard_normal((2, HIDDEN), np.float32))
+
+
+def view(**settings) -> View:
+    return View(**{"name": "v", "level": "token", "layers": (2, 0), "hidden_size": HIDDEN} | settings)
+
+
+def vectors(table: pa.Table, column: str) -> np.ndarray:
+    return np.array(table[column].to_pylist())
+
+
+def test_token_rows(block):
+    table = block.table(view())
+    assert table.column_names == [
+        *("file", "line", "sentence", "start", "end", "token_index", "word_index", "token", "token_id", "segment_id"),
+        *("layer_2", "layer_0"),
+    ]
+    assert table.drop(["layer_2", "layer_0"]).to_pylist()[2] == {
+        "file": "corpus/a.txt",
+        "line": 7,
+        "sentence": 0,
+        "start": 2,
+        "end": 3,
+        "token_index": 2,
+        "word_index": 1,
+        "token": "a",
+        "token_id": 3,
+        "segment_id": 0,
+    }
+    assert table["token"].to_pylist() == ["[CLS]", "a", "a", "##b", "[SEP]", "[CLS]", "[SEP]"]
+    assert table["token_index"].to_pylist() == [0, 1, 2, 3, 4, 0, 1]
+    assert table["line"].to_pylist() == [7] * 5 + [9] * 2
+    np.testing.assert_array_equal(vectors(table, "layer_2"), block.layers[2])
+    np.testing.assert_array_equal(vectors(table, "layer_0"), block.layers[0])
+
+
+def test_token_rows_without_special_tokens(block):
+    table = block.table(view(special_tokens=False))
+    assert table["token"].to_pylist() == ["a", "a", "##b"]
+    np.testing.assert_array_equal(vectors(table, "layer_0"), block.layers[0][1:4])
+
+
+def test_text_rows(block):
+    table = block.table(view(level="text"))
+    assert table.drop(["layer_2", "layer_0"]).to_pylist() == [
+        {
+            "file": "corpus/a.txt",
+            "line": 7,
+            "sentence": 0,
+            "start": 0,
+            "end": 4,
+            "text": "a ab",
+            "num_tokens": 3,
+            "num_dropped": 6,
+        },
+        {
+            "file": "corpus/a.txt",
+            "line": 9,
+            "sentence": 0,
+            "start": 0,
+            "end": 1,
+            "text": "\u200b",
+            "num_tokens": 0,
+            "num_dropped": 0,
+        },
+    ]
+
+
+def plain(block: Case, view: View) -> list[np.ndarray]:
+    """The view's vectors text by text, in float64: what the arrays of `make_table` must hold."""
+    if view.uses_pooler:
+        columns = [block.pooled_output.astype(np.float64)]
+    else:
+        layers = [block.layers[layer].astype(np.float64) for layer in view.layers]
+        columns = {
+            "separate": layers,
+            "sum": [sum(layers)],
+            "mean": [sum(layers) / len(layers)],
+            "concat": [np.hstack(layers)],
+        }[view.combine]
+        if view.level == "text":
+            columns = [np.stack([plain_pool(block, column, text, view) for text in range(2)]) for column in columns]
+        elif not view.special_tokens:
+            columns = [column[1:4] for column in columns]
+    finished = []
+    for column in columns:
+        column = column[:, : view.dims]
+        if view.normalize:
+            column = np.stack([row / (np.sqrt((row**2).sum()) or 1) for row in column])
+        finished.append(column)
+    return finished
+
+
+def plain_pool(block: Case, column: np.ndarray, text: int, view: View) -> np.ndarray:
+    rows = {0: column[0:5], 1: column[5:7]}[text]
+    if view.pooling == "cls":
+        return rows[0]
+    if not view.special_tokens:
+        rows = rows[1:-1]
+    if len(rows) == 0:
+        return np.zeros(column.shape[1])
+    return rows.mean(axis=0) if view.pooling == "mean" else rows.max(axis=0)
+
+
+COMBINATIONS = [
+    {"level": level, "pooling": pooling, "combine": combine}
+    for level, poolings in (("token", ["mean"]), ("text", ["cls", "mean", "max"]))
+    for pooling, combine in itertools.product(poolings, ["separate", "sum", "mean", "concat"])
+] + [{"level": "text", "pooling": "pooler", "layers": ()}]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("finish", [{}, {"dims": 3}, {"normalize": True}, {"dims": 3, "normalize": True}])
+@pytest.mark.parametrize("special_tokens", [True, False])
+@pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda s: "-".join(map(str, s.values())))
+def test_vectors_are_the_plain_computation(block, settings, special_tokens, finish, dtype):
+    asked = view(**settings, **finish, special_tokens=special_tokens, dtype=dtype)
+    table = block.table(asked)
+    assert table.schema.equals(schema(asked))
+    expected = plain(block, asked)
+    assert len(expected) == len(asked.vector_columns)
+    for column, values in zip(asked.vector_columns, expected, strict=True):
+        assert table.schema.field(column).type.value_type == pa.from_numpy_dtype(np.dtype(dtype))
+        np.testing.assert_allclose(vectors(table, column), values, atol=2e-3 if dtype == "float16" else 1e-6)
+
+
+def test_block_without_texts_gives_no_rows(block):
+    empty = np.zeros(0, np.int32)
+    block.tokens.text.texts = pa.array([], pa.string())
+    block.tokens.text.line = np.zeros(0, np.int64)
+    block.tokens.text.offset = block.tokens.text.sentence = block.tokens.num_dropped = empty
+    block.tokens.row_splits = np.zeros(1, np.int64)
+    block.tokens.token_ids = block.tokens.start = block.tokens.end = block.tokens.word_index = empty
+    block.tokens.segment_ids = np.zeros(0, np.int8)
+    block.layers = {layer: np.zeros((0, HIDDEN), np.float32) for layer in range(3)}
+    block.pooled_output = np.zeros((0, HIDDEN), np.float32)
+    for asked in (view(), view(level="text"), view(level="text", pooling="pooler", layers=())):
+        assert block.table(asked).num_rows == 0
+
+
+def test_one_text_does_not_leak_into_the_next():
+    values = np.array([[1.0], [2.0], [30.0], [50.0]], np.float32)
+    row_splits = np.array([0, 2, 4])
+    all_counted = np.ones(4, bool)
+    assert pool(values, row_splits, all_counted, "mean").tolist() == [[1.5], [40.0]]
+    assert pool(values, row_splits, all_counted, "max").tolist() == [[2.0], [50.0]]
+    assert pool(values, row_splits, all_counted, "cls").tolist() == [[1.0], [30.0]]
+
+
+def test_summing_leaves_the_layers_as_they_were():
+    layers = [np.ones((2, 2), np.float32), np.ones((2, 2), np.float32)]
+    assert combine_layers(layers, "sum")[0].tolist() == [[2, 2], [2, 2]]
+    assert layers[0].tolist() == [[1, 1], [1, 1]]
+
+
+def test_layers_needed_by_all_views():
+    assert needed_layers(
+        [view(layers=(5, 1)), view(layers=(1, 2)), view(level="text", pooling="pooler", layers=())]
+    ) == (
+        1,
+        2,
+        5,
+    )
+
+
+def test_row_bytes():
+    assert view(hidden_size=384, layers=(6, 5, 4, 3)).row_bytes == 4 * 384 * 4
+    assert view(hidden_size=384, layers=(6, 5), combine="concat", dtype="float16").row_bytes == 2 * 384 * 2
