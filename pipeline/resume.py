@@ -1,0 +1,79 @@
+"""What is left to do: the input files against what the output folder already holds."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from pipeline.manifest import MANIFEST, SUCCESS, Gone, is_up_to_date, load_commits, load_json
+from transforms import filesystem
+from transforms.read import FileToRead
+from transforms.records import Commit, InputFile, LeftOut
+
+
+@dataclasses.dataclass
+class Work:
+    """Files of which something is left to do, all that is known already, and the files that are gone."""
+
+    to_read: list[FileToRead] = dataclasses.field(default_factory=list)
+    known: list[InputFile | LeftOut | Gone | Commit] = dataclasses.field(default_factory=list)
+    gone: list[Gone] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether every file is read to its end and none is missing."""
+        return not self.to_read and not self.gone and not any(isinstance(report, LeftOut) for report in self.known)
+
+
+def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = False) -> Work:
+    """Match the globs and sort the files: to be read (with the commits of what is done in them), or up to date.
+
+    Commits of files that are gone stay, unless `remove_gone`.
+    """
+    done: dict[str, list[Commit]] = collections.defaultdict(list)
+    for commit in load_commits(output_path):
+        done[commit.block.file.path].append(commit)
+    manifest = load_json(filesystem.join(output_path, MANIFEST))
+    entries = {entry["path"]: entry for entry in (manifest or {}).get("inputs", [])}
+    work = Work()
+    for found in filesystem.find_files(patterns):
+        work.known.append(found)
+        commits = done.pop(found.path, [])
+        if isinstance(found, InputFile) and not is_up_to_date(found, commits, entries.get(found.path)):
+            work.to_read.append(FileToRead(found, tuple(commits)))
+        else:
+            work.known.extend(commits)
+    for path, commits in sorted(done.items()):
+        work.gone.append(Gone(path))
+        if not remove_gone:
+            work.known += [Gone(path), *commits]
+    return work
+
+
+class FindWork(beam.DoFn):
+    """Any one element -> `FileToRead`; tagged `KNOWN`, what needs no reading.
+
+    `_SUCCESS` is taken away before anything changes; where nothing is to be read it stays until the end decides.
+    """
+
+    TO_READ = "to_read"
+    KNOWN = "known"
+
+    def __init__(self, patterns: list[str], output_path: str, *, remove_gone: bool) -> None:
+        self._patterns = patterns
+        self._output_path = output_path
+        self._remove_gone = remove_gone
+
+    def process(self, _: Any) -> Iterator[Any]:
+        work = find_work(self._patterns, self._output_path, remove_gone=self._remove_gone)
+        if not work.to_read and not work.known:
+            raise FileNotFoundError(f"input.files: no file matches {', '.join(self._patterns)}")
+        if work.to_read:
+            filesystem.delete_files([filesystem.join(self._output_path, SUCCESS)])
+        yield from work.to_read
+        for report in work.known:
+            yield beam.pvalue.TaggedOutput(self.KNOWN, report)

@@ -1,0 +1,57 @@
+"""What one start of the program did: `_runs/<n>.json`. Times, hosts and workers stand here, never in the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import resource
+import sys
+import time
+from typing import Any
+
+from pipeline.manifest import load_json
+from transforms import filesystem
+from transforms.write import Output
+
+RUNS = "_runs"
+
+
+def load_runs(output_path: str) -> list[dict[str, Any]]:
+    """The records of all starts, oldest first; one that is not whole is passed over."""
+    folder = filesystem.join(output_path, RUNS)
+    numbers = sorted(int(name[:-5]) for name in filesystem.list_folder(folder) if name[:-5].isdigit())
+    records = (load_json(filesystem.join(folder, f"{number}.json")) for number in numbers)
+    return [record for record in records if record is not None]
+
+
+@dataclasses.dataclass
+class RunLog:
+    """The record of this start: written when it begins, and again with what came of it."""
+
+    output: Output
+    record: dict[str, Any]
+
+    @staticmethod
+    def begin(output: Output, head: dict[str, Any], **facts: Any) -> RunLog:
+        """Write the first record. OSError where the folder cannot be written."""
+        number = 1 + max((run["run"] for run in load_runs(output.path)), default=0)
+        record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
+        log = RunLog(output, record)
+        log._write()
+        return log
+
+    def end(self, state: str, **facts: Any) -> None:
+        """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and what is known now."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
+        self._write()
+
+    def _write(self) -> None:
+        path = filesystem.join(self.output.path, RUNS, f"{self.record['run']}.json")
+        with filesystem.write_whole(path, temporary=self.output.temporary) as file:
+            file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
