@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline import config
+from pipeline.errors import UsageError
+
+MINIMAL = """
+input:
+  files: [corpus/*.txt]
+views:
+  tokens:
+    level: token
+    layers: [-1, -2..-4]
+output:
+  path: out/demo
+"""
+
+
+def mistakes(change: str) -> str:
+    """What is said of the minimal configuration with this YAML put over it."""
+    settings = yaml.safe_load(MINIMAL)
+
+    def merge(into: dict, more: dict) -> None:
+        for key, value in more.items():
+            if isinstance(value, dict) and isinstance(into.get(key), dict):
+                merge(into[key], value)
+            else:
+                into[key] = value
+
+    merge(settings, yaml.safe_load(textwrap.dedent(change)))
+    with pytest.raises(UsageError) as error:
+        config.check(settings, source="c.yaml")
+    return str(error.value)
+
+
+def test_defaults():
+    loaded = config.check(yaml.safe_load(MINIMAL), source="c.yaml")
+    assert loaded.encoder.handle == "minilm"
+    assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
+    assert (loaded.input.slice_bytes, loaded.output.part_bytes) == (1_048_576, 134_217_728)
+    assert loaded.views["tokens"].layers == [-1, "-2..-4"]
+    assert loaded.views["tokens"].combine == "separate"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("input: {recrod: line}", "c.yaml: input.recrod: unknown setting; did you mean `record`?"),
+        ("encodr: {}", "c.yaml: encodr: unknown setting; did you mean `encoder`?"),
+        ("views: {tokens: {layer: 3}}", "c.yaml: views.tokens.layer: unknown setting; did you mean `layers`?"),
+        ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, part_bytes, byte_stream_split"),
+        ("output: null", "c.yaml: output: should be a valid dictionary or instance of OutputConfig; given: None"),
+        ("input: {files: []}", "c.yaml: input.files: is empty; at least one is needed"),
+        (
+            "encoder: {max_seq_length: 2}",
+            "c.yaml: encoder.max_seq_length: should be greater than or equal to 3; given: 2",
+        ),
+        ("encoder: {max_seq_length: '64'}", "c.yaml: encoder.max_seq_length: should be a valid integer; given: '64'"),
+        (
+            "views: {tokens: {level: tokens}}",
+            "c.yaml: views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'tokens'",
+        ),
+        (
+            "views: {tokens: {layers: [a]}}",
+            "c.yaml: views.tokens.layers: 'a' is neither a layer's number nor a range such as 0..12; given: ['a']",
+        ),
+        (
+            "views: {tokens: {layers: -1}}",
+            "c.yaml: views.tokens.layers: should be all or a list of layers, "
+            "for example [-1], [-4..-1] or [0..12]; given: -1",
+        ),
+        (
+            "views: {_x: {level: text, layers: all}}",
+            "c.yaml: views._x: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start",
+        ),
+        (
+            "views: {rejects: {level: text, layers: all}}",
+            "c.yaml: views.rejects: the name rejects is taken; call the view something else",
+        ),
+        (
+            "views: {tokens: {pooling: mean}}",
+            "c.yaml: views.tokens.pooling: level token has no such setting (it belongs to word and text)",
+        ),
+        (
+            "views: {tokens: {level: text, pooling: first}}",
+            "c.yaml: views.tokens.pooling: is first; level text allows cls, pooler, mean, max, mean_max",
+        ),
+        (
+            "views: {tokens: {level: text, pooling: pooler}}",
+            "c.yaml: views.tokens.layers: pooling pooler reads the last layer; take `layers` away",
+        ),
+        ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
+        ("input: {format: jsonl}", "c.yaml: input.format: jsonl is not there yet; so far: text"),
+        ("input: {pair_separator: ' ||| '}", "c.yaml: input.pair_separator:  |||  is not there yet; so far: null"),
+        ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
+        ("views: {t: {level: word, layers: [1]}}", "c.yaml: views.t.level: word is not there yet; so far: token, text"),
+        (
+            "encoder: {long_text: window, window_overlap: 126}",
+            "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "
+            "or a window makes no progress",
+        ),
+    ],
+)
+def test_mistakes_are_named_with_the_way_out(change, message):
+    assert mistakes(change) == message
+
+
+def test_all_mistakes_at_once():
+    said = mistakes("{input: {recrod: 1}, encoder: {max_seq_length: 1}}").splitlines()
+    assert len(said) == 2
+
+
+def test_every_setting_is_described():
+    for section in (config.InputConfig, config.EncoderConfig, config.ViewConfig, config.OutputConfig):
+        for name, field in section.model_fields.items():
+            assert field.description, name
+
+
+def test_overrides_and_files(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL)
+    loaded = config.load(str(path), {"encoder.max_seq_length": 64, "views.tokens.layers": "all", "output.path": "x"})
+    assert (loaded.encoder.max_seq_length, loaded.views["tokens"].layers, loaded.output.path) == (64, "all", "x")
+    with pytest.raises(UsageError, match=r"--set input\.files\.x: input\.files is no section"):
+        config.load(str(path), {"input.files.x": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "is not YAML"),
+        ("- a", "a configuration has sections"),
+        ("", "a configuration has sections"),
+        ("a: !!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_what_is_no_configuration(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        config.load(str(path))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UsageError, match="No such file or directory"):
+        config.load(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("layers", "expanded"),
+    [
+        ([-1, -2], [6, 5]),
+        (["0..6"], [0, 1, 2, 3, 4, 5, 6]),
+        (["-4..-1"], [3, 4, 5, 6]),
+        (["-1..-4"], [6, 5, 4, 3]),
+        ([-7], [0]),
+        ("all", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_layers_expand_in_the_order_given(layers, expanded):
+    assert config.expand_layers(layers, 6) == expanded
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([7], "there is no layer 7: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
+        ([-8], "there is no layer -8: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
+        ([-1, 6], r"layer 6 comes twice \(6 and -1 are the same\)"),
+    ],
+)
+def test_layers_that_do_not_exist_or_come_twice(layers, message):
+    with pytest.raises(ValueError, match=message):
+        config.expand_layers(layers, 6)
+
+
+def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL)
+    code = (
+        "import sys; from pipeline import config; config.load(sys.argv[1]);"
+        "print([m for m in ('tensorflow', 'apache_beam', 'pyarrow', 'numpy', 'rich') if m in sys.modules])"
+    )
+    root = str(Path(config.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "[]"
