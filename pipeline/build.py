@@ -1,0 +1,74 @@
+"""The pipeline: one chain from globs to a finished run. Building it starts nothing and reads nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import apache_beam as beam
+
+from pipeline.manifest import FinishRun
+from pipeline.resolve import Job
+from pipeline.resume import FindWork
+from transforms import coders
+from transforms.encode import EncodeBlocks
+from transforms.read import ReadBlocks, SliceFiles
+from transforms.views import needed_layers
+from transforms.wordpiece import TokenizeBlocks
+from transforms.write import WriteBlocks
+
+
+def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool = False) -> Any:
+    """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
+
+    `num_threads`: blocks that one worker process has in hand at once.
+    """
+    config, encoder = job.config, job.encoder
+    coders.register()
+
+    find = FindWork(config.input.files, job.output.path, remove_gone=remove_gone)
+    read = ReadBlocks(
+        job.limits,
+        keep_blank=config.input.blank == "keep",
+        replace_invalid=config.input.invalid_bytes == "replace",
+    )
+    tokenize = TokenizeBlocks(
+        encoder.vocabulary,
+        do_lower_case=encoder.do_lower_case,
+        max_seq_length=config.encoder.max_seq_length,
+        num_threads=num_threads,
+    )
+    layers, pooler = needed_layers(job.views), any(view.uses_pooler for view in job.views)
+    encode = EncodeBlocks(
+        functools.partial(encoder.load, layers=layers, pooler=pooler),
+        job.views,
+        batch_tokens=config.encoder.batch_tokens,
+        num_threads=num_threads,
+    )
+    write = WriteBlocks(job.output, job.views, encoder.vocabulary)
+    finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected)
+
+    # Which files there are, and what of them is done already.
+    files = root | beam.Create([None]) | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)
+
+    # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
+    # what is shuffled in memory.
+    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(config.input.slice_bytes)
+
+    # From here to the commit everything fuses: one worker takes a block from its bytes to its parts.
+    blocks = slices[SliceFiles.SLICES] | "read" >> read
+    commits = (
+        blocks[ReadBlocks.BLOCKS]
+        | "wordpiece" >> beam.ParDo(tokenize)
+        | "encode" >> beam.ParDo(encode)
+        | "write" >> beam.ParDo(write)
+    )
+
+    # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
+    return (
+        (files[FindWork.KNOWN], slices[SliceFiles.LEFT_OUT], blocks[ReadBlocks.DONE], commits)
+        | "reports" >> beam.Flatten()
+        | "under one key" >> beam.WithKeys(0)
+        | "all together" >> beam.GroupByKey()
+        | "finish" >> beam.ParDo(finish)
+    )

@@ -1,0 +1,108 @@
+"""A configuration brought together with its encoder: the job, with nothing left open, and its fingerprint."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from importlib import metadata
+from typing import Any
+
+from pipeline import manifest
+from pipeline.config import Config, ViewConfig, expand_layers
+from pipeline.errors import UsageError
+from pipeline.manifest import RunHead
+from transforms.encoders import EncoderError, EncoderSource, open_encoder
+from transforms.records import BlockLimits
+from transforms.views import View
+from transforms.write import Output
+
+_PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Everything a run needs to know, of plain values: it goes to workers as it is."""
+
+    config: Config
+    encoder: EncoderSource
+    views: tuple[View, ...]
+    head: RunHead
+    output: Output
+    limits: BlockLimits
+
+
+def resolve(config: Config) -> Job:
+    """Open the encoder (its small files only) and settle what depends on it. UsageError where it does not fit."""
+    try:
+        encoder = open_encoder(config.encoder.handle, do_lower_case=config.encoder.do_lower_case)
+    except EncoderError as error:
+        raise UsageError(f"encoder.handle: {error}") from error
+    positions = encoder.config.max_position_embeddings
+    if config.encoder.max_seq_length > positions:
+        raise UsageError(
+            f"encoder.max_seq_length: is {config.encoder.max_seq_length}; {config.encoder.handle} has {positions} "
+            f"positions, so at most {positions}"
+        )
+    views = tuple(resolve_view(name, view, encoder) for name, view in config.views.items())
+    identity = identify(config, encoder, views)
+    fingerprint = manifest.fingerprint(identity)
+    settings = config.model_dump()
+    del settings["output"]["path"]  # equal runs into two folders are equal
+    head = RunHead(fingerprint, identity, encoder.describe(), settings, versions())
+    output = Output(config.output.path, fingerprint, config.output.byte_stream_split)
+    return Job(config, encoder, views, head, output, block_limits(config, views))
+
+
+def resolve_view(name: str, view: ViewConfig, encoder: EncoderSource) -> View:
+    """The view with absolute layers. UsageError for a layer or a pooler that the encoder does not have."""
+    pooler = view.level == "text" and view.pooling == "pooler"
+    if pooler and not encoder.has_pooler:
+        raise UsageError(f"views.{name}.pooling: {encoder.handle} has no pooler; take cls, mean or max")
+    try:
+        layers = [] if pooler else expand_layers(view.layers or [], encoder.config.num_hidden_layers)
+    except ValueError as error:
+        raise UsageError(f"views.{name}.layers: {error}") from error
+    settings = view.model_dump(include={"level", "combine", "pooling", "special_tokens", "dims", "normalize", "dtype"})
+    resolved = View(name=name, layers=tuple(layers), hidden_size=encoder.config.hidden_size, **settings)
+    full = dataclasses.replace(resolved, dims=None).width
+    if view.dims is not None and view.dims > full:
+        raise UsageError(f"views.{name}.dims: is {view.dims}; the vectors have {full} dimensions")
+    return resolved
+
+
+def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:
+    """What the fingerprint is made of: encoder and settings that decide rows, columns, values or where blocks end."""
+    return {
+        "schema_version": manifest.SCHEMA_VERSION,
+        "input": config.input.model_dump(exclude={"files", "max_rejected"}),
+        "encoder": {
+            "fingerprint": encoder.fingerprint,
+            "do_lower_case": encoder.do_lower_case,
+            **config.encoder.model_dump(include={"max_seq_length", "long_text", "window_overlap", "compute_dtype"}),
+        },
+        "views": {
+            view.name: config.views[view.name].model_dump(exclude={"layers"}) | {"layers": list(view.layers)}
+            for view in views
+        },
+        "output": {"part_bytes": config.output.part_bytes},
+    }
+
+
+def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
+    """How much goes into a block, so that the part of its largest view stays near `part_bytes`."""
+    part_bytes = config.output.part_bytes
+    rows = {
+        level: part_bytes // max((view.row_bytes for view in views if view.level == level), default=1)
+        for level in ("token", "text")
+    }
+    return BlockLimits(
+        text_bytes=config.input.slice_bytes,
+        token_rows=max(rows["token"], 1),
+        text_rows=max(rows["text"], 1),
+        max_seq_length=config.encoder.max_seq_length,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that decide what comes out."""
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}

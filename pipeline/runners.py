@@ -1,0 +1,82 @@
+"""Which runner, with which of Beam's options. No runner, `local` and `DirectRunner` all mean the local runner.
+
+That is Beam's FnApiRunner with threads, by name: `DirectRunner` first tries to download another runner (Prism) and then
+ignores how many workers were asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, _BeamArgumentParser
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+from pipeline.errors import UsageError, did_you_mean
+
+_LOCAL = ("local", "directrunner", "fnapirunner")
+
+
+class _Parser(_BeamArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"Beam option: {message}")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def as_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Options of the configuration as Beam's command line has them.
+
+    >>> as_arguments({"project": "p", "no_auth": True, "streaming": False, "labels": ["a=1", "b=2"]})
+    ['--project=p', '--no_auth', '--labels=a=1', '--labels=b=2']
+    """
+    arguments = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            arguments += [f"--{name}"] if value else []
+        else:
+            arguments += [f"--{name}={item}" for item in (value if isinstance(value, list) else [value])]
+    return arguments
+
+
+def check_arguments(arguments: list[str], own_options: Iterable[str] = ()) -> None:
+    """UsageError for an option that Beam does not know, which Beam alone drops silently, or a value of a wrong type.
+
+    `own_options`: the command's, to be named where one is near.
+    """
+    parser = _Parser(allow_abbrev=False, add_help=False)
+    for options in {str(cls): cls for cls in PipelineOptions.__subclasses__()}.values():
+        options._add_argparse_args(parser)
+    _, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        name = unknown[0].split("=")[0]
+        all_options = [option for action in parser._actions for option in action.option_strings]
+        hint = did_you_mean(name, [*own_options, *all_options])
+        raise UsageError(f"{name}: neither layerbeam nor Beam has such an option{hint}")
+
+
+def local_options(arguments: list[str], runner: str | None, workers: int | None) -> tuple[PipelineOptions, Any, int]:
+    """(options, runner, threads): the local runner with that many blocks in hand at once; None: one for each core."""
+    if runner is not None and runner.lower() not in _LOCAL:
+        if "dask" in runner.lower():
+            raise UsageError(
+                f"runner: {runner} cannot be used: Beam's runner for Dask loses what a bundle's end puts out (of 600 "
+                "rows it wrote 595 and said DONE)"
+            )
+        raise UsageError(f"runner: {runner} is not there yet; so far: local")
+    threads = workers or cores()
+    options = PipelineOptions(arguments)
+    options.view_as(StandardOptions).runner = "FnApiRunner"
+    direct = options.view_as(DirectOptions)
+    direct.direct_running_mode = "multi_threading"
+    direct.direct_num_workers = threads
+    # As Beam's own DirectRunner makes it, so that workers see the options.
+    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
+    return options, fn_runner.FnApiRunner(provision_info=provision), threads
