@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types check format bench-memory constraints clean
+.PHONY: help demo test lint types check format bench-sizes bench-memory constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -38,6 +38,9 @@ check: lint types test demo ## all that CI does
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-sizes: $(VENV)/installed ## the README's table of sizes (needs Debian's bible-kjv)
+	$(BIN)/python tests/benchmarks/sizes.py
 
 bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)
 	$(BIN)/python tests/benchmarks/memory.py

@@ -1,0 +1,57 @@
+"""Peak memory of a run over the Bible and over ten times of it: does memory grow with the corpus?
+
+Needs Debian's package bible-kjv for the text. Each run is a process of its own (`layerbeam run`); its record in
+`_runs` says its peak. The ten copies differ in every line, so that no text comes twice.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from corpus import read_bible
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIES = 10
+MOST = 1.10
+
+
+def measure(folder: Path, name: str, texts: list[str]) -> tuple[int, float]:
+    """(peak bytes, seconds) of a run over these texts in one file."""
+    (folder / f"{name}.txt").write_text("\n".join(texts))
+    settings = {
+        "input": {"files": [f"{name}.txt"]},
+        "encoder": {"handle": "minilm"},
+        # One block of six, so that ten Bibles take minutes: memory does not depend on how many there are.
+        "views": {"sentences": {"level": "text", "layers": [0, 1]}},
+        "output": {"path": name},
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
+    subprocess.run(
+        [sys.executable, str(ROOT / "layerbeam.py"), "run", f"{name}.yaml"],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    record = json.loads((folder / name / "_runs" / "1.json").read_text())
+    return record["peak_memory_bytes"], record["seconds"]
+
+
+def main() -> None:
+    verses = read_bible()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        once, seconds = measure(folder, "once", verses)
+        print(f"{len(verses):,} lines: peak {once / 1e6:,.0f} MB, {seconds:.0f} s")
+        many = [f"{verse} ({copy})" for copy in range(COPIES) for verse in verses]
+        ten, seconds = measure(folder, "ten", many)
+        print(f"{len(many):,} lines: peak {ten / 1e6:,.0f} MB, {seconds:.0f} s; {ten / once:.3f} times as much")
+    sys.exit(ten > MOST * once)
+
+
+if __name__ == "__main__":
+    main()
