@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.resolve import Job
 
-DONE, FAILED, USAGE, INCOMPLETE, BUSY, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,7 +40,7 @@ def _parser(version: str) -> _Parser:
         description="Run a configuration. Started again, it goes on where it stopped.",
         epilog="Any of Beam's own options may follow, for example --temp_location=... "
         "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were left out or too many "
-        "records rejected; 4 another run is at work in the folder; 130 interrupted.",
+        "records rejected; 4 another run is at work in the folder; 130, 143 interrupted.",
         allow_abbrev=False,
     )
     run.add_argument("config", metavar="CONFIG", help="a YAML file")
@@ -84,6 +86,9 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     except BusyError as error:
         _complain(str(error))
         return BUSY
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read the output has gone (`| head`); nothing is wrong, and nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -147,11 +152,14 @@ def _load_config(options: argparse.Namespace) -> Config:
 
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
+    from pipeline.fit import open_for
+
+    encoder = open_for(config)
     _quiet_logs(options.verbose)
+    from pipeline import runners
     from pipeline.resolve import resolve
 
-    job = resolve(config)
-    from pipeline import runners
+    job = resolve(config, encoder)
 
     settings = dict(config.beam)
     runner = options.runner or settings.pop("runner", None)
@@ -188,26 +196,52 @@ def _run_locally(job: Job, options: argparse.Namespace, pipeline_options: Any, r
     started = time.monotonic()
     inputs = {"files": len(files), "bytes": sum(file.size for file in files)}
     log = _begin_log(RunLog, job, inputs, describe_views(job.views), threads)
+    stop = _Stop()
     try:
-        pipeline = beam.Pipeline(runner=runner, options=pipeline_options)
-        build(pipeline, job, num_threads=threads, remove_gone=options.remove_gone)
-        result = pipeline.run()
-        result.wait_until_finish()
+        with stop:
+            pipeline = beam.Pipeline(runner=runner, options=pipeline_options)
+            build(pipeline, job, num_threads=threads, remove_gone=options.remove_gone)
+            result = pipeline.run()
+            result.wait_until_finish()
     except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error)
-        log.end("interrupted" if interrupted else "failed", error=_cause(error))
-        if interrupted:
-            _complain("interrupted; what is committed stays: run the same command again to go on")
-            # The runner's threads may still hold a block; its unfinished files are cleared by the next run.
-            sys.stdout.flush()
-            os._exit(INTERRUPTED)
-        raise
+        # The runner makes a RuntimeError of an interrupt that comes while it works.
+        if stop.number is None:
+            log.end("failed", error=_cause(error))
+            raise
+        log.end("interrupted")
+        _complain("interrupted; what is committed stays: run the same command again to go on")
+        # The runner's threads may still hold a block, and nothing ends them but the end of the process. What they left
+        # unfinished lies under a name of its own, and goes with the next run.
+        os._exit(128 + stop.number)
     complete = _is_finished(job.output.path)
     seconds = time.monotonic() - started
     log.end("done" if complete else "incomplete", seconds=round(seconds, 1), counts=_counters(result))
     _report(job, options)
-    _say(f"{seconds:.1f} s with {_counted(threads, 'worker')}; look inside: layerbeam show {job.output.path}")
+    _say(
+        f"{seconds:.1f} s with {estimate.count_noun(threads, 'worker')}; look inside: layerbeam show {job.output.path}"
+    )
     return DONE if complete else INCOMPLETE
+
+
+class _Stop:
+    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, and `number` says which."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _: Any) -> None:
+        self.number = number
+        raise KeyboardInterrupt
 
 
 def _report(job: Job, options: argparse.Namespace) -> None:
@@ -218,10 +252,6 @@ def _report(job: Job, options: argparse.Namespace) -> None:
         print(json.dumps(what, indent=1))
     else:
         summary.print_summary(what)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _quiet_logs(verbose: bool) -> None:
@@ -303,7 +333,7 @@ def _announce(job: Job, expected: Any, *, force: bool) -> None:
 
 def _begin_log(log: Any, job: Job, inputs: dict[str, int], views: dict[str, Any], workers: int) -> Any:
     try:
-        return log.begin(job.output, job.head.to_json(), inputs=inputs, views=views, workers=workers)
+        return log.begin(job.output.path, job.head.to_json(), inputs=inputs, views=views, workers=workers)
     except OSError as error:
         raise UsageError(f"output.path: cannot write to {job.output.path}: {error.strerror or error}") from error
 

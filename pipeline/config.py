@@ -1,6 +1,6 @@
 """The configuration: every setting once, with its meaning, unit and default; checked before anything starts.
 
-What depends on the encoder (which layers there are, how many positions) is checked in `pipeline.resolve`.
+What depends on the encoder (which layers there are, how many positions) is checked in `pipeline.fit`.
 """
 
 from __future__ import annotations

@@ -112,6 +112,14 @@ def size_text(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
+def count_noun(count: int, noun: str) -> str:
+    """
+    >>> count_noun(1, "file"), count_noun(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def count_text(count: int) -> str:
     """
     >>> count_text(1_070_000), count_text(12_345)

@@ -8,10 +8,10 @@ from importlib import metadata
 from typing import Any
 
 from pipeline import manifest
-from pipeline.config import Config, ViewConfig, expand_layers
-from pipeline.errors import UsageError
+from pipeline.config import Config
+from pipeline.fit import resolve_layers
 from pipeline.manifest import RunHead
-from transforms.encoders import EncoderError, EncoderSource, open_encoder
+from transforms.encoders import EncoderSource
 from transforms.records import BlockLimits
 from transforms.views import View
 from transforms.write import Output
@@ -31,43 +31,23 @@ class Job:
     limits: BlockLimits
 
 
-def resolve(config: Config) -> Job:
-    """Open the encoder (its small files only) and settle what depends on it. UsageError where it does not fit."""
-    try:
-        encoder = open_encoder(config.encoder.handle, do_lower_case=config.encoder.do_lower_case)
-    except EncoderError as error:
-        raise UsageError(f"encoder.handle: {error}") from error
-    positions = encoder.config.max_position_embeddings
-    if config.encoder.max_seq_length > positions:
-        raise UsageError(
-            f"encoder.max_seq_length: is {config.encoder.max_seq_length}; {config.encoder.handle} has {positions} "
-            f"positions, so at most {positions}"
+def resolve(config: Config, encoder: EncoderSource) -> Job:
+    """The job of a configuration and the encoder that `pipeline.fit` opened for it."""
+    views = tuple(
+        View(
+            name=name,
+            layers=resolve_layers(name, view, encoder),
+            hidden_size=encoder.config.hidden_size,
+            **view.model_dump(include={"level", "combine", "pooling", "special_tokens", "dims", "normalize", "dtype"}),
         )
-    views = tuple(resolve_view(name, view, encoder) for name, view in config.views.items())
+        for name, view in config.views.items()
+    )
     identity = identify(config, encoder, views)
-    fingerprint = manifest.fingerprint(identity)
     settings = config.model_dump()
     del settings["output"]["path"]  # equal runs into two folders are equal
-    head = RunHead(fingerprint, identity, encoder.describe(), settings, versions())
-    output = Output(config.output.path, fingerprint, config.output.byte_stream_split)
+    head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
+    output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
     return Job(config, encoder, views, head, output, block_limits(config, views))
-
-
-def resolve_view(name: str, view: ViewConfig, encoder: EncoderSource) -> View:
-    """The view with absolute layers. UsageError for a layer or a pooler that the encoder does not have."""
-    pooler = view.level == "text" and view.pooling == "pooler"
-    if pooler and not encoder.has_pooler:
-        raise UsageError(f"views.{name}.pooling: {encoder.handle} has no pooler; take cls, mean or max")
-    try:
-        layers = [] if pooler else expand_layers(view.layers or [], encoder.config.num_hidden_layers)
-    except ValueError as error:
-        raise UsageError(f"views.{name}.layers: {error}") from error
-    settings = view.model_dump(include={"level", "combine", "pooling", "special_tokens", "dims", "normalize", "dtype"})
-    resolved = View(name=name, layers=tuple(layers), hidden_size=encoder.config.hidden_size, **settings)
-    full = dataclasses.replace(resolved, dims=None).width
-    if view.dims is not None and view.dims > full:
-        raise UsageError(f"views.{name}.dims: is {view.dims}; the vectors have {full} dimensions")
-    return resolved
 
 
 def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:

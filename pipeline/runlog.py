@@ -12,7 +12,6 @@ from typing import Any
 
 from pipeline.manifest import load_json
 from transforms import filesystem
-from transforms.write import Output
 
 RUNS = "_runs"
 
@@ -29,15 +28,15 @@ def load_runs(output_path: str) -> list[dict[str, Any]]:
 class RunLog:
     """The record of this start: written when it begins, and again with what came of it."""
 
-    output: Output
+    output_path: str
     record: dict[str, Any]
 
     @staticmethod
-    def begin(output: Output, head: dict[str, Any], **facts: Any) -> RunLog:
+    def begin(output_path: str, head: dict[str, Any], **facts: Any) -> RunLog:
         """Write the first record. OSError where the folder cannot be written."""
-        number = 1 + max((run["run"] for run in load_runs(output.path)), default=0)
+        number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
         record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
-        log = RunLog(output, record)
+        log = RunLog(output_path, record)
         log._write()
         return log
 
@@ -48,8 +47,10 @@ class RunLog:
         self._write()
 
     def _write(self) -> None:
-        path = filesystem.join(self.output.path, RUNS, f"{self.record['run']}.json")
-        with filesystem.write_whole(path, temporary=self.output.temporary) as file:
+        folder = filesystem.join(self.output_path, RUNS)
+        path = filesystem.join(folder, f"{self.record['run']}.json")
+        # Not in the run's temporary folder, which is gone by the end.
+        with filesystem.write_whole(path, temporary=folder) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.estimate import size_text
+from pipeline.estimate import count_noun, size_text
 from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json
 from pipeline.runlog import load_runs
 from transforms import filesystem, metrics
@@ -78,7 +78,7 @@ def notes(counts: Mapping[str, int]) -> list[str]:
     truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
     if truncated:
         share = dropped / (dropped + counts.get(metrics.TOKENS, 0))
-        texts = "1 text was" if truncated == 1 else f"{truncated:,} texts were"
+        texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
         lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
     tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
     if tokens:
@@ -103,7 +103,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         f"encoder   {encoder['handle']}: {encoder['num_hidden_layers']} layers of {encoder['hidden_size']}, "
         f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})"
     )
-    console.print(f"input     {inputs['files']:,} files, {size_text(inputs['bytes'])}")
+    console.print(f"input     {count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}")
     console.print(
         f"records   {counts.get(metrics.RECORDS, 0):,} read = {counts.get(metrics.EMBEDDED, 0):,} embedded + "
         f"{counts.get(metrics.BLANK, 0):,} blank + {counts.get(metrics.FILTERED, 0):,} filtered + "

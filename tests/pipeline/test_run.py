@@ -139,17 +139,28 @@ def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
     assert workplace.files("again") == files
 
 
+def start_until(workplace, commits: int) -> subprocess.Popen:
+    """A run in a process of its own, at work and with so many commits done."""
+    folder = workplace.folder / "out" / "_commits"
+    process = subprocess.Popen(
+        workplace.command("run", "c.yaml"),
+        cwd=workplace.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not folder.is_dir() or len(os.listdir(folder)) < commits:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    return process
+
+
 def test_a_killed_run_goes_on_where_it_stopped(workplace):
     many_blocks(workplace, output={"part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
-    commits = workplace.folder / "out" / "_commits"
-    with subprocess.Popen(
-        workplace.command("run", "c.yaml"), cwd=workplace.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        while not commits.is_dir() or len(os.listdir(commits)) < 5:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.005)
+    with start_until(workplace, commits=5) as process:
         process.send_signal(signal.SIGKILL)
+    commits = workplace.folder / "out" / "_commits"
     before = {path: path.stat().st_mtime_ns for path in commits.iterdir()}
     assert not (workplace.folder / "out/_SUCCESS").exists()
     unfinished = workplace.show().out
@@ -163,6 +174,23 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
     assert again == total - len(before)
     assert 0 < again < total
     assert json.loads(done.out)["state"] == "complete"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on(workplace, number):
+    many_blocks(workplace, output={"part_bytes": 50_000})
+    with start_until(workplace, commits=5) as process:
+        process.send_signal(number)
+        _, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err.splitlines()[-1] == (
+        "layerbeam: interrupted; what is committed stays: run the same command again to go on"
+    )
+    assert "Traceback" not in err
+    assert "out: unfinished: interrupted" in workplace.show().out
+    workplace.run()
+    workplace.run("--output", "undisturbed")
+    assert workplace.files() == workplace.files("undisturbed")
 
 
 def test_only_new_and_changed_text_is_encoded_again(workplace):
