@@ -94,12 +94,16 @@ def scan_range(work: FileToRead, start: int, end: int | None) -> Scanned:
     return scanned
 
 
-def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut]:
-    """The slices of one file, from the scans of all its ranges in any order."""
+def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commit]:
+    """The slices of one file, from the scans of all its ranges in any order.
+
+    Of a file that can't be read a `LeftOut`, and the commits of what was done before: its rows stay.
+    """
     in_order = sorted(ranges, key=lambda scanned: scanned.start)
     for scanned in in_order:
         if scanned.problem is not None:
             yield LeftOut(scanned.work.file.path, scanned.problem)
+            yield from scanned.work.done
             return
     first_line = 0
     for scanned in in_order:
@@ -114,18 +118,20 @@ def read_blocks(
 ) -> Iterator[TextBlock | Commit | LeftOut]:
     """The slice's records as blocks, in order; for a block that is done and unchanged its commit.
 
-    Where the file can't be read on, the blocks before stay and a `LeftOut` ends the list.
+    Where the file can't be read on there is a `LeftOut`; the blocks before stay, and those after it that were done, if
+    the file is the one they were read from.
     """
     done = {(commit.block.first_line, commit.block.first_byte): commit for commit in slice_.done}
     try:
         for raw, block, line_ends in _cut_blocks(slice_, limits):
-            commit = done.get((block.first_line, block.first_byte))
+            commit = done.pop((block.first_line, block.first_byte), None)
             if commit is not None and (commit.block.end_byte, commit.block.sha256) == (block.end_byte, block.sha256):
                 yield dataclasses.replace(commit, block=block)
             else:
                 yield decode_block(block, raw, line_ends, keep_blank=keep_blank, replace_invalid=replace_invalid)
     except OSError as error:
         yield LeftOut(slice_.file.path, _reason(error))
+        yield from (commit for commit in done.values() if commit.block.file == slice_.file)
 
 
 def _cut_blocks(slice_: Slice, limits: BlockLimits) -> Iterator[tuple[bytes, BlockId, Int64Array]]:
@@ -312,7 +318,7 @@ class _ScanRanges(beam.DoFn):
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`FileToRead` -> `Slice` and, tagged `LEFT_OUT`, `LeftOut`: each file cut, line ends counted in parallel."""
+    """`FileToRead` -> `Slice`, each file cut, line ends counted in parallel; tagged `LEFT_OUT`, what can't be read."""
 
     slice_bytes: int
 
@@ -334,7 +340,7 @@ class SliceFiles(beam.PTransform):
 class _NumberSlices(beam.DoFn):
     def process(self, element: tuple[bytes, Iterable[Scanned]]) -> Iterator[Any]:
         for item in number_slices(element[1]):
-            yield beam.pvalue.TaggedOutput(SliceFiles.LEFT_OUT, item) if isinstance(item, LeftOut) else item
+            yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.LEFT_OUT, item)
 
 
 @dataclasses.dataclass

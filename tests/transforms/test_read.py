@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from transforms import filesystem, metrics
 from transforms.read import FileToRead, byte_ranges, number_slices, read_blocks, scan_range
-from transforms.records import BlockLimits, Commit, LeftOut, TextBlock
+from transforms.records import BlockLimits, Commit, LeftOut, Slice, TextBlock
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
 
@@ -24,7 +24,7 @@ def read(path: Path, limits: BlockLimits = UNLIMITED, *, slice_bytes: int = 1 <<
     scans = [scan_range(work, start, end) for start, end in byte_ranges(file, slice_bytes)]
     items: list = []
     for piece in number_slices(reversed(scans)):
-        items += [piece] if isinstance(piece, LeftOut) else read_blocks(piece, limits, **how)
+        items += read_blocks(piece, limits, **how) if isinstance(piece, Slice) else [piece]
     return items
 
 
@@ -202,6 +202,24 @@ def test_vanished_file_is_left_out(tmp_path):
     path.unlink()
     (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2)])
     assert left_out == LeftOut(str(path), "No such file or directory")
+
+
+def test_rows_of_a_file_that_cannot_be_read_any_more_stay(corpus):
+    data = gzip.compress(os.urandom(20_000).hex().encode() + b"\n" + os.urandom(20_000).hex().encode())
+    path = corpus(data, "corpus.txt.gz")
+    limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
+    done = [Commit("f", block.block, block.counts, {}) for block in read(path, limits)]
+    assert len(done) == 2
+    status = path.stat()
+    path.write_bytes(data[:-9] + b"x" * 9)  # damaged on the disk: as long, and as old
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    items = read(path, limits, done=done)
+    assert [type(item) for item in items] == [Commit, LeftOut, Commit]
+    path.unlink()
+    (file,) = {commit.block.file for commit in done}
+    left_out, *stay = number_slices([scan_range(FileToRead(file, tuple(done)), 0, None)])
+    assert isinstance(left_out, LeftOut)
+    assert stay == done
 
 
 @settings(max_examples=300, deadline=None)
