@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +12,18 @@ __version__ = "0.1.0"
 
 def main() -> int:
     """The command `layerbeam`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character of the corpus shows its escape.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        print("layerbeam: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run() -> int:
     import pipeline
     import transforms
 

@@ -86,17 +86,11 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     except BusyError as error:
         _complain(str(error))
         return BUSY
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Whoever read the output has gone (`| head`); nothing is wrong, and nobody is there to be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except Exception as error:
         if verbose:
             raise
-        _complain(f"failed: {_cause(error)} (-v shows more)")
+        _complain(f"failed: {_cause(error)}")
+        _complain("what is committed stays: the same command goes on from there (-v shows more of the error)")
         return FAILED
 
 
@@ -113,7 +107,7 @@ def _cause(error: BaseException) -> str:
     """The worker's own error: Beam hands on a traceback as text."""
     lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
     cause = lines[-1] if lines else f"{type(error).__name__}: {error}"
-    return cause.split(" [while running")[0].strip()
+    return cause.removeprefix("RuntimeError: ").split(" [while running")[0].strip()
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -121,12 +115,37 @@ def _show(options: argparse.Namespace) -> int:
     from pipeline import summary
 
     what = summary.summarize(options.output)
-    if options.json:
-        print(json.dumps(what, indent=1))
-    else:
-        summary.print_summary(what)
-        summary.print_rows(what)
+    with _reader_may_leave():
+        if options.json:
+            print(json.dumps(what, indent=1))
+        else:
+            summary.print_summary(what)
+            summary.print_rows(what)
     return DONE
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Whoever reads the output may go before its end (`| head`): nothing is wrong, and the exit status stays."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _check_file_systems(config: Config) -> None:
+    """UsageError for a path whose scheme Beam does not know here."""
+    from apache_beam.io.filesystems import FileSystems
+
+    for path in (*config.input.files, config.output.path):
+        try:
+            FileSystems.get_filesystem(path)
+        except ValueError as error:
+            raise UsageError(
+                f"{path}: Beam has no file system for {FileSystems.get_scheme(path)}:// here; a local path has no "
+                "scheme, gs:// needs the extra gcp: pip install 'layerbeam[gcp]'"
+            ) from error
 
 
 def _load_config(options: argparse.Namespace) -> Config:
@@ -141,11 +160,11 @@ def _load_config(options: argparse.Namespace) -> Config:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
         try:
             overrides[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise UsageError(f"--set {item}: the value is not YAML") from error
     if options.input:
         overrides["input.files"] = options.input
-    if options.output:
+    if options.output is not None:
         overrides["output.path"] = options.output
     return config.load(options.config, overrides)
 
@@ -163,9 +182,12 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     settings = dict(config.beam)
     runner = options.runner or settings.pop("runner", None)
-    all_arguments = runners.as_arguments(settings) + beam_arguments
-    runners.check_arguments(all_arguments, ("--workers", "--input", "--output", "--set", "--force", "--remove-gone"))
-    pipeline_options, beam_runner, threads = runners.local_options(all_arguments, runner, options.workers)
+    configured = runners.as_arguments(settings)
+    runners.check_settings(settings)
+    own = ("--workers", "--input", "--output", "--set", "--force", "--remove-gone", "--runner", "--json", "--verbose")
+    runners.check_arguments(beam_arguments, own)
+    pipeline_options, beam_runner, threads = runners.local_options(configured + beam_arguments, runner, options.workers)
+    _check_file_systems(config)
 
     with _only_writer(job.output.path):
         return _run_locally(job, options, pipeline_options, beam_runner, threads)
@@ -173,28 +195,37 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _run_locally(job: Job, options: argparse.Namespace, pipeline_options: Any, runner: Any, threads: int) -> int:
     import apache_beam as beam
+    from apache_beam.io.filesystem import BeamIOError
 
     from pipeline import estimate
     from pipeline.build import build
-    from pipeline.manifest import describe_views
+    from pipeline.manifest import SUCCESS, describe_views
     from pipeline.resume import find_work
     from pipeline.runlog import RunLog
+    from transforms import filesystem
     from transforms.records import InputFile
     from transforms.threads import load_tensorflow
 
     _check_output(job)
-    work = find_work(job.config.input.files, job.output.path, remove_gone=options.remove_gone)
+    try:
+        work = find_work(job.config.input.files, job.output.path, remove_gone=options.remove_gone)
+    except BeamIOError as error:
+        raise UsageError(f"input.files: {error}") from error
     if not work.known and not work.to_read:
         raise UsageError(f"input.files: no file matches {', '.join(job.config.input.files)}")
     files = [report for report in work.known if isinstance(report, InputFile)]
-    if work.is_nothing and _is_finished(job.output.path):
+    if work.is_nothing and _is_finished(job):
         _say("nothing to do: all of the input is embedded already")
         _report(job, options)
         return DONE
     load_tensorflow(threads, quiet=not options.verbose)
     _announce(job, estimate.estimate(job, work), force=options.force)
     started = time.monotonic()
-    inputs = {"files": len(files), "bytes": sum(file.size for file in files)}
+    inputs = {
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "compressed": any(filesystem.is_compressed(file.path) for file in files),
+    }
     log = _begin_log(RunLog, job, inputs, describe_views(job.views), threads)
     stop = _Stop()
     try:
@@ -205,15 +236,16 @@ def _run_locally(job: Job, options: argparse.Namespace, pipeline_options: Any, r
             result.wait_until_finish()
     except BaseException as error:
         # The runner makes a RuntimeError of an interrupt that comes while it works.
+        state = "failed" if stop.number is None else "interrupted"
+        with contextlib.suppress(OSError):  # a full disk, say, must not hide the cause
+            log.end(state, error=_cause(error))
         if stop.number is None:
-            log.end("failed", error=_cause(error))
             raise
-        log.end("interrupted")
         _complain("interrupted; what is committed stays: run the same command again to go on")
         # The runner's threads may still hold a block, and nothing ends them but the end of the process. What they left
         # unfinished lies under a name of its own, and goes with the next run.
         os._exit(128 + stop.number)
-    complete = _is_finished(job.output.path)
+    complete = filesystem.exists(filesystem.join(job.output.path, SUCCESS))
     seconds = time.monotonic() - started
     log.end("done" if complete else "incomplete", seconds=round(seconds, 1), counts=_counters(result))
     _report(job, options)
@@ -248,10 +280,11 @@ def _report(job: Job, options: argparse.Namespace) -> None:
     from pipeline import summary
 
     what = summary.summarize(job.output.path)
-    if options.json:
-        print(json.dumps(what, indent=1))
-    else:
-        summary.print_summary(what)
+    with _reader_may_leave():
+        if options.json:
+            print(json.dumps(what, indent=1))
+        else:
+            summary.print_summary(what)
 
 
 def _quiet_logs(verbose: bool) -> None:
@@ -277,12 +310,15 @@ def _only_writer(output_path: str) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
         yield
-    except BlockingIOError as error:
-        raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
     finally:
         os.close(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(output_path)  # if nothing came of it
 
 
 def _check_output(job: Job) -> None:
@@ -309,11 +345,14 @@ def _check_output(job: Job) -> None:
         )
 
 
-def _is_finished(output_path: str) -> bool:
-    from pipeline.manifest import SUCCESS
+def _is_finished(job: Job) -> bool:
+    """Whether an earlier run ended well, also by what this one allows to be rejected."""
+    from pipeline.manifest import MANIFEST, SUCCESS, load_json
     from transforms import filesystem
 
-    return filesystem.exists(filesystem.join(output_path, SUCCESS))
+    manifest = load_json(filesystem.join(job.output.path, MANIFEST)) or {}
+    same = manifest.get("settings", {}).get("input", {}).get("max_rejected") == job.config.input.max_rejected
+    return same and filesystem.exists(filesystem.join(job.output.path, SUCCESS))
 
 
 def _announce(job: Job, expected: Any, *, force: bool) -> None:
@@ -331,7 +370,7 @@ def _announce(job: Job, expected: Any, *, force: bool) -> None:
         )
 
 
-def _begin_log(log: Any, job: Job, inputs: dict[str, int], views: dict[str, Any], workers: int) -> Any:
+def _begin_log(log: Any, job: Job, inputs: dict[str, Any], views: dict[str, Any], workers: int) -> Any:
     try:
         return log.begin(job.output.path, job.head.to_json(), inputs=inputs, views=views, workers=workers)
     except OSError as error:

@@ -5,18 +5,23 @@ What depends on the encoder (which layers there are, how many positions) is chec
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pipeline.errors import UsageError, did_you_mean
 
 RESERVED_VIEW_NAMES = ("rejects",)
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+# A path on this machine may begin with ~.
+_Path = Annotated[str, AfterValidator(os.path.expanduser)]
 
 
 class _Section(BaseModel):
@@ -30,7 +35,7 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
 class InputConfig(_Section):
     """What is read."""
 
-    files: list[str] = Field(
+    files: list[_Path] = Field(
         description="globs, on any Beam file system (local, gs://, s3://, hdfs://); .gz, .bz2 and .zst are read",
         min_length=1,
     )
@@ -51,7 +56,7 @@ class InputConfig(_Section):
         1.0, "share of the records; with more rejected the run ends with status 3 and no _SUCCESS", ge=0, le=1
     )
     slice_bytes: int = _setting(
-        1 << 20, "bytes of a file that a worker is handed at once, and the most in a block", ge=1
+        1 << 20, "bytes of a file that a worker is handed at once, and the most in a block", ge=1, le=1 << 30
     )
 
 
@@ -121,7 +126,7 @@ class ViewConfig(_Section):
 class OutputConfig(_Section):
     """Where the files go."""
 
-    path: str = Field(description="the folder, local or on any Beam file system", min_length=1)
+    path: _Path = Field(description="the folder, local or on any Beam file system", min_length=1)
     part_bytes: int = _setting(
         134_217_728, "vectors of the largest part of a block before compression, estimated from the bytes of text", ge=1
     )
@@ -188,7 +193,7 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
             settings = yaml.safe_load(file)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise UsageError(

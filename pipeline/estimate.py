@@ -22,10 +22,9 @@ _SAMPLED_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What is left to do: texts, token rows ([CLS] and [SEP] included, what is cut off not), bytes of each view."""
+    """What is left to do: rows and bytes of each view."""
 
-    texts: int
-    tokens: int
+    rows: dict[str, int]
     view_bytes: dict[str, int]
 
     @property
@@ -52,14 +51,26 @@ def estimate(job: Job, work: Work) -> Estimate:
     left = sum(_bytes_left(file, share) for file in to_read)
     scale = left / sampled if sampled else 0.0
     texts, tokens = round(texts * scale), round(tokens * scale)
-    rows = {"token": tokens, "text": texts}
-    return Estimate(texts, tokens, {view.name: rows[view.level] * view.row_bytes for view in job.views})
+    rows = {view.name: rows_of(view, texts=texts, tokens=tokens) for view in job.views}
+    return Estimate(rows, {view.name: rows[view.name] * view.row_bytes for view in job.views})
+
+
+def rows_of(view: View, *, texts: int, tokens: int) -> int:
+    """Rows that the view makes of so many texts and tokens, [CLS] and [SEP] among them."""
+    if view.level == "text":
+        return texts
+    return tokens if view.special_tokens else tokens - 2 * texts
 
 
 def _first_block(file: FileToRead, job: Job) -> TextBlock | None:
     limits = BlockLimits(_SAMPLED_BYTES, 1 << 62, 1 << 62, job.config.encoder.max_seq_length)
     end = None if filesystem.is_compressed(file.file.path) else file.file.size
-    blocks = read_blocks(Slice(file.file, 0, end, 0), limits, keep_blank=job.config.input.blank == "keep")
+    blocks = read_blocks(
+        Slice(file.file, 0, end, 0),
+        limits,
+        keep_blank=job.config.input.blank == "keep",
+        replace_invalid=job.config.input.invalid_bytes == "replace",
+    )
     block = next(blocks, None)
     return block if isinstance(block, TextBlock) else None
 
@@ -84,7 +95,7 @@ def _bytes_left(file: FileToRead, stored_share: float) -> float:
 
 def describe(estimate: Estimate, view: View) -> str:
     """`about 6.6 GB in `tokens`: 1.07 M tokens x 4 layers x 384 x 4 bytes`."""
-    rows = f"{count_text(estimate.tokens)} tokens" if view.level == "token" else f"{count_text(estimate.texts)} texts"
+    rows = f"{count_text(estimate.rows[view.name])} {view.level}s"
     layers = len(view.layers) if view.combine == "separate" and not view.uses_pooler else 1
     factors = [rows, *([f"{layers} layers"] if layers > 1 else []), str(view.width)]
     size = size_text(estimate.view_bytes[view.name])

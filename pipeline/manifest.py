@@ -144,7 +144,10 @@ def finish_run(
     missing from the balance.
     """
     reports = list(found)
-    commits = {report.block.name: report for report in reports if isinstance(report, Commit)}
+    commits: dict[str, Commit] = {}
+    for report in reports:
+        if isinstance(report, Commit) and commits.setdefault(report.block.name, report) != report:
+            raise AssertionError(f"two blocks were written as {report.block.name}; run again with other file names")
     ordered = sorted(commits.values(), key=lambda commit: (commit.block.file.path, commit.block.first_line))
     views = tuple(views)
     counts = metrics.total([commit.counts for commit in ordered])
@@ -184,7 +187,7 @@ def finish_run(
     if problems:
         filesystem.delete_files([filesystem.join(output.path, SUCCESS)])
     else:
-        _write(output, SUCCESS, b"")
+        filesystem.create_empty(filesystem.join(output.path, SUCCESS))
     return manifest
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipeline.errors import UsageError
 from pipeline.manifest import MANIFEST, SUCCESS, Gone, is_up_to_date, load_commits, load_json
 from transforms import filesystem
 from transforms.read import FileToRead
-from transforms.records import Commit, InputFile, LeftOut
+from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
 
 
 @dataclasses.dataclass
@@ -32,7 +33,8 @@ class Work:
 def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = False) -> Work:
     """Match the globs and sort the files: to be read (with the commits of what is done in them), or up to date.
 
-    Commits of files that are gone stay, unless `remove_gone`.
+    Commits of files that are gone stay, unless `remove_gone`. What lies in the output folder is no input. UsageError
+    for two files whose parts would have one name.
     """
     done: dict[str, list[Commit]] = collections.defaultdict(list)
     for commit in load_commits(output_path):
@@ -40,13 +42,25 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
     manifest = load_json(filesystem.join(output_path, MANIFEST))
     entries = {entry["path"]: entry for entry in (manifest or {}).get("inputs", [])}
     work = Work()
+    names: dict[str, str] = {}
     for found in filesystem.find_files(patterns):
+        if filesystem.is_inside(found.path, output_path):
+            continue
+        name = f"{file_stem(found.path)}-{file_key(found.path)}"
+        other = names.setdefault(name, found.path)
+        if other != found.path:
+            raise UsageError(
+                f"input.files: {other} and {found.path} would both be written as {name} (8 digits of a hash of the "
+                "path agree, by chance); rename one of them, or a folder above it"
+            )
         work.known.append(found)
         commits = done.pop(found.path, [])
-        if isinstance(found, InputFile) and not is_up_to_date(found, commits, entries.get(found.path)):
-            work.to_read.append(FileToRead(found, tuple(commits)))
-        else:
+        if isinstance(found, LeftOut):
             work.known.extend(commits)
+        elif is_up_to_date(found, commits, entries.get(found.path)):
+            work.known.extend(commit for commit in commits if commit.block.file == found)
+        else:
+            work.to_read.append(FileToRead(found, tuple(commits)))
     for path, commits in sorted(done.items()):
         work.gone.append(Gone(path))
         if not remove_gone:
@@ -57,7 +71,7 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
 class FindWork(beam.DoFn):
     """Any one element -> `FileToRead`; tagged `KNOWN`, what needs no reading.
 
-    `_SUCCESS` is taken away before anything changes; where nothing is to be read it stays until the end decides.
+    `_SUCCESS` is taken away before anything changes.
     """
 
     TO_READ = "to_read"
@@ -72,7 +86,7 @@ class FindWork(beam.DoFn):
         work = find_work(self._patterns, self._output_path, remove_gone=self._remove_gone)
         if not work.to_read and not work.known:
             raise FileNotFoundError(f"input.files: no file matches {', '.join(self._patterns)}")
-        if work.to_read:
+        if not work.is_nothing:
             filesystem.delete_files([filesystem.join(self._output_path, SUCCESS)])
         yield from work.to_read
         for report in work.known:

@@ -38,33 +38,46 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     """
     arguments = []
     for name, value in settings.items():
-        if isinstance(value, bool):
+        if isinstance(value, bool) or value is None:
             arguments += [f"--{name}"] if value else []
         else:
             arguments += [f"--{name}={item}" for item in (value if isinstance(value, list) else [value])]
     return arguments
 
 
-def check_arguments(arguments: list[str], own_options: Iterable[str] = ()) -> None:
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """UsageError for an option in the configuration's `beam` that Beam does not know, or a value of a wrong type."""
+    unknown, known = _unknown(as_arguments(settings))
+    if unknown is not None:
+        hint = did_you_mean(unknown, known).replace("--", "")
+        raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
+
+
+def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
     """UsageError for an option that Beam does not know, which Beam alone drops silently, or a value of a wrong type.
 
     `own_options`: the command's, to be named where one is near.
     """
+    unknown, known = _unknown(arguments)
+    if unknown is not None:
+        hint = did_you_mean(unknown, [*own_options, *known])
+        raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
+
+
+def _unknown(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """(the first option that Beam does not know, all that it knows)."""
     parser = _Parser(allow_abbrev=False, add_help=False)
     for options in {str(cls): cls for cls in PipelineOptions.__subclasses__()}.values():
         options._add_argparse_args(parser)
     _, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        name = unknown[0].split("=")[0]
-        all_options = [option for action in parser._actions for option in action.option_strings]
-        hint = did_you_mean(name, [*own_options, *all_options])
-        raise UsageError(f"{name}: neither layerbeam nor Beam has such an option{hint}")
+    known = [option for action in parser._actions for option in action.option_strings]
+    return (unknown[0].split("=")[0] if unknown else None), known
 
 
 def local_options(arguments: list[str], runner: str | None, workers: int | None) -> tuple[PipelineOptions, Any, int]:
     """(options, runner, threads): the local runner with that many blocks in hand at once; None: one for each core."""
-    if runner is not None and runner.lower() not in _LOCAL:
-        if "dask" in runner.lower():
+    if runner is not None and str(runner).lower() not in _LOCAL:
+        if "dask" in str(runner).lower():
             raise UsageError(
                 f"runner: {runner} cannot be used: Beam's runner for Dask loses what a bundle's end puts out (of 600 "
                 "rows it wrote 595 and said DONE)"

@@ -89,14 +89,24 @@ def notes(counts: Mapping[str, int]) -> list[str]:
     return lines
 
 
+def _console(**settings: Any) -> Any:
+    """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
+    from rich.console import Console
+
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PlainConsole(highlight=False, markup=False, **settings)
+
+
 def print_summary(summary: Mapping[str, Any]) -> None:
     """To the terminal, or as plain text where there is none."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console(soft_wrap=True)
     encoder, counts, inputs = summary["encoder"], summary["counts"], summary["inputs"]
     console.print(Text(f"{summary['path']}: {summary['state']}", style="bold"))
     console.print(
@@ -110,9 +120,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         f"{counts.get(metrics.REJECTED, 0):,} rejected"
     )
     for reason, count in summary["rejects"].items():
-        console.print(f"          {count:,} rejected: {reason}", markup=False)
+        console.print(f"          {count:,} rejected: {reason}")
     for note in notes(counts):
-        console.print(f"          {note}", markup=False)
+        console.print(f"          {note}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("view", "rows", "size", "parts", "vectors"):
         table.add_column(heading, justify="right" if heading in ("rows", "size", "parts") else "left")
@@ -120,19 +130,16 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", _vectors(view))
     console.print(table)
     for problem in summary["problems"]:
-        console.print(f"left out  {problem}", markup=False)
-    if summary["state"] != "complete":
+        console.print(f"problem   {problem}")
+    if summary["state"] in _UNFINISHED.values():
         left = max(inputs["bytes"] - inputs["text_bytes_done"], 0)
-        console.print(
-            f"remains   about {size_text(left)} of the input; run the same command again to go on", markup=False
-        )
+        much = "part of the input" if inputs["compressed"] else f"about {size_text(left)} of the input"
+        console.print(f"remains   {much}; run the same command again to go on")
 
 
 def print_rows(summary: Mapping[str, Any]) -> None:
     """The first rows of each view."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = _console()
     for name in summary["views"]:
         _print_rows(console, name, first_rows(summary["path"], summary["parts"][name]))
 

@@ -43,7 +43,7 @@ def join(folder: str, *names: str) -> str:
 
 
 def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
-    """The files that the globs match, each once, in the order of their paths.
+    """The files that the globs match, each once under its first spelling, in the order of their paths.
 
     A path that exists as it stands is that file, whatever characters it has. What matched and is no readable file
     (a folder, a broken link, a pipe) comes back as `LeftOut`.
@@ -55,16 +55,20 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
             for path in paths:
                 # A pattern may well match a folder beside the files; only a folder that is named is worth a word.
                 if path == pattern or not os.path.isdir(path):
-                    found[path] = _stat(path)
+                    found.setdefault(os.path.normpath(path), stat_file(path))
         else:
             for match in FileSystems.match([pattern]):
                 for file in match.metadata_list:
-                    found[file.path] = InputFile(file.path, file.size_in_bytes, file.last_updated_in_seconds or 0.0)
-    return [found[path] for path in sorted(found)]
+                    found.setdefault(file.path, _input_file(file))
+    return sorted(found.values(), key=lambda file: file.path)
 
 
-def _stat(path: str) -> InputFile | LeftOut:
+def stat_file(path: str) -> InputFile | LeftOut:
+    """Size and time of a file as they are now, or why it is none that can be read."""
     try:
+        if not is_local(path):
+            match = FileSystems.match([path])[0].metadata_list
+            return _input_file(match[0]) if match else LeftOut(path, "No such file")
         status = os.stat(path)
     except OSError as error:
         return LeftOut(path, error.strerror or str(error))
@@ -73,6 +77,19 @@ def _stat(path: str) -> InputFile | LeftOut:
     if not stat.S_ISREG(status.st_mode):
         return LeftOut(path, "is not a regular file")
     return InputFile(path, status.st_size, status.st_mtime)
+
+
+def _input_file(metadata: Any) -> InputFile:
+    return InputFile(metadata.path, metadata.size_in_bytes, metadata.last_updated_in_seconds or 0.0)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether the file lies in the folder or below it, links followed."""
+    if is_local(path) != is_local(folder):
+        return False
+    if not is_local(path):
+        return path.startswith(folder.rstrip("/") + "/")
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
 
 
 def open_binary(path: str) -> BinaryIO:
@@ -120,6 +137,14 @@ def delete_folder(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         delete_files(join(folder, name) for name in list_folder(folder))
+
+
+def create_empty(path: str) -> None:
+    """An empty file: it is whole as soon as it is there."""
+    if is_local(path):
+        open(path, "wb").close()
+    else:
+        FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED).close()
 
 
 class HashedWriter(io.RawIOBase):
@@ -215,6 +240,7 @@ def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
         yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
         return
     stream: _Decompressor | None = None
+    begun = False
     for chunk in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
         while chunk:
             if stream is None:
@@ -222,6 +248,7 @@ def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
                 if not chunk:
                     break
                 stream = new_stream()
+                begun = True
             try:
                 data = stream.decompress(chunk)
             except Exception as error:  # zlib.error, OSError, ZstdError: three names for one thing
@@ -231,7 +258,7 @@ def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
             chunk = stream.unused_data if stream.eof else b""
             if stream.eof:
                 stream = None
-    if stream is not None:
+    if stream is not None or not begun:
         raise TruncatedFileError("the compressed data ends before its end (a download or copy that broke off?)")
 
 

@@ -74,6 +74,13 @@ def byte_ranges(file: InputFile, slice_bytes: int) -> list[tuple[int, int | None
     return [(start, min(start + slice_bytes, file.size)) for start in range(0, file.size, slice_bytes)]
 
 
+def cut_file(work: FileToRead, slice_bytes: int) -> Iterator[tuple[FileToRead, int, int | None]]:
+    """The file once for each of its ranges, with the commits that begin there: each crosses the shuffle once."""
+    for start, end in byte_ranges(work.file, slice_bytes):
+        done = (c for c in work.done if end is None or start <= c.block.first_byte < end)
+        yield FileToRead(work.file, tuple(done)), start, end
+
+
 def scan_range(work: FileToRead, start: int, end: int | None) -> Scanned:
     """Count the line ends in [start, end), at memory speed; of a compressed file only look whether it opens."""
     scanned = Scanned(work, start, end, line_ends=0)
@@ -103,13 +110,11 @@ def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commi
     for scanned in in_order:
         if scanned.problem is not None:
             yield LeftOut(scanned.work.file.path, scanned.problem)
-            yield from scanned.work.done
+            yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
             return
     first_line = 0
     for scanned in in_order:
-        end = scanned.end
-        done = tuple(c for c in scanned.work.done if end is None or scanned.start <= c.block.first_byte < end)
-        yield Slice(scanned.work.file, scanned.start, end, first_line, done)
+        yield Slice(scanned.work.file, scanned.start, scanned.end, first_line, scanned.work.done)
         first_line += scanned.line_ends
 
 
@@ -129,6 +134,9 @@ def read_blocks(
                 yield dataclasses.replace(commit, block=block)
             else:
                 yield decode_block(block, raw, line_ends, keep_blank=keep_blank, replace_invalid=replace_invalid)
+        # Line numbers are from the scan, the bytes from now: they belong together if the file is still the same.
+        if filesystem.stat_file(slice_.file.path) != slice_.file:
+            raise UnreadableFileError("changed while it was being read; run again")
     except OSError as error:
         yield LeftOut(slice_.file.path, _reason(error))
         yield from (commit for commit in done.values() if commit.block.file == slice_.file)
@@ -328,7 +336,7 @@ class SliceFiles(beam.PTransform):
     def expand(self, files: Any) -> Any:
         return (
             files
-            | "cut" >> beam.FlatMap(lambda work: [(work, *r) for r in byte_ranges(work.file, self.slice_bytes)])
+            | "cut" >> beam.FlatMap(cut_file, self.slice_bytes)
             | "spread ranges" >> beam.Reshuffle()
             | "count line ends" >> beam.ParDo(_ScanRanges())
             | "of one file" >> beam.GroupByKey()

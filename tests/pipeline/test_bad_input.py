@@ -26,8 +26,8 @@ def test_file_that_is_none_is_left_out_and_the_rest_goes_on(workplace):
     os.mkfifo(workplace.folder / "corpus/pipe.txt")
     workplace.configure()
     done = workplace.run(status=3)
-    assert "left out  corpus/link.txt: No such file or directory" in done.out
-    assert "left out  corpus/pipe.txt: is not a regular file" in done.out
+    assert "problem   corpus/link.txt: No such file or directory" in done.out
+    assert "problem   corpus/pipe.txt: is not a regular file" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/good.txt"]
     assert not os.path.exists("out/_SUCCESS")
 
@@ -37,7 +37,7 @@ def test_truncated_gzip_is_named(workplace):
     workplace.write("corpus/cut.txt.gz", data[: len(data) // 2])
     workplace.configure()
     done = workplace.run(status=3)
-    assert "left out  corpus/cut.txt.gz: the compressed data ends before its end" in done.out
+    assert "problem   corpus/cut.txt.gz: the compressed data ends before its end" in done.out
 
 
 def test_utf16_file_is_named_with_the_way_out(workplace):
@@ -75,7 +75,9 @@ def test_wrong_options(workplace, option, message):
 def test_wrong_beam_option_in_the_configuration(workplace):
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure(beam={"temp_locatoin": "x"})
-    assert "--temp_locatoin: neither layerbeam nor Beam has such an option" in workplace.run(status=2).err
+    assert workplace.run(status=2).err == (
+        "layerbeam: beam.temp_locatoin: Beam has no such option; did you mean `temp_location`?\n"
+    )
 
 
 @pytest.mark.parametrize("runner", ["local", "DirectRunner", "FnApiRunner"])
