@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import os
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -281,6 +284,97 @@ def test_hostile_file_names_stay_inside_the_output(workplace):
     assert "corpus/latin-%E9.txt" in workplace.rows("t")["file"].to_pylist()
 
 
+def test_corpus_is_never_read_as_markup(workplace):
+    workplace.write("corpus/a.txt", "see [/url] and [bold]this[/bold]\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    workplace.run()
+    assert "see [/url] and [bold]this[/bold]" in workplace.show().out
+
+
+def test_reader_that_leaves_is_no_error(workplace):
+    workplace.write("corpus/a.txt", "a text\n" * 200)
+    workplace.configure()
+    workplace.run()
+    for arguments in ("show out", "show out --json"):
+        command = " ".join(map(shlex.quote, workplace.command())) + f" {arguments} | head -c 5; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=workplace.folder, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_terminal_without_unicode(workplace):
+    workplace.write("corpus/a.txt", "\u6f22\u5b57\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    workplace.run()
+    done = subprocess.run(
+        workplace.command("show", "out"),
+        cwd=workplace.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert "\\u6f22\\u5b57" in done.stdout
+
+
+def test_interrupt_before_the_run_begins(workplace):
+    workplace.write("corpus/a.txt", "a text\n")
+    workplace.configure()
+    with subprocess.Popen(
+        workplace.command("run", "c.yaml"),
+        cwd=workplace.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr.readline().startswith("to write: about ")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "file:///x"], "file:///x: Beam has no file system for file:// here; a local path has no scheme"),
+        (["--input", "foo://b/x*"], "foo://b/x*: Beam has no file system for foo:// here"),
+        (["--output", ""], "c.yaml: output.path: "),
+        (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: the value is not YAML"),
+        (["--set", "beam.runner=3"], "runner: 3 is not there yet"),
+        (["--set", "beam.workers=3"], "beam.workers: Beam has no such option"),
+    ],
+)
+def test_wrong_places_and_values(workplace, arguments, message):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure()
+    assert message in workplace.run(*arguments, status=2).err
+
+
+def test_stricter_share_of_rejects_on_a_finished_run(workplace):
+    workplace.write("corpus/a.txt", b"fine\n\xff\n")
+    workplace.configure()
+    workplace.run()
+    assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_rejected=0", status=3).out
+    workplace.run()
+
+
+def test_empty_gzip_is_truncated(workplace):
+    workplace.write("corpus/a.txt.gz", b"")
+    workplace.configure()
+    assert "problem   corpus/a.txt.gz: the compressed data ends before its end" in workplace.run(status=3).out
+
+
+def test_nothing_is_left_in_the_folder_but_what_is_promised(workplace):
+    workplace.write("corpus/a.txt", b"fine\n\xff\n")
+    workplace.configure()
+    workplace.run()
+    assert sorted(os.listdir("out")) == ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
+
+
 def test_show_of_no_run(workplace):
     assert workplace.show(status=2).err == "layerbeam: out: holds no layerbeam run (no _runs folder in it)\n"
 
@@ -293,8 +387,6 @@ def test_help_and_mistakes_import_nothing_heavy(workplace):
         "heavy = ('tensorflow', 'tensorflow_text', 'apache_beam', 'pyarrow', 'numpy')\n"
         "print('heavy:', [name for name in heavy if name in sys.modules])"
     )
-    import subprocess
-
     for arguments in (["--help"], ["run", "--help"], ["--version"], ["run", "c.yaml"], ["rnu"]):
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
