@@ -1,8 +1,10 @@
-"""What a person did wrong, in one sentence that says how to mend it: printed without a traceback."""
+"""What went wrong, in one sentence that says how to mend it: printed without a traceback."""
 
 from __future__ import annotations
 
 import difflib
+import re
+import sys
 from collections.abc import Iterable
 
 
@@ -22,3 +24,25 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(given, list(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal; standard output is for results."""
+    print(message, file=sys.stderr)
+
+
+def complain(message: str) -> None:
+    """Tell what is wrong, each line under the command's name."""
+    for line in message.splitlines():
+        say(f"layerbeam: {line}")
+
+
+def cause(error: BaseException) -> str:
+    """The worker's own error: Beam hands on a traceback as text.
+
+    >>> cause(RuntimeError("Traceback:\\n  File x\\nOSError: No space left [while running 'write']"))
+    'OSError: No space left'
+    """
+    lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
+    last = lines[-1] if lines else f"{type(error).__name__}: {error}"
+    return last.removeprefix("RuntimeError: ").split(" [while running")[0].strip()

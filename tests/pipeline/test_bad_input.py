@@ -14,7 +14,7 @@ import sys
 import pytest
 from conftest import DATA
 
-from pipeline import estimate
+from pipeline import run
 
 
 def test_no_file_matches(workplace):
@@ -155,7 +155,7 @@ def test_a_second_run_at_once(workplace):
 def test_disk_that_is_too_small(workplace, monkeypatch):
     workplace.write("corpus/a.txt", "some words\n" * 100)
     workplace.configure()
-    monkeypatch.setattr(estimate, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(run, "free_bytes", lambda path: 1000)
     err = workplace.run(status=2).err
     assert "to write: about " in err
     assert "output.path: out has 1 kB free, and this run writes about " in err

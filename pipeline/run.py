@@ -1,0 +1,211 @@
+"""One run on this machine, from the folder it may write to the record of what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+
+from pipeline.build import build
+from pipeline.config import Config
+from pipeline.errors import BusyError, UsageError, cause, complain, say
+from pipeline.estimate import count_noun, describe, estimate, free_bytes, size_text
+from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_json
+from pipeline.resolve import Job
+from pipeline.resume import Work, find_work
+from pipeline.runlog import RunLog, load_runs
+from transforms import filesystem
+from transforms.metrics import NAMESPACE
+from transforms.records import InputFile
+from transforms.threads import load_tensorflow
+from transforms.write import TEMPORARY
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalRun:
+    """How a job is run here. `workers`: blocks in hand at once; the rest as `layerbeam run --help` has it."""
+
+    job: Job
+    options: Any
+    runner: Any
+    workers: int
+    force: bool = False
+    remove_gone: bool = False
+    verbose: bool = False
+
+    def __call__(self) -> bool:
+        """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
+        path = self.job.output.path
+        with only_writer(path):
+            check_output(self.job)
+            work = self._find_work()
+            if work.is_nothing and _is_finished(self.job):
+                say("nothing to do: all of the input is embedded already")
+                return True
+            load_tensorflow(self.workers, quiet=not self.verbose)
+            self._announce(work)
+            log = self._begin_log(work)
+            started = time.monotonic()
+            result = self._run_pipeline(log)
+            complete = filesystem.exists(filesystem.join(path, SUCCESS))
+            seconds = time.monotonic() - started
+            log.end("done" if complete else "incomplete", seconds=round(seconds, 1), counts=_counters(result))
+            say(f"{seconds:.1f} s with {count_noun(self.workers, 'worker')}; look inside: layerbeam show {path}")
+            return complete
+
+    def _find_work(self) -> Work:
+        patterns = self.job.config.input.files
+        try:
+            work = find_work(patterns, self.job.output.path, remove_gone=self.remove_gone)
+        except BeamIOError as error:
+            raise UsageError(f"input.files: {error}") from error
+        if not work.known and not work.to_read:
+            raise UsageError(f"input.files: no file matches {', '.join(patterns)}")
+        return work
+
+    def _announce(self, work: Work) -> None:
+        """Say how much will be written. UsageError where the disk has less, unless `force`."""
+        expected = estimate(self.job, work)
+        say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
+        path, free = self.job.output.path, free_bytes(self.job.output.path)
+        if free is not None and expected.total_bytes > free and not self.force:
+            raise UsageError(
+                f"output.path: {path} has {size_text(free)} free, and this run writes about "
+                f"{size_text(expected.total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
+                "--force starts all the same"
+            )
+
+    def _begin_log(self, work: Work) -> RunLog:
+        files = [report for report in work.known if isinstance(report, InputFile)]
+        inputs = {
+            "files": len(files),
+            "bytes": sum(file.size for file in files),
+            "compressed": any(filesystem.is_compressed(file.path) for file in files),
+        }
+        path, views = self.job.output.path, describe_views(self.job.views)
+        try:
+            return RunLog.begin(path, self.job.head.to_json(), inputs=inputs, views=views, workers=self.workers)
+        except OSError as error:
+            raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
+
+    def _run_pipeline(self, log: RunLog) -> Any:
+        stop = _Stop()
+        try:
+            with stop:
+                pipeline = beam.Pipeline(runner=self.runner, options=self.options)
+                build(pipeline, self.job, num_threads=self.workers, remove_gone=self.remove_gone)
+                result = pipeline.run()
+                result.wait_until_finish()
+        except BaseException as error:
+            state = "failed" if stop.number is None else "interrupted"
+            with contextlib.suppress(OSError):  # a full disk, say, must not hide the cause
+                log.end(state, error=cause(error))
+            # The runner makes a RuntimeError of an interrupt that comes while it works.
+            if stop.number is None:
+                raise
+            complain("interrupted; what is committed stays: run the same command again to go on")
+            # The runner's threads may still hold a block, and nothing ends them but the end of the process. What they
+            # left unfinished lies under a name of its own, and goes with the next run.
+            os._exit(128 + stop.number)
+        return result
+
+
+class _Stop:
+    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, and `number` says which."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _: Any) -> None:
+        self.number = number
+        raise KeyboardInterrupt
+
+
+def check_file_systems(config: Config) -> None:
+    """UsageError for a path whose scheme Beam does not know here."""
+    for path in (*config.input.files, config.output.path):
+        try:
+            FileSystems.get_filesystem(path)
+        except ValueError as error:
+            raise UsageError(
+                f"{path}: Beam has no file system for {FileSystems.get_scheme(path)}:// here; a local path has no "
+                "scheme, gs:// needs the extra gcp: pip install 'layerbeam[gcp]'"
+            ) from error
+
+
+@contextlib.contextmanager
+def only_writer(output_path: str) -> Iterator[None]:
+    """Hold the output folder. BusyError while another run on this machine does; a dead one's hold is gone with it.
+
+    On object stores nothing can be held through Beam: two runs of one fingerprint write the same bytes there.
+    """
+    if not filesystem.is_local(output_path):
+        yield
+        return
+    try:
+        os.makedirs(output_path, exist_ok=True)
+        folder = os.open(output_path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
+        yield
+    finally:
+        os.close(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(output_path)  # if nothing came of it
+
+
+def check_output(job: Job) -> None:
+    """UsageError where the folder holds something else, or a run with other settings."""
+    path = job.output.path
+    runs = load_runs(path)
+    if not runs:
+        if filesystem.is_local(path) and (foreign := sorted(set(os.listdir(path)) - {TEMPORARY})):
+            raise UsageError(
+                f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
+                "give a new folder"
+            )
+        return
+    if runs[-1]["fingerprint"] != job.head.fingerprint:
+        changed = differences(runs[-1]["identity"], job.head.identity)
+        raise UsageError(
+            f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
+            "give a new folder, or take the settings back:\n" + "\n".join(f"  {line}" for line in changed)
+        )
+
+
+def _is_finished(job: Job) -> bool:
+    """Whether an earlier run ended well, also by what this one allows to be rejected."""
+    manifest = load_json(filesystem.join(job.output.path, MANIFEST)) or {}
+    same = manifest.get("settings", {}).get("input", {}).get("max_rejected") == job.config.input.max_rejected
+    return same and filesystem.exists(filesystem.join(job.output.path, SUCCESS))
+
+
+def _counters(result: Any) -> dict[str, int]:
+    """What this start of the program did, by Beam's counters."""
+    counters = result.metrics().query()["counters"]
+    return {c.key.metric.name: c.committed for c in counters if c.key.metric.namespace == NAMESPACE}
