@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from conftest import ROOT
 
+from pipeline import config
 from pipeline.cli import main
 
 SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -40,6 +42,11 @@ def test_snippet_runs(demo, snippet, monkeypatch):
     else:
         assert len(names["nearest"]) == 5
         assert 1 > names["nearest"][0][1] > names["nearest"][4][1]
+
+
+def test_the_configuration_explained_is_one():
+    (explained,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert config.check(yaml.safe_load(explained), source="README.md").views.keys() == {"tokens", "sentences"}
 
 
 def test_there_are_snippets_for_the_tools_named():
