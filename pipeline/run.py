@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import io
 import os
 import signal
 import threading
@@ -100,8 +101,10 @@ class LocalRun:
 
     def _run_pipeline(self, log: RunLog) -> Any:
         stop = _Stop()
+        # Beam prints the traceback of a worker's error before it raises it: one message is enough.
+        quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
         try:
-            with stop:
+            with stop, quiet:
                 pipeline = beam.Pipeline(runner=self.runner, options=self.options)
                 build(pipeline, self.job, num_threads=self.workers, remove_gone=self.remove_gone)
                 result = pipeline.run()
