@@ -157,7 +157,7 @@ def _cut_blocks(slice_: Slice, limits: BlockLimits) -> Iterator[tuple[bytes, Blo
             line += int(skipped > 1)  # the line end before `start` is counted already
         pending = b""
         for lines in _whole_lines(chunks, position, slice_.end):
-            if position == 0:
+            if position == 0 and not pending:  # the first bytes of the file
                 _refuse_utf16(lines)
             pending += lines
             ends = _line_ends(pending)

@@ -109,6 +109,14 @@ def test_utf16_is_left_out_with_the_way_out(corpus, mark, name):
     assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in left_out.reason
 
 
+def test_a_line_that_looks_like_utf16_further_on_is_only_rejected(corpus):
+    # More than one chunk, less than one block: the mark stands where the second run of lines begins.
+    before = [gzip.compress(b"a line of text\n" * 10_000), gzip.compress(b"\xff\xfe no text\nlast\n")]
+    (block,) = read(corpus(b"".join(before), "corpus.txt.gz"))
+    assert [reject.line for reject in block.rejected] == [10_000]
+    assert texts([block])[-1] == (10_001, "last")
+
+
 LINES = b"".join(b"line %d of some text\n" % number for number in range(5000))
 COMPRESSORS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstandard.ZstdCompressor().compress}
 
