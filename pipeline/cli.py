@@ -155,11 +155,13 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     check_file_systems(config)
     settings = dict(config.beam)
-    runner = options.runner or settings.pop("runner", None)
+    configured_runner = settings.pop("runner", None)
     runners.check_settings(settings)
     runners.check_arguments(beam_arguments, OWN_OPTIONS)
     arguments = runners.as_arguments(settings) + beam_arguments
-    pipeline_options, beam_runner, workers = runners.local_options(arguments, runner, options.workers)
+    pipeline_options, beam_runner, workers = runners.local_options(
+        arguments, options.runner or configured_runner, options.workers
+    )
     run = LocalRun(
         resolve(config, encoder),
         pipeline_options,

@@ -14,6 +14,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.coders import coder_impl
+from apache_beam.coders.coders import FastCoder
 
 from transforms.records import TextBlock, TokenBlock, VectorBlock
 
@@ -31,20 +32,11 @@ def block_bytes(value: Any) -> int:
     return 0
 
 
-class BlockCoder(beam.coders.Coder):
+class BlockCoder(FastCoder):
     """Pickle between the processes of one run; the size without pickling."""
 
     def _create_impl(self) -> Any:
         return coder_impl.CallbackCoderImpl(pickle.dumps, pickle.loads, lambda value, nested=False: block_bytes(value))
-
-    def encode(self, value: Any) -> bytes:
-        return pickle.dumps(value)
-
-    def decode(self, encoded: bytes) -> Any:
-        return pickle.loads(encoded)
-
-    def estimate_size(self, value: Any) -> int:
-        return block_bytes(value)
 
     def is_deterministic(self) -> bool:
         return False

@@ -161,7 +161,7 @@ class HashedWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         self._sha256.update(data)
         self._file.write(data)
-        size = len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
+        size = memoryview(data).nbytes
         self.num_bytes += size
         return size
 

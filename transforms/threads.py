@@ -22,11 +22,8 @@ def load_tensorflow(num_threads: int, *, quiet: bool = False) -> Any:
     `quiet` keeps what the import prints (about oneDNN, CUDA) from the terminal, unless it fails.
     """
     with _LOCK:
-        if "tensorflow" in sys.modules:
+        with _silenced() if quiet else contextlib.nullcontext():
             import tensorflow as tf
-        else:
-            with _silenced() if quiet else contextlib.nullcontext():
-                import tensorflow as tf
         if quiet:
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
         # In a process where somebody has already used TensorFlow the threads are as they are.
