@@ -12,9 +12,10 @@ from pipeline.resolve import Job
 from pipeline.resume import FindWork
 from transforms import coders
 from transforms.encode import EncodeBlocks
+from transforms.encoders import load_encoder
 from transforms.read import ReadBlocks, SliceFiles
+from transforms.sequences import TokenizeBlocks
 from transforms.views import needed_layers
-from transforms.wordpiece import TokenizeBlocks
 from transforms.write import WriteBlocks
 
 
@@ -40,7 +41,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     )
     layers, pooler = needed_layers(job.views), any(view.uses_pooler for view in job.views)
     encode = EncodeBlocks(
-        functools.partial(encoder.load, layers=layers, pooler=pooler),
+        functools.partial(load_encoder, encoder, layers=layers, pooler=pooler),
         job.views,
         batch_tokens=config.encoder.batch_tokens,
         num_threads=num_threads,

@@ -63,13 +63,17 @@ class InputConfig(_Section):
 class EncoderConfig(_Section):
     """What turns tokens into vectors."""
 
-    handle: str = _setting("minilm", "`minilm` or the folder of an encoder")
+    handle: str = _setting(
+        "minilm", "`minilm`, a folder or archive on any file system, hf://org/name, https://tfhub..."
+    )
     max_seq_length: int = _setting(128, "tokens of one text that are encoded, [CLS] and [SEP] included", ge=3)
     long_text: Literal["truncate", "window", "reject"] = _setting("truncate", "what happens to a longer text")
     window_overlap: int = _setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = _setting(None, "null: as the encoder's own files say")
     compute_dtype: Literal["float32", "bfloat16"] = _setting("float32", "number type of the matrix products")
-    engine: Literal["auto", "native", "savedmodel"] = _setting("auto", "who runs the forward pass")
+    engine: Literal["auto", "native", "savedmodel"] = _setting(
+        "auto", "who runs the forward pass: native for plain BERT, savedmodel calls a SavedModel as it is"
+    )
     device: Literal["auto", "cpu", "gpu", "tpu"] = _setting(
         "auto", "all but auto fail where TensorFlow does not see it"
     )
@@ -171,7 +175,6 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "input.keep_fields": ({},),
     "encoder.long_text": ("truncate",),
     "encoder.compute_dtype": ("float32",),
-    "encoder.engine": ("auto", "native"),
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
@@ -224,6 +227,16 @@ def check(settings: Mapping[str, Any], *, source: str) -> Config:
     if mistakes:
         raise UsageError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
     return config
+
+
+def restore(settings: Mapping[str, Any], *, source: str) -> Config:
+    """The configuration that a manifest holds, with every default in it: it was checked before its run began."""
+    try:
+        return Config.model_validate(settings)
+    except pydantic.ValidationError as error:
+        raise UsageError(
+            f"{source}: its settings are of another version of layerbeam: {_explain(source, error.errors()[0])}"
+        ) from None
 
 
 def _explain(source: str, mistake: Any) -> str:

@@ -13,8 +13,9 @@ from pipeline.resume import Work
 from transforms import filesystem
 from transforms.read import FileToRead, read_blocks
 from transforms.records import BlockLimits, Slice, TextBlock
+from transforms.sequences import tokenize_block
 from transforms.views import View
-from transforms.wordpiece import WordPiece, tokenize_block
+from transforms.wordpiece import WordPiece
 
 _SAMPLED_FILES = 8
 _SAMPLED_BYTES = 1 << 16

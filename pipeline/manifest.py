@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -86,6 +86,22 @@ def load_commits(output_path: str) -> list[Commit]:
             continue
         commits[commit.block.name] = commit
     return [commit for commit in commits.values() if _parts_are_there(output_path, commit, sizes)]
+
+
+def listed_commits(output_path: str) -> list[Commit]:
+    """What `parts.jsonl` of a finished run lists, its parts there or not. ValueError where it is damaged."""
+    path = filesystem.join(output_path, PARTS)
+    try:
+        return [Commit.from_json(json.loads(line)) for line in filesystem.read_bytes(path).splitlines()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again: it is made anew") from error
+
+
+def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
+    """Paths of the parts in a view's folder that are not among those listed: what an earlier run left."""
+    names = filesystem.list_folder(filesystem.join(output_path, folder))
+    paths = (f"{folder}/{name}" for name in sorted(names) if _PART_NAME.fullmatch(name))
+    return [path for path in paths if path not in listed]
 
 
 def _parts_are_there(output_path: str, commit: Commit, sizes: dict[str, dict[str, int]]) -> bool:
@@ -178,9 +194,8 @@ def finish_run(
     }
     _write(output, PARTS, b"".join(json.dumps(c.to_json(), sort_keys=True).encode("ascii") + b"\n" for c in ordered))
     for folder in (*(view.name for view in views), REJECTS):
-        names = filesystem.list_folder(filesystem.join(output.path, folder))
-        stale = [name for name in names if _PART_NAME.fullmatch(name) and f"{folder}/{name}" not in listed]
-        filesystem.delete_files(filesystem.join(output.path, folder, name) for name in stale)
+        stray = stray_parts(output.path, folder, listed)
+        filesystem.delete_files(filesystem.join(output.path, path) for path in stray)
     _write(output, MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
     for folder in (COMMITS, TEMPORARY):
         filesystem.delete_folder(filesystem.join(output.path, folder))

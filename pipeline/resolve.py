@@ -37,7 +37,7 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
         View(
             name=name,
             layers=resolve_layers(name, view, encoder),
-            hidden_size=encoder.config.hidden_size,
+            hidden_size=encoder.hidden_size,
             **view.model_dump(include={"level", "combine", "pooling", "special_tokens", "dims", "normalize", "dtype"}),
         )
         for name, view in config.views.items()

@@ -53,7 +53,7 @@ class LocalRun:
             if work.is_nothing and _is_finished(self.job):
                 say("nothing to do: all of the input is embedded already")
                 return True
-            load_tensorflow(self.workers, quiet=not self.verbose)
+            load_tensorflow(self.workers)
             self._announce(work)
             log = self._begin_log(work)
             started = time.monotonic()

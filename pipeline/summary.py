@@ -89,7 +89,7 @@ def notes(counts: Mapping[str, int]) -> list[str]:
     return lines
 
 
-def _console(**settings: Any) -> Any:
+def plain_console(**settings: Any) -> Any:
     """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
     from rich.console import Console
 
@@ -106,7 +106,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console(soft_wrap=True)
+    console = plain_console(soft_wrap=True)
     encoder, counts, inputs = summary["encoder"], summary["counts"], summary["inputs"]
     console.print(Text(f"{summary['path']}: {summary['state']}", style="bold"))
     console.print(
@@ -139,7 +139,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 def print_rows(summary: Mapping[str, Any]) -> None:
     """The first rows of each view."""
-    console = _console()
+    console = plain_console()
     for name in summary["views"]:
         _print_rows(console, name, first_rows(summary["path"], summary["parts"][name]))
 

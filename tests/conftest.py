@@ -7,7 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
+from transforms.bert import BertConfig, weight_shapes
+from transforms.encoders import EncoderError, open_encoder
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 
@@ -25,6 +28,20 @@ DATA = ROOT / "tests" / "data"
 def hf_uncased() -> str:
     """Folder of a small encoder with random weights: 3 blocks, hidden size 64, 128 positions."""
     return str(DATA / "hf_uncased")
+
+
+def edit(path: Path, **fields: Any) -> None:
+    """Set fields of a JSON file; None takes a field out."""
+    content = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def refused(handle: Path | str, **settings: Any) -> str:
+    """What is said of an encoder that cannot be used; it begins with the handle."""
+    with pytest.raises(EncoderError) as caught:
+        open_encoder(str(handle), **settings)
+    assert str(caught.value).startswith(f"{handle}: ")
+    return str(caught.value)
 
 
 @dataclasses.dataclass
@@ -119,6 +136,18 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     place._capture = capture
     return place
+
+
+def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Float32 weights for an encoder that nobody trained."""
+    random = np.random.default_rng(seed)
+    shapes = weight_shapes(config)
+    weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: 1 + values if name.endswith("gamma") else values for name, values in weights.items()}
+
+
+def in_float64(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values.astype(np.float64) for name, values in weights.items()}
 
 
 def vectors(table: pa.Table, column: str) -> np.ndarray:

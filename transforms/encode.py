@@ -11,7 +11,7 @@ from apache_beam.utils.shared import Shared
 
 from transforms import metrics
 from transforms.batching import equal_texts, plan_batches, token_positions
-from transforms.records import Float32Array, Int32Array, Int64Array, TokenBlock, VectorBlock
+from transforms.records import Float32Array, Int32Array, Int64Array, TokenBlock, VectorBlock, row_splits_of
 from transforms.threads import load_tensorflow
 from transforms.views import BatchOutput, View, batch_vectors, empty_vectors, rows_of_texts
 
@@ -56,7 +56,7 @@ def encode_block(tokens: TokenBlock, encoder: Encoder, views: Iterable[View], *,
         texts = first[batch]
         padded = pad_batch(tokens, texts, encoder.pad_id)
         layers, pooled = encoder(*padded)
-        row_splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[texts])])
+        row_splits = row_splits_of(lengths[texts])
         is_special = tokens.start[token_positions(tokens.row_splits, texts)] < 0
         output = BatchOutput(layers, pooled, row_splits, is_special)
         for view, targets in vectors.items():

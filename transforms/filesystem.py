@@ -121,6 +121,23 @@ def list_folder(folder: str) -> dict[str, int]:
     return {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in matches}
 
 
+def list_tree(folder: str) -> dict[str, InputFile]:
+    """The files in a folder of one of Beam's file systems and below it, by their path in it."""
+    root = folder.rstrip("/") + "/"
+    matches = FileSystems.match([root + "**"])[0].metadata_list
+    return {file.path[len(root) :]: _input_file(file) for file in matches}
+
+
+def copy_to_local(path: str, target: str | os.PathLike[str]) -> None:
+    """Copy the bytes of a file, on any file system, into a local one. OSError where they are fewer than its size."""
+    expected = stat_file(path)
+    with open_binary(path) as source, open(target, "wb") as file:
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+        copied = file.tell()
+    if not isinstance(expected, InputFile) or copied != expected.size:
+        raise OSError(f"{path}: {copied:,} bytes came, not {getattr(expected, 'size', 0):,}")
+
+
 def delete_files(paths: Iterable[str]) -> None:
     """Delete these files; one that is gone already is no error."""
     for path in paths:

@@ -30,6 +30,7 @@ from transforms.records import (
     Rejected,
     Slice,
     TextBlock,
+    row_splits_of,
 )
 
 _LINE_END = 10
@@ -140,6 +141,36 @@ def read_blocks(
     except OSError as error:
         yield LeftOut(slice_.file.path, _reason(error))
         yield from (commit for commit in done.values() if commit.block.file == slice_.file)
+
+
+def read_block(block: BlockId, *, keep_blank: bool = False, replace_invalid: bool = False) -> TextBlock:
+    """The texts of one block again, as `read_blocks` gave them.
+
+    UnreadableFileError where the file is gone, or no longer holds the block's bytes at that place.
+    """
+    now = filesystem.stat_file(block.file.path)
+    if isinstance(now, LeftOut):
+        raise UnreadableFileError(now.reason)
+    with filesystem.open_binary(block.file.path) as file:
+        if not filesystem.is_compressed(block.file.path):
+            file.seek(block.first_byte)
+            raw = file.read(block.end_byte - block.first_byte)
+        else:
+            raw = _bytes_between(filesystem.read_chunks(file, block.file.path), block.first_byte, block.end_byte)
+    if hashlib.sha256(raw).hexdigest() != block.sha256:
+        raise UnreadableFileError("is no longer what was read: its bytes have changed")
+    return decode_block(block, raw, _line_ends(raw), keep_blank=keep_blank, replace_invalid=replace_invalid)
+
+
+def _bytes_between(chunks: Iterable[bytes], start: int, end: int) -> bytes:
+    """Bytes [start, end) of a stream of chunks."""
+    parts, position = [], 0
+    for chunk in chunks:
+        parts.append(chunk[max(start - position, 0) : max(end - position, 0)])
+        position += len(chunk)
+        if position >= end:
+            break
+    return b"".join(parts)
 
 
 def _cut_blocks(slice_: Slice, limits: BlockLimits) -> Iterator[tuple[bytes, BlockId, Int64Array]]:
@@ -281,7 +312,7 @@ def _binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64A
     np.add.at(inside, starts, 1)
     np.add.at(inside, stops, -1)
     kept = data[np.cumsum(inside[:-1], dtype=np.int8).astype(bool)]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)]).astype(np.int32)
+    offsets = row_splits_of(stops - starts).astype(np.int32)
     return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
 
 

@@ -27,6 +27,15 @@ Float32Array = npt.NDArray[np.float32]
 _STEM_BYTES = 64
 
 
+def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
+    """Where each row begins and, at the end, where the last one ends: row i is `row_splits[i]:row_splits[i + 1]`.
+
+    >>> row_splits_of(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+
+
 @dataclasses.dataclass(frozen=True)
 class InputFile:
     """One input file as it was found.
@@ -173,6 +182,9 @@ class TextBlock:
     `texts`: string [T]; `line`: int64 [T], the record's line; `sentence`: int32 [T], from 0 in the record;
     `offset`: int32 [T], where the text begins in its record, in code points. `counts` balances:
     records = embedded (T where the unit is the record) + blank + filtered + rejected.
+
+    `pairs`: string [T], the second text of each pair, null where there is none; `pair_offset` as `offset`, of these.
+    Both None where no text is a pair.
     """
 
     block: BlockId
@@ -182,6 +194,8 @@ class TextBlock:
     offset: Int32Array
     counts: dict[str, int]
     rejected: list[Rejected]
+    pairs: pa.StringArray | None = None
+    pair_offset: Int32Array | None = None
 
 
 @dataclasses.dataclass

@@ -14,16 +14,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transforms.records import Int32Array, Int64Array, TextBlock, TokenBlock
-from transforms.threads import load_tensorflow
+from transforms.records import Int32Array, Int64Array, row_splits_of
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
@@ -213,7 +211,7 @@ class WordPiece:
         start = np.minimum.reduceat(origin, piece_start) if len(ids) else origin
         end = marks_end[np.maximum.reduceat(origin, piece_start)] if len(ids) else origin
         return Pieces(
-            row_splits=_row_splits(np.bincount(row, minlength=len(texts))),
+            row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
             ids=ids,
             start=(start - text_start[row]).astype(np.int32),
             end=(end - text_start[row]).astype(np.int32),
@@ -222,7 +220,7 @@ class WordPiece:
 
     def _cut_words(self, chars: UInt32Array, word_start: Int64Array) -> tuple[Int32Array, Int64Array, Int64Array]:
         """Of each piece the id, the index of its word and the index in `chars` of its first character: [P] each."""
-        byte_start = _row_splits(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
+        byte_start = row_splits_of(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
         offsets = byte_start[np.append(word_start, len(chars))].astype(np.int32)
         data = _text(chars).encode()
         words = pa.StringArray.from_buffers(len(word_start), pa.py_buffer(offsets), pa.py_buffer(data))
@@ -253,90 +251,9 @@ def split_words(chars: UInt32Array, kind: UInt8Array, origin: Int64Array) -> tup
     return chars[~is_space], origin[~is_space], np.flatnonzero(first[~is_space])
 
 
-def truncate(pieces: Pieces, max_pieces: int) -> tuple[Pieces, Int32Array]:
-    """The first `max_pieces` of each text, and how many each text lost: int32 [T]."""
-    counts = np.diff(pieces.row_splits)
-    dropped = np.maximum(counts - max_pieces, 0)
-    if not dropped.any():
-        return pieces, dropped.astype(np.int32)
-    keep = np.arange(len(pieces.ids)) - np.repeat(pieces.row_splits[:-1], counts) < max_pieces
-    columns = (column[keep] for column in (pieces.ids, pieces.start, pieces.end, pieces.word_index))
-    return Pieces(_row_splits(counts - dropped), *columns), dropped.astype(np.int32)
-
-
-def add_special_tokens(pieces: Pieces, cls_id: int, sep_id: int) -> Pieces:
-    """`pieces` with [CLS] before and [SEP] behind each text: `start`, `end` and `word_index` of these are -1."""
-    texts = len(pieces.row_splits) - 1
-    row_splits = pieces.row_splits + 2 * np.arange(texts + 1)
-    place = np.arange(len(pieces.ids)) + 2 * np.repeat(np.arange(texts), np.diff(pieces.row_splits)) + 1
-
-    def spread(values: Int32Array) -> Int32Array:
-        result = np.full(row_splits[-1], -1, np.int32)
-        result[place] = values
-        return result
-
-    ids = spread(pieces.ids)
-    ids[row_splits[:-1]] = cls_id
-    ids[row_splits[1:] - 1] = sep_id
-    return Pieces(row_splits, ids, spread(pieces.start), spread(pieces.end), spread(pieces.word_index))
-
-
-def tokenize_block(block: TextBlock, wordpiece: WordPiece, max_seq_length: int) -> TokenBlock:
-    """The tokens of a block, at most `max_seq_length` for each text, [CLS] and [SEP] included."""
-    _check_max_seq_length(max_seq_length)
-    pieces, num_dropped = truncate(wordpiece.tokenize(block.texts), max_seq_length - 2)
-    offset = np.repeat(block.offset, np.diff(pieces.row_splits))
-    in_record = dataclasses.replace(pieces, start=pieces.start + offset, end=pieces.end + offset)
-    tokens = add_special_tokens(in_record, wordpiece.cls_id, wordpiece.sep_id)
-    return TokenBlock(
-        text=block,
-        row_splits=tokens.row_splits,
-        token_ids=tokens.ids,
-        segment_ids=np.zeros(len(tokens.ids), np.int8),
-        start=tokens.start,
-        end=tokens.end,
-        word_index=tokens.word_index,
-        num_dropped=num_dropped,
-    )
-
-
-def _check_max_seq_length(max_seq_length: int) -> None:
-    if max_seq_length < 3:
-        raise ValueError(f"max_seq_length: {max_seq_length}; at least 3, since [CLS] and [SEP] count")
-
-
-def _row_splits(counts: Int64Array) -> Int64Array:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
-
-
 def _code_points(text: str) -> UInt32Array:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _text(code_points: UInt32Array) -> str:
     return code_points.tobytes().decode("utf-32-le")
-
-
-@beam.typehints.with_input_types(TextBlock)
-@beam.typehints.with_output_types(TokenBlock)
-class TokenizeBlocks(beam.DoFn):
-    """`TextBlock` -> `TokenBlock`.
-
-    `max_seq_length` counts [CLS] and [SEP]. `num_threads`: blocks that the process has in hand at once.
-    """
-
-    def __init__(
-        self, vocabulary: tuple[str, ...], *, do_lower_case: bool, max_seq_length: int, num_threads: int
-    ) -> None:
-        _check_max_seq_length(max_seq_length)
-        self._vocabulary = vocabulary
-        self._do_lower_case = do_lower_case
-        self._max_seq_length = max_seq_length
-        self._num_threads = num_threads
-
-    def setup(self) -> None:
-        load_tensorflow(self._num_threads)
-        self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
-
-    def process(self, block: TextBlock) -> Iterator[TokenBlock]:
-        yield tokenize_block(block, self._wordpiece, self._max_seq_length)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import numpy_bert
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATA, random_lines, vectors
+from conftest import DATA, in_float64, random_lines, vectors
 
-from transforms.encoders import open_encoder
+from transforms.encoders import load_weights, open_encoder
+from transforms.reference import forward
 from transforms.wordpiece import WordPiece
 
 SMALL_BLOCKS = {"output": {"part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
@@ -34,12 +34,12 @@ def many_blocks(workplace, **sections) -> list[str]:
 def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.ndarray]]:
     """All layers [tokens, H] of each text by itself, in plain NumPy."""
     source = open_encoder(str(DATA / "hf_uncased"))
-    weights = source.load_weights()
+    weights = in_float64(load_weights(source))
     wordpiece = WordPiece(source.vocabulary, source.do_lower_case)
     for text in texts:
         pieces = wordpiece.tokenize(pa.array([text])).ids[: max_seq_length - 2]
         ids = np.concatenate([[wordpiece.cls_id], pieces, [wordpiece.sep_id]])
-        layers, _ = numpy_bert.forward(source.config, weights, ids, np.zeros_like(ids))
+        layers, _ = forward(source.config, weights, ids, np.zeros_like(ids))
         yield layers
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from conftest import DATA
-from numpy_bert import forward, random_weights
+from conftest import DATA, in_float64, random_weights
 
 from transforms.bert import Bert, BertConfig, blocks_needed, weight_shapes
-from transforms.encoders import open_encoder
+from transforms.encoders import load_encoder, open_encoder
+from transforms.reference import forward
 from transforms.threads import load_tensorflow
 
 TINY = BertConfig(
@@ -50,7 +50,7 @@ def transformers_rows() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
 
 def test_agrees_with_transformers_one_text_at_a_time():
     rows, hidden, pooled = transformers_rows()
-    encoder = open_encoder(str(DATA / "hf_uncased")).load(layers=range(4), pooler=True)
+    encoder = load_encoder(open_encoder(str(DATA / "hf_uncased")), layers=range(4), pooler=True)
     results = [encoder(*batch([row])) for row in rows]
     got = np.stack([np.concatenate([layers[layer] for layers, _ in results]) for layer in range(4)])
     np.testing.assert_allclose(got, hidden, rtol=0, atol=2e-5)
@@ -62,7 +62,7 @@ def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
     rows, hidden, pooled = transformers_rows()
     padded = batch(rows, longest=longest, pad_id=pad_id)
     assert (padded[1] < padded[0].shape[1]).any()
-    layers, got = open_encoder(str(DATA / "hf_uncased")).load(layers=range(4), pooler=True)(*padded)
+    layers, got = load_encoder(open_encoder(str(DATA / "hf_uncased")), layers=range(4), pooler=True)(*padded)
     assert list(layers) == [0, 1, 2, 3]
     np.testing.assert_allclose(np.stack(list(layers.values())), hidden, rtol=0, atol=2e-5)
     np.testing.assert_allclose(got, pooled, rtol=0, atol=2e-5)
@@ -77,7 +77,7 @@ def test_agrees_with_numpy(hidden_act):
     token_ids, lengths, segment_ids = batch(rows)
     segment_ids[:, 2:7] = 1
     layers, pooled = Bert(config, weights, layers=[0, 1, 2], pooler=True)(token_ids, lengths, segment_ids)
-    expected = [forward(config, weights, row, segment_ids[i, : len(row)]) for i, row in enumerate(rows)]
+    expected = [forward(config, in_float64(weights), row, segment_ids[i, : len(row)]) for i, row in enumerate(rows)]
     for layer in range(3):
         np.testing.assert_allclose(layers[layer], np.concatenate([e[0][layer] for e in expected]), rtol=0, atol=2e-5)
     np.testing.assert_allclose(pooled, np.stack([e[1] for e in expected]), rtol=0, atol=2e-5)

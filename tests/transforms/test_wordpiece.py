@@ -10,18 +10,15 @@ import pathlib
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Sequence
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.internal import pickler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
-from transforms.wordpiece import Pieces, TokenizeBlocks, WordPiece, add_special_tokens, tokenize_block, truncate
+from transforms.reference import ReferenceWordPiece
+from transforms.wordpiece import WordPiece
 
 DATA = pathlib.Path(__file__).parent.parent / "data"
 CASES = {"uncased": True, "cased": False}
@@ -30,72 +27,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 NEEDS_UNICODE_14 = {"\u061d"} if unicodedata.unidata_version < "14" else set()
 
 Token = tuple[str, int, int, int]
-
-
-# The reference, word for word as its documentation describes it and as slow.
-
-
-def reference_words(text: str, do_lower_case: bool) -> list[str]:
-    cleaned = ""
-    for character in text:
-        category = unicodedata.category(character)
-        if character in "\t\n\r" or category == "Zs":
-            cleaned += " "
-        elif character in "\0\ufffd" or category in ("Cc", "Cf"):
-            continue
-        elif reference_is_cjk(ord(character)):
-            cleaned += f" {character} "
-        else:
-            cleaned += character
-    words = []
-    for token in cleaned.split():
-        if do_lower_case:
-            decomposed = unicodedata.normalize("NFD", token.lower())
-            token = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
-        spaced = (f" {character} " if reference_is_punctuation(character) else character for character in token)
-        words.extend("".join(spaced).split())
-    return words
-
-
-def reference_is_cjk(code_point: int) -> bool:
-    return (
-        0x4E00 <= code_point <= 0x9FFF
-        or 0x3400 <= code_point <= 0x4DBF
-        or 0x20000 <= code_point <= 0x2A6DF
-        or 0x2A700 <= code_point <= 0x2B73F
-        or 0x2B740 <= code_point <= 0x2B81F
-        or 0x2B820 <= code_point <= 0x2CEAF
-        or 0xF900 <= code_point <= 0xFAFF
-        or 0x2F800 <= code_point <= 0x2FA1F
-    )
-
-
-def reference_is_punctuation(character: str) -> bool:
-    code_point = ord(character)
-    is_ascii = 33 <= code_point <= 47 or 58 <= code_point <= 64 or 91 <= code_point <= 96 or 123 <= code_point <= 126
-    return is_ascii or unicodedata.category(character).startswith("P")
-
-
-def reference_pieces(word: str, ids: dict[str, int]) -> list[int]:
-    if len(word) > 200:
-        return [ids["[UNK]"]]
-    pieces = []
-    start = 0
-    while start < len(word):
-        for end in range(len(word), start, -1):
-            piece = word[start:end] if start == 0 else "##" + word[start:end]
-            if piece in ids:
-                pieces.append(ids[piece])
-                start = end
-                break
-        else:
-            return [ids["[UNK]"]]
-    return pieces
-
-
-def reference_ids(text: str, vocab: Sequence[str], do_lower_case: bool) -> list[int]:
-    ids = {entry: index for index, entry in enumerate(vocab)}
-    return [piece for word in reference_words(text, do_lower_case) for piece in reference_pieces(word, ids)]
 
 
 @pytest.fixture(scope="module")
@@ -131,26 +62,14 @@ def ids_of(wordpiece: WordPiece, texts: list[str]) -> list[list[int]]:
     return [ids.tolist() for ids in np.split(pieces.ids, pieces.row_splits[1:-1])] if texts else []
 
 
-def block_of(texts: list[str], offset: list[int] | None = None) -> TextBlock:
-    rows = len(texts)
-    return TextBlock(
-        block=BlockId(InputFile("corpus.txt", 1, 0.0), 0, rows, 0, 1, ""),
-        texts=pa.array(texts, pa.string()),
-        line=np.arange(rows, dtype=np.int64),
-        sentence=np.zeros(rows, np.int32),
-        offset=np.array(offset or [0] * rows, np.int32),
-        counts={"records": rows, "embedded": rows},
-        rejected=[],
-    )
-
-
 def classify(text: str, do_lower_case: bool, row: list[Token]) -> collections.Counter[str]:
     """Each token of one text in the class that its span belongs to; asserts that it keeps that class's promise."""
-    words = reference_words(text, do_lower_case)
+    reference = ReferenceWordPiece([], do_lower_case)
+    words = reference.words(text)
     classes: collections.Counter[str] = collections.Counter()
     for token, start, end, word_index in row:
         assert 0 <= start < end <= len(text)
-        normalized = "".join(reference_words(text[start:end], do_lower_case))
+        normalized = "".join(reference.words(text[start:end]))
         shares = [other for other in row if other[1:3] == (start, end)]
         if token == "[UNK]":
             kind = "[UNK]"
@@ -168,7 +87,7 @@ def classify(text: str, do_lower_case: bool, row: list[Token]) -> collections.Co
         classes[kind] += 1
     for word_index, word in enumerate(words):
         spans = [(start, end) for _, start, end, index in row if index == word_index]
-        whole = "".join(reference_words(text[min(spans)[0] : max(end for _, end in spans)], do_lower_case))
+        whole = "".join(reference.words(text[min(spans)[0] : max(end for _, end in spans)]))
         assert as_sigma(whole) == as_sigma(word)
     assert [index for *_, index in row] == sorted(index for *_, index in row)
     return classes
@@ -183,14 +102,6 @@ def test_ids_are_the_reference_s(wordpieces: dict[str, WordPiece], name: str) ->
     texts, ids = zip(*reference_rows(name), strict=True)
     different = [text for text, a, b in zip(texts, ids_of(wordpieces[name], list(texts)), ids, strict=True) if a != b]
     assert different == []
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_reference_of_these_tests_is_the_reference(vocab: list[str], name: str) -> None:
-    ids = {entry: index for index, entry in enumerate(vocab)}
-    for text, expected in reference_rows(name):
-        words = reference_words(text, CASES[name])
-        assert [piece for word in words for piece in reference_pieces(word, ids)] == expected
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -319,18 +230,6 @@ def test_a_slice_of_an_array(wordpieces: dict[str, WordPiece]) -> None:
     assert pieces.row_splits.tolist() == [0, 2, 3]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_assigned_character(wordpieces: dict[str, WordPiece], name: str) -> None:
-    assigned = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
-    # Unified ideographs and Hangul syllables are alike by the thousand.
-    texts = [f"a{c}b" for c in assigned if not ("\u3500" < c < "\u9f00" or "\uad00" < c < "\ud700" or c > "\U00020100")]
-    assert len(texts) > 40_000
-    ids = {entry: index for index, entry in enumerate(wordpieces[name].vocab)}
-    for text, actual in zip(texts, ids_of(wordpieces[name], texts), strict=True):
-        words = reference_words(text, CASES[name])
-        assert actual == [piece for word in words for piece in reference_pieces(word, ids)], ascii(text)
-
-
 NASTY = (
     "aZ9 .,#[]\t\r\n\0\ufffd\u00ad\u200b\u200d\ufeff\u2028\u0085\u00a0\u3000\u0301\u0327\u0345\ufe0f\u0130\u0131\u00df"
     "\u03a3\u03c2\u03c3\u0391\u1f82\u1fed\u037e\u212a\u4e2d\uf900\U0002f800\uac01\u1112\u09cb\ufb01\u2026"
@@ -345,8 +244,8 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sample
 @given(texts=st.lists(ANY_TEXT, max_size=6))
 @pytest.mark.parametrize("name", CASES)
 def test_any_text(wordpieces: dict[str, WordPiece], name: str, texts: list[str]) -> None:
-    vocab = wordpieces[name].vocab
-    assert ids_of(wordpieces[name], texts) == [reference_ids(text, vocab, CASES[name]) for text in texts]
+    reference = ReferenceWordPiece(wordpieces[name].vocab, CASES[name])
+    assert ids_of(wordpieces[name], texts) == [reference.tokenize(text) for text in texts]
 
 
 @settings(max_examples=200, deadline=None)
@@ -365,7 +264,7 @@ def test_any_span(wordpieces: dict[str, WordPiece], name: str, texts: list[str])
 )
 def test_any_vocabulary(entries: list[str], text: str, do_lower_case: bool) -> None:
     vocab = [*SPECIAL, *entries]
-    assert ids_of(WordPiece(vocab, do_lower_case), [text]) == [reference_ids(text, vocab, do_lower_case)]
+    assert ids_of(WordPiece(vocab, do_lower_case), [text]) == [ReferenceWordPiece(vocab, do_lower_case).tokenize(text)]
 
 
 def test_a_line_of_five_megabytes(wordpieces: dict[str, WordPiece]) -> None:
@@ -409,81 +308,6 @@ def test_empty_and_repeated_entries_keep_their_places() -> None:
 def test_a_vocabulary_that_tf_text_refuses() -> None:
     with pytest.raises(ValueError, match=r"vocab: TF Text refuses it: .* exceeds the max supported"):
         WordPiece([*SPECIAL, "x" * 1000], True)
-
-
-def test_truncate() -> None:
-    pieces = Pieces(
-        row_splits=np.array([0, 3, 3, 4, 6], np.int64),
-        ids=np.array([10, 11, 12, 20, 30, 31], np.int32),
-        start=np.array([0, 1, 2, 0, 0, 5], np.int32),
-        end=np.array([1, 2, 3, 4, 5, 6], np.int32),
-        word_index=np.array([0, 0, 1, 0, 0, 1], np.int32),
-    )
-    kept, num_dropped = truncate(pieces, 1)
-    assert num_dropped.tolist() == [2, 0, 0, 1]
-    assert kept.row_splits.tolist() == [0, 1, 1, 2, 3]
-    assert kept.ids.tolist() == [10, 20, 30]
-    assert kept.end.tolist() == [1, 4, 5]
-    kept, num_dropped = truncate(pieces, 3)
-    assert kept.ids.tolist() == [10, 11, 12, 20, 30, 31]
-    assert num_dropped.tolist() == [0, 0, 0, 0]
-
-
-def test_add_special_tokens() -> None:
-    pieces = Pieces(
-        row_splits=np.array([0, 2, 2, 3], np.int64),
-        ids=np.array([10, 11, 20], np.int32),
-        start=np.array([0, 3, 1], np.int32),
-        end=np.array([2, 4, 2], np.int32),
-        word_index=np.array([0, 1, 0], np.int32),
-    )
-    tokens = add_special_tokens(pieces, 101, 102)
-    assert tokens.row_splits.tolist() == [0, 4, 6, 9]
-    assert tokens.ids.tolist() == [101, 10, 11, 102, 101, 102, 101, 20, 102]
-    assert tokens.start.tolist() == [-1, 0, 3, -1, -1, -1, -1, 1, -1]
-    assert tokens.end.tolist() == [-1, 2, 4, -1, -1, -1, -1, 2, -1]
-    assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, -1]
-
-
-def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wordpieces: dict[str, WordPiece]) -> None:
-    block = block_of(["the cat sat.", "", "unaffable"], offset=[0, 12, 30])
-    tokens = tokenize_block(block, wordpieces["uncased"], max_seq_length=4)
-    assert tokens.text is block
-    assert block.counts == {"records": 3, "embedded": 3}
-    assert tokens.row_splits.tolist() == [0, 4, 6, 10]
-    assert tokens.token_ids.tolist() == [101, 1996, 4937, 102, 101, 102, 101, 14477, 20961, 102]
-    assert tokens.start.tolist() == [-1, 0, 4, -1, -1, -1, -1, 30, 33, -1]
-    assert tokens.end.tolist() == [-1, 3, 7, -1, -1, -1, -1, 33, 36, -1]
-    assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, 0, -1]
-    assert tokens.segment_ids.tolist() == [0] * 10
-    assert tokens.num_dropped.tolist() == [2, 0, 1]
-    types = {field: getattr(tokens, field).dtype.name for field in vars(tokens) if field != "text"}
-    assert types.pop("row_splits") == "int64"
-    assert types.pop("segment_ids") == "int8"
-    assert set(types.values()) == {"int32"}
-
-
-def test_tokenize_block_without_texts(wordpieces: dict[str, WordPiece]) -> None:
-    tokens = tokenize_block(block_of([]), wordpieces["uncased"], max_seq_length=128)
-    assert tokens.row_splits.tolist() == [0]
-    assert len(tokens.token_ids) == len(tokens.segment_ids) == len(tokens.num_dropped) == 0
-
-
-def test_tokenize_blocks() -> None:
-    vocabulary = (*SPECIAL, "a", "##b")
-    tokenize = TokenizeBlocks(vocabulary, do_lower_case=True, max_seq_length=8, num_threads=1)
-    tokenize = pickler.loads(pickler.dumps(tokenize))
-    tokenize.setup()
-    (tokens,) = tokenize.process(block_of(["AB", "c"]))
-    assert tokens.token_ids.tolist() == [2, 4, 5, 3, 2, 1, 3]
-    assert beam.ParDo(tokenize).get_type_hints().simple_output_type("TokenizeBlocks") is TokenBlock
-
-
-def test_max_seq_length_leaves_room_for_the_text(wordpieces: dict[str, WordPiece]) -> None:
-    with pytest.raises(ValueError, match="max_seq_length: 2; at least 3"):
-        TokenizeBlocks(tuple(SPECIAL), do_lower_case=True, max_seq_length=2, num_threads=1)
-    with pytest.raises(ValueError, match="max_seq_length: 2; at least 3"):
-        tokenize_block(block_of(["a"]), wordpieces["uncased"], max_seq_length=2)
 
 
 def test_importing_the_module_does_not_import_tensorflow() -> None:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from conftest import DATA, refused
+
+from transforms.encoders import EncoderError, load_encoder, open_encoder
+
+
+@pytest.mark.parametrize(("files", "found"), [(["a.txt", "b.bin"], "a.txt, b.bin"), ([], "nothing")])
+def test_folders_that_hold_no_encoder(tmp_path, files, found):
+    for file in files:
+        (tmp_path / file).touch()
+    message = refused(tmp_path)
+    assert (
+        f"holds {found}, and none of saved_model.pb, config.json, bert_config.json; an encoder is minilm, " in message
+    )
+
+
+def test_handles_that_are_no_folder(tmp_path):
+    assert "there is no such folder (absolute: " in refused(tmp_path / "none")
+    assert "there is no such folder" in refused("")
+    assert "is a file" in refused(DATA / "input.txt")
+    assert "there is no such folder" in refused("x" * 5000)
+
+
+def test_engines():
+    assert "engine is 'fast'; allowed: auto, native, savedmodel" in refused(DATA / "hf_uncased", engine="fast")
+    message = refused(DATA / "hf_uncased", engine="savedmodel")
+    assert "engine savedmodel needs a SavedModel, and" in message
+    assert message.endswith("has no saved_model.pb")
+
+
+def test_another_encoder_under_the_same_handle():
+    """On a worker the folder may hold other weights than where the run was started."""
+    source = open_encoder(str(DATA / "hf_uncased"))
+    other = dataclasses.replace(source, handle=str(DATA / "google_uncased"))
+    with pytest.raises(EncoderError, match="is another encoder now than when the run was started; start it again"):
+        load_encoder(other, layers=[1], pooler=False)
+
+
+def test_layers_that_it_does_not_have():
+    source = open_encoder(str(DATA / "hf_uncased"))
+    with pytest.raises(EncoderError, match="there is no layer 4; it gives layers 0 to 3"):
+        load_encoder(source, layers=[3, 4], pooler=False)

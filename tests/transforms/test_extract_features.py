@@ -1,0 +1,83 @@
+"""Google's checkpoints and their TF Hub exports against what google-research's extract_features.py wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import DATA
+
+from transforms.encode import pad_batch
+from transforms.encoders import EncoderSource, load_encoder, open_encoder
+from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
+from transforms.sequences import split_pair, tokenize_block
+from transforms.wordpiece import WordPiece
+
+# The figures have 6 decimals and come from TensorFlow 1.15.
+TOLERANCE = 5e-6
+
+
+def read_pairs(source: EncoderSource) -> TokenBlock:
+    """input.txt as extract_features.py reads it: lines stripped, split at the last ` ||| `, 32 tokens."""
+    lines = (DATA / "input.txt").read_text(encoding="utf-8").split("\n")
+    firsts, seconds = zip(*(split_pair(line.strip(), " ||| ") for line in lines), strict=True)
+    zeros = np.zeros(len(lines), np.int32)
+    block = TextBlock(
+        block=BlockId(InputFile("input.txt", 0, 0.0), 0, len(lines), 0, 0, ""),
+        texts=pa.array(firsts, pa.string()),
+        line=np.arange(len(lines)),
+        sentence=zeros,
+        offset=zeros,
+        counts={},
+        rejected=[],
+        pairs=pa.array(seconds, pa.string()),
+        pair_offset=zeros,
+    )
+    return tokenize_block(block, WordPiece(source.vocabulary, source.do_lower_case), max_seq_length=32)
+
+
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+@pytest.mark.parametrize(
+    ("kind", "engine"), [("google", "native"), ("zip", "native"), ("tfhub", "native"), ("tfhub", "savedmodel")]
+)
+def test_tokens_and_layers(tmp_path, monkeypatch, case, kind, engine):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = DATA / f"{'tfhub' if kind == 'tfhub' else 'google'}_{case}"
+    handle = zipped(folder, tmp_path / f"{case}_L-3_H-64_A-4") if kind == "zip" else folder
+    source = open_encoder(str(handle), engine=engine)
+    tokens = read_pairs(source)
+    encoder = load_encoder(source, layers=[3, 2, 1], pooler=False)
+    layers, _ = encoder(*pad_batch(tokens, np.arange(15), encoder.pad_id))
+    with (DATA / f"extract_features_{case}.jsonl").open() as lines:
+        expected = [json.loads(line) for line in lines]
+    assert len(expected) == 15
+    assert tokens.segment_ids.any()
+    for row, start, end in zip(expected, tokens.row_splits[:-1], tokens.row_splits[1:], strict=True):
+        features = row["features"]
+        assert [source.vocabulary[token] for token in tokens.token_ids[start:end]] == [f["token"] for f in features]
+        for place, layer in enumerate((-1, -2, -3)):
+            assert {f["layers"][place]["index"] for f in features} == {layer}
+            values = [f["layers"][place]["values"] for f in features]
+            np.testing.assert_allclose(layers[4 + layer][start:end], values, rtol=0, atol=TOLERANCE)
+
+
+def zipped(folder: Path, target: Path) -> Path:
+    """A .zip as Google's: the files one folder deep, in a folder of the zip's name."""
+    shutil.copytree(folder, target.parent / "zipped" / target.name)
+    return Path(shutil.make_archive(str(target), "zip", target.parent / "zipped", target.name))
+
+
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+def test_the_two_engines_agree(case):
+    native, called = (open_encoder(str(DATA / f"tfhub_{case}"), engine=engine) for engine in ("native", "savedmodel"))
+    tokens = read_pairs(native)
+    batch = pad_batch(tokens, np.arange(15), native.pad_id)
+    layers, pooled = load_encoder(native, layers=[1, 2, 3], pooler=True)(*batch)
+    expected, expected_pooled = load_encoder(called, layers=[1, 2, 3], pooler=True)(*batch)
+    for layer in (1, 2, 3):
+        np.testing.assert_allclose(layers[layer], expected[layer], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(pooled, expected_pooled, rtol=0, atol=1e-5)

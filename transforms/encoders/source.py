@@ -1,0 +1,162 @@
+"""What an opened encoder is, in plain values, and what all kinds of source share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from transforms.bert import BertConfig
+
+Kind = Literal["huggingface", "google", "savedmodel"]
+Engine = Literal["native", "savedmodel"]
+
+
+class EncoderError(ValueError):
+    """An encoder that cannot be used: handle, file, field, what was found, what is allowed, what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSource:
+    """An encoder that was opened but not loaded: plain values, which go to workers as they are.
+
+    `folder`: where its files are on this machine. `engine_because`: why `engine` was taken. `config`: None where it is
+    no plain BERT. `layers`: those it can give, ascending, of 0 to `num_hidden_layers`. `max_position_embeddings`: None
+    where the source does not say. `vocabulary`: the entries in the order of their ids. `casing_from`: who decided
+    `do_lower_case`. `fingerprint`: SHA-256 over the bytes of weights and vocabulary and the configuration.
+    """
+
+    handle: str
+    kind: Kind
+    engine: Engine
+    engine_because: str
+    folder: str
+    weight_files: tuple[str, ...]
+    config: BertConfig | None
+    hidden_size: int
+    num_hidden_layers: int
+    layers: tuple[int, ...]
+    max_position_embeddings: int | None
+    vocabulary: tuple[str, ...] = dataclasses.field(repr=False)
+    do_lower_case: bool
+    casing_from: str
+    has_pooler: bool
+    fingerprint: str
+
+    @property
+    def pad_id(self) -> int:
+        """The id of [PAD]; as in Google's reference, the last of equal entries counts."""
+        return len(self.vocabulary) - 1 - self.vocabulary[::-1].index("[PAD]")
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest says of it: the same wherever the files lie."""
+        return {
+            "handle": self.handle,
+            "kind": self.kind,
+            "engine": self.engine,
+            "engine_because": self.engine_because,
+            "fingerprint": self.fingerprint,
+            "do_lower_case": self.do_lower_case,
+            "casing_from": self.casing_from,
+            "has_pooler": self.has_pooler,
+            "vocabulary_size": len(self.vocabulary),
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "max_position_embeddings": self.max_position_embeddings,
+            **(dataclasses.asdict(self.config) if self.config else {}),
+        }
+
+    def why_not(self, layers: Iterable[int], *, pooler: bool) -> str | None:
+        """What of this the encoder cannot give, in one sentence; None where it can give all."""
+        if pooler and not self.has_pooler:
+            return "it has no pooled output (no pooler among its weights or outputs); take cls, mean or max of a layer"
+        missing = sorted(set(layers) - set(self.layers))
+        if not missing:
+            return None
+        if self.layers == (self.num_hidden_layers,):
+            return (
+                "the SavedModel has no encoder_outputs: it gives its last layer, -1, and the pooled output, not layer "
+                f"{missing[0]}"
+            )
+        if missing == [0] and self.engine == "savedmodel":
+            native = "; engine native has it" if self.config else ""
+            return f"a SavedModel does not give layer 0, the embedding layer's output; it gives {self._range()}{native}"
+        return f"there is no layer {missing[0]}; it gives {self._range()}"
+
+    def _range(self) -> str:
+        return f"layers {self.layers[0]} to {self.layers[-1]}"
+
+    def check(self, layers: Iterable[int], *, pooler: bool) -> None:
+        """EncoderError where it cannot give this."""
+        why_not = self.why_not(layers, pooler=pooler)
+        if why_not is not None:
+            raise EncoderError(f"{self.handle}: {why_not}")
+
+
+def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:
+    """A plain BERT for the native engine: what there is to say of it follows from its configuration."""
+    return EncoderSource(
+        engine="native",
+        config=config,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        layers=tuple(range(config.num_hidden_layers + 1)),
+        max_position_embeddings=config.max_position_embeddings,
+        **rest,
+    )
+
+
+def check_config(handle: str, path: Path, fields: Mapping[str, Any]) -> None:
+    """EncoderError where the numbers of a config.json or bert_config.json are not those of a BERT."""
+    for field in (field.name for field in dataclasses.fields(BertConfig) if field.type == "int"):
+        if type(fields.get(field)) is not int or fields[field] < 1:
+            raise wrong_field(handle, path, fields, field, "a positive integer")
+    if fields["hidden_size"] % fields["num_attention_heads"]:
+        heads = fields["num_attention_heads"]
+        raise wrong_field(handle, path, fields, "hidden_size", f"a multiple of num_attention_heads, {heads}")
+
+
+def wrong_field(handle: str, path: Path, fields: Mapping[str, Any], field: str, allowed: str) -> EncoderError:
+    """The error for a field of a JSON file."""
+    found = json.dumps(fields[field]) if field in fields else "missing"
+    return EncoderError(f"{handle}: {path}: {field} is {found}; it must be {allowed}: take another encoder")
+
+
+def read_json(handle: str, path: Path) -> dict[str, Any]:
+    """The object in a JSON file. EncoderError where it is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
+    return content
+
+
+def fingerprint(weight_files: Iterable[str], vocabulary_file: Path, config: BertConfig | None) -> str:
+    """SHA-256 over what decides the vectors: the same wherever the files lie."""
+    parts = {
+        "weights": [sha256_of(Path(file)) for file in weight_files],
+        "vocabulary": sha256_of(vocabulary_file),
+        "config": dataclasses.asdict(config) if config else None,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file in hex; remembered per process while its size and time stay: some 1 s for each 1.5 GB."""
+    stat = path.stat()
+    return _sha256_of(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256_of(path: str, size: int, modified: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

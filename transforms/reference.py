@@ -1,0 +1,150 @@
+"""The plain computation: WordPiece in pure Python, BERT in NumPy, one text at a time, slowly.
+
+It shares no code with the fast one, which `layerbeam verify` and the tests compare with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transforms.bert import BertConfig
+
+Array = npt.NDArray[Any]
+
+MAX_INPUT_CHARS_PER_WORD = 200
+CHINESE = [
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+]
+
+
+class ReferenceWordPiece:
+    """BERT's FullTokenizer as published, without [CLS] and [SEP]. Of equal entries in `vocab` the last counts.
+
+    Written from the algorithm of `tokenization.py` of google-research/bert.
+    """
+
+    def __init__(self, vocab: Sequence[str], do_lower_case: bool) -> None:
+        self.ids = {entry: index for index, entry in enumerate(vocab)}
+        self.do_lower_case = do_lower_case
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return [self.ids[piece] for word in self.words(text) for piece in self.pieces(word)]
+
+    def words(self, text: str) -> list[str]:
+        """What BERT calls basic tokens."""
+        words: list[str] = []
+        for token in "".join(map(_clean, text)).split():
+            if self.do_lower_case:
+                token = _strip_accents(token.lower())
+            words += "".join(map(_space_out_punctuation, token)).split()
+        return words
+
+    def pieces(self, word: str) -> list[str]:
+        """The longest entry that the word begins with, then the longest that the rest begins with, and so on."""
+        if len(word) > MAX_INPUT_CHARS_PER_WORD:
+            return ["[UNK]"]
+        pieces: list[str] = []
+        start = 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            end = len(word)
+            while start < end and prefix + word[start:end] not in self.ids:
+                end -= 1
+            if start == end:
+                return ["[UNK]"]
+            pieces.append(prefix + word[start:end])
+            start = end
+        return pieces
+
+
+@functools.cache
+def _clean(char: str) -> str:
+    """The character, a space for white space, nothing for a control character; a Chinese one between spaces."""
+    category = unicodedata.category(char)
+    if char in " \t\n\r" or category == "Zs":
+        return " "
+    if char in "\x00\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    return f" {char} " if any(first <= ord(char) <= last for first, last in CHINESE) else char
+
+
+def _strip_accents(token: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFD", token) if unicodedata.category(char) != "Mn")
+
+
+@functools.cache
+def _space_out_punctuation(char: str) -> str:
+    """The character; punctuation between spaces. In ASCII that is all but letters and digits, `$` and `^` too."""
+    code = ord(char)
+    in_ascii = 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
+    return f" {char} " if in_ascii or unicodedata.category(char).startswith("P") else char
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def gelu(x: Array, hidden_act: str) -> Array:
+    """The erf form (`gelu`), or the tanh approximation. Source: Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415"""
+    if hidden_act == "gelu":
+        y: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+    else:
+        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return y.astype(x.dtype, copy=False)
+
+
+def forward(
+    config: BertConfig, weights: Mapping[str, Array], token_ids: npt.ArrayLike, segment_ids: npt.ArrayLike
+) -> tuple[list[Array], Array | None]:
+    """All layers [S, H], from 0 up, and the pooled output [H] of one text without padding.
+
+    Computed in the number type of `weights`, which go by the names of `transforms.bert`; no pooled output without the
+    pooler's. Source: Devlin et al., https://arxiv.org/abs/1810.04805; Vaswani et al., https://arxiv.org/abs/1706.03762.
+    """
+
+    def dense(name: str, x: Array) -> Array:
+        y: Array = x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+        return y
+
+    def layer_norm(name: str, x: Array) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
+        y: Array = normal * weights[f"{name}/LayerNorm/gamma"] + weights[f"{name}/LayerNorm/beta"]
+        return y
+
+    def heads(x: Array) -> Array:
+        split: Array = np.transpose(x.reshape(len(x), config.num_attention_heads, -1), (1, 0, 2))
+        return split
+
+    def table(name: str) -> Array:
+        return weights[f"bert/embeddings/{name}"]
+
+    words, segments = np.asarray(token_ids), np.asarray(segment_ids)
+    x = table("word_embeddings")[words] + table("token_type_embeddings")[segments]
+    layers = [layer_norm("bert/embeddings", x + table("position_embeddings")[: len(words)])]
+    for index in range(config.num_hidden_layers):
+        block, x = f"bert/encoder/layer_{index}", layers[-1]
+        query, key, value = (heads(dense(f"{block}/attention/self/{part}", x)) for part in ("query", "key", "value"))
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
+        weight = np.exp(scores - scores.max(-1, keepdims=True))
+        context = weight / weight.sum(-1, keepdims=True) @ value
+        attended = dense(f"{block}/attention/output/dense", context.transpose(1, 0, 2).reshape(x.shape))
+        x = layer_norm(f"{block}/attention/output", x + attended)
+        inner = gelu(dense(f"{block}/intermediate/dense", x), config.hidden_act)
+        layers.append(layer_norm(f"{block}/output", x + dense(f"{block}/output/dense", inner)))
+    pooled = np.tanh(dense("bert/pooler/dense", layers[-1][0])) if "bert/pooler/dense/kernel" in weights else None
+    return layers, pooled
