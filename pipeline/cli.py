@@ -65,6 +65,24 @@ def _parser(version: str) -> _Parser:
     show.add_argument("output", metavar="OUT", help="the output folder")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+
+    verify = commands.add_parser(
+        "verify",
+        help="compare rows of a finished run with the plain computation",
+        description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
+        epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
+        "has changed, and cannot be verified.",
+    )
+    verify.add_argument("output", metavar="OUT", help="the output folder")
+    verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
+    verify.add_argument("--seed", metavar="S", type=int, default=0, help="another seed draws other texts; default: 0")
+    verify.add_argument("--json", action="store_true", help="as JSON")
+    verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
+
+    encoder = commands.add_parser("encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint")
+    encoder.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
+    encoder.add_argument("--json", action="store_true", help="as JSON")
+    encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
     return parser
 
 
@@ -80,11 +98,12 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     verbose = "-v" in given or "--verbose" in given
     try:
         options, beam_arguments = _parser(version).parse_known_args(given)
-        if options.command == "show":
-            if beam_arguments:
-                raise UsageError(f"{beam_arguments[0]}: `layerbeam show` has no such option")
-            return _show(options)
-        return _run(options, beam_arguments)
+        _quiet_logs(options.verbose)
+        if options.command == "run":
+            return _run(options, beam_arguments)
+        if beam_arguments:
+            raise UsageError(f"{beam_arguments[0]}: `layerbeam {options.command}` has no such option")
+        return {"show": _show, "verify": _verify, "encoder": _encoder}[options.command](options)
     except UsageError as error:
         complain(str(error))
         return USAGE
@@ -95,12 +114,34 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
         if verbose:
             raise
         complain(f"failed: {cause(error)}")
-        complain("what is committed stays: the same command goes on from there (-v shows more of the error)")
+        again = "what is committed stays: the same command goes on from there (-v shows more of the error)"
+        complain(again if options.command == "run" else "-v shows more of the error")
         return FAILED
 
 
+def _verify(options: argparse.Namespace) -> int:
+    from pipeline.verify import print_verdict, verify
+
+    verdict = verify(options.output, sample=options.sample, seed=options.seed)
+    if options.json:
+        print(json.dumps(verdict.to_json(), indent=1))
+    else:
+        print_verdict(verdict)
+    return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
+
+
+def _encoder(options: argparse.Namespace) -> int:
+    from pipeline.describe import describe_encoder, print_encoder
+
+    what = describe_encoder(options.handle)
+    if options.json:
+        print(json.dumps(what, indent=1))
+    else:
+        print_encoder(what)
+    return DONE
+
+
 def _show(options: argparse.Namespace) -> int:
-    _quiet_logs(options.verbose)
     _report(options.output, as_json=options.json, rows=True)
     return DONE
 
@@ -148,7 +189,6 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.fit import open_for
 
     encoder = open_for(config)
-    _quiet_logs(options.verbose)
     from pipeline import runners
     from pipeline.resolve import resolve
     from pipeline.run import LocalRun, check_file_systems
