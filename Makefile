@@ -10,7 +10,7 @@ PARITY := .venv-parity
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-parity lint types check format bench-sizes bench-memory constraints clean
+.PHONY: help demo test test-parity lint types check format bench-sizes bench-memory bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -61,6 +61,9 @@ bench-sizes: $(VENV)/installed ## the README's table of sizes (needs Debian's bi
 
 bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)
 	$(BIN)/python tests/benchmarks/memory.py
+
+bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
+	$(BIN)/python tests/benchmarks/large.py
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
 	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra dev \

@@ -64,7 +64,7 @@ class EncoderConfig(_Section):
     """What turns tokens into vectors."""
 
     handle: str = _setting(
-        "minilm", "`minilm`, a folder or archive on any file system, hf://org/name, https://tfhub..."
+        "minilm", "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system"
     )
     max_seq_length: int = _setting(128, "tokens of one text that are encoded, [CLS] and [SEP] included", ge=3)
     long_text: Literal["truncate", "window", "reject"] = _setting("truncate", "what happens to a longer text")

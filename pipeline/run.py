@@ -76,6 +76,9 @@ class LocalRun:
 
     def _announce(self, work: Work) -> None:
         """Say how much will be written. UsageError where the disk has less, unless `force`."""
+        encoder = self.job.encoder
+        if encoder.kind == "savedmodel":  # of the others there is but one engine
+            say(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
         expected = estimate(self.job, work)
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)

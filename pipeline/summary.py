@@ -111,6 +111,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(Text(f"{summary['path']}: {summary['state']}", style="bold"))
     console.print(
         f"encoder   {encoder['handle']}: {encoder['num_hidden_layers']} layers of {encoder['hidden_size']}, "
+        f"engine {encoder['engine']}, "
         f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})"
     )
     console.print(f"input     {count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}")

