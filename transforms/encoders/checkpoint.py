@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,21 @@ def read_variable(handle: str, reader: Any, prefix: Path, key: str) -> Any:
     # IndexError is what TensorFlow makes of a file that is too short.
     except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
         raise _damaged(handle, f"{prefix}: the variable {key} cannot be read", error) from None
+
+
+def check_data(handle: str, reader: Any, prefix: Path, keys: Iterable[str]) -> None:
+    """EncoderError where one of these variables is damaged: opening a checkpoint reads its index only."""
+    for key in keys:
+        read_variable(handle, reader, prefix, key)
+
+
+def variable_keys(handle: str, reader: Any, prefix: Path) -> list[tuple[str, str]]:
+    """(name of a variable, its key in the checkpoint), from the graph of objects that TensorFlow 2 keeps in one."""
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+    graph = TrackableObjectGraph()
+    graph.ParseFromString(read_variable(handle, reader, prefix, "_CHECKPOINTABLE_OBJECT_GRAPH"))
+    return [(attribute.full_name, attribute.checkpoint_key) for node in graph.nodes for attribute in node.attributes]
 
 
 def _damaged(handle: str, what: str, error: Exception) -> EncoderError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders.checkpoint import open_checkpoint, read_variables
+from transforms.encoders.checkpoint import check_data, open_checkpoint, read_variables
 from transforms.encoders.locate import Located
 from transforms.encoders.source import (
     EncoderError,
@@ -107,7 +107,6 @@ def _check_variables(handle: str, prefix: Path, config: BertConfig) -> dict[str,
             )
         shapes[name] = found[name]
     # The data, which nothing has touched so far: better damaged now than in the middle of a job.
-    for name in shapes:
-        read_variables(handle, reader, prefix, {name: name})
+    check_data(handle, reader, prefix, shapes)
     pooler = [name for name in shapes if name.startswith("bert/pooler")]
     return shapes if len(pooler) == 2 else {name: shapes[name] for name in shapes if name not in pooler}

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders.checkpoint import open_checkpoint, read_variable, read_variables
+from transforms.encoders.checkpoint import check_data, open_checkpoint, read_variable, read_variables, variable_keys
 from transforms.encoders.locate import Located
 from transforms.encoders.saved_model_engine import Interface, InterfaceError, read_interface
-from transforms.encoders.saved_model_graph import UnlikeBertError, read_graph
+from transforms.encoders.saved_model_graph import UnlikeBertError, missing_operation, read_graph
 from transforms.encoders.source import EncoderError, EncoderSource, fingerprint, native_source
 from transforms.encoders.vocabulary import decide_casing, read_vocabulary
 from transforms.records import Float32Array
 from transforms.threads import import_tensorflow
 
+_LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 _NAMES = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
@@ -49,10 +51,14 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class _Content:
-    """What a SavedModel says of itself. `graph`: the FunctionDefs; `assets`: names of its attributes' files."""
+    """What a SavedModel says of itself.
+
+    `repeated`: names that several variables have. `graph`: the FunctionDefs. `assets`: names of its attributes' files.
+    """
 
     interface: Interface
     variables: Mapping[str, Variable]
+    repeated: Sequence[str]
     graph: Any
     assets: Mapping[str, str]
     do_lower_case: bool | None
@@ -62,6 +68,10 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None, engin
     """The encoder in a folder, for the engine that is asked for or fits. EncoderError for one that cannot be used."""
     folder = located.folder
     content = _read(handle, folder)
+    # The data, which little has touched so far: better damaged now than in the middle of a job.
+    # All of it, heads too: TensorFlow restores all when it loads a SavedModel.
+    reader = open_checkpoint(handle, _prefix(folder))
+    check_data(handle, reader, _prefix(folder), sorted(reader.get_variable_to_shape_map()))
     vocabulary_file = _vocabulary_file(handle, folder, content.assets)
     config, because = _plain_bert(content)
     if engine == "native" and config is None:
@@ -86,6 +96,12 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None, engin
     if config is not None and engine != "savedmodel":
         has_pooler = any(name.endswith("pooler_transform/kernel") for name in shapes)
         return native_source(config=config, has_pooler=has_pooler, engine_because=because, **common)
+    missing = missing_operation(content.graph)
+    if missing is not None:
+        raise EncoderError(
+            f"{handle}: {folder / 'saved_model.pb'}: needs the operation {missing}, which TensorFlow does not have; "
+            "take an encoder of TensorFlow's own operations"
+        )
     interface = content.interface
     num_layers = len(interface.layers) or _count_blocks(shapes)
     return EncoderSource(
@@ -151,22 +167,28 @@ def _read(handle: str, folder: Path) -> _Content:
             "WordPiece (vocab_file) is known here: take a BERT"
         )
     function, interface = _inference_function(handle, path, objects, attributes)
-    captured = [objects.nodes[node] for node in function.bound_inputs]
-    names = [node.variable.name for node in captured if node.WhichOneof("kind") == "variable"]
-    reader = open_checkpoint(handle, _prefix(folder))
-    keys = _checkpoint_keys(read_variable(handle, reader, _prefix(folder), "_CHECKPOINTABLE_OBJECT_GRAPH"))
+    captured = [objects.nodes[node].variable for node in function.bound_inputs if _is_variable(objects.nodes[node])]
+    prefix = _prefix(folder)
+    reader = open_checkpoint(handle, prefix)
+    keys = variable_keys(handle, reader, prefix)
     found = reader.get_variable_to_shape_map()
-    missing = [name for name in names if name not in keys]
-    if missing:
-        raise EncoderError(
-            f"{handle}: {_prefix(folder)}: no variable {missing[0]} among {len(found)}; saved_model.pb and variables "
-            "do not belong together: download both again"
-        )
-    variables = {name: Variable(tuple(found[keys[name]]), keys[name]) for name in names}
+    repeated = _repeated(variable.name for variable in captured) | _repeated(name for name, _ in keys)
+    key_of = dict(keys)
+    for variable in captured:
+        shape = found.get(key_of.get(variable.name))
+        if shape is None or not (variable.name in repeated or _fits(variable.shape, shape)):
+            what = f"no variable {variable.name}" if shape is None else f"{variable.name} is {shape}"
+            wanted = [dim.size for dim in variable.shape.dim]
+            raise EncoderError(
+                f"{handle}: {prefix}: {what}, but saved_model.pb has one of {wanted}; they do not belong together: "
+                "download both again"
+            )
+    variables = {v.name: Variable(tuple(found[key_of[v.name]]), key_of[v.name]) for v in captured}
     lower_case = None
-    if "do_lower_case" in attributes and "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE" in found:
-        lower_case = bool(np.all(reader.get_tensor("do_lower_case/.ATTRIBUTES/VARIABLE_VALUE")))
-    return _Content(interface, variables, definition.graph_def.library.function, assets, lower_case)
+    if "do_lower_case" in attributes and _LOWER_CASE in found:
+        lower_case = bool(np.all(read_variable(handle, reader, prefix, _LOWER_CASE)))
+    several = sorted(repeated.intersection(variables))
+    return _Content(interface, variables, several, definition.graph_def.library.function, assets, lower_case)
 
 
 def _inference_function(handle: str, path: Path, objects: Any, attributes: Mapping[str, Any]) -> tuple[Any, Interface]:
@@ -190,18 +212,26 @@ def _inference_function(handle: str, path: Path, objects: Any, attributes: Mappi
     raise EncoderError(f"{handle}: {path}: does not speak TF Hub's interface for text encoders: {what}")
 
 
-def _checkpoint_keys(serialized: bytes) -> dict[str, str]:
-    """{name of a variable: its key in the checkpoint}, from the graph of objects that the checkpoint holds."""
-    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+def _is_variable(node: Any) -> bool:
+    return bool(node.WhichOneof("kind") == "variable")
 
-    graph = TrackableObjectGraph()
-    graph.ParseFromString(serialized)
-    return {a.full_name: a.checkpoint_key for node in graph.nodes for a in node.attributes}
+
+def _fits(declared: Any, shape: Sequence[int]) -> bool:
+    """Whether a shape is one that a TensorShapeProto allows."""
+    if declared.unknown_rank:
+        return True
+    sizes = [dim.size for dim in declared.dim]
+    return len(sizes) == len(shape) and all(size in (-1, there) for size, there in zip(sizes, shape, strict=True))
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Path:
     if "vocab_file" in assets:
-        return folder / assets["vocab_file"]
+        # The name is the file's alone: what a stranger wrote into it leads nowhere else.
+        return folder / "assets" / Path(assets["vocab_file"]).name
     if (folder / "assets" / "vocab.txt").is_file():
         return folder / "assets" / "vocab.txt"
     raise EncoderError(
@@ -212,6 +242,8 @@ def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Pa
 
 def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
     """The configuration where the variables and the graph are plain BERT's, else None; and why."""
+    if content.repeated:
+        return None, f"several of its variables are called {content.repeated[0]}"
     variables = _canonical(content.variables)
     odd = [name for name in variables if not name.startswith("bert/")]
     if odd:
@@ -234,10 +266,12 @@ def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
         odd = sorted(set(expected) ^ set(variables))
         return None, f"plain BERT's variables and these differ by {odd[0]}"
     for name, shape in expected.items():
-        if np.prod(variables[name].shape) != np.prod(shape) or len(content.interface.layers) not in (0, num_layers):
+        if np.prod(variables[name].shape) != np.prod(shape):
             return None, f"{name} is {list(variables[name].shape)}, which is not plain BERT's {list(shape)}"
+    if len(content.interface.layers) not in (0, num_layers):
+        return None, f"it has {num_layers} blocks and {len(content.interface.layers)} encoder_outputs"
     try:
-        activation, epsilon = read_graph(content.graph, num_layers, pooler=pooler)
+        activation, epsilon = read_graph(content.graph, num_layers, head_size=hidden // heads, pooler=pooler)
     except UnlikeBertError as error:
         return None, str(error)
     config = dataclasses.replace(config, hidden_act=activation, layer_norm_eps=epsilon)

@@ -71,10 +71,11 @@ def _arguments(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) with `_Input` where the inputs go. InterfaceError where they are not the three."""
     args, kwargs = _plain(value)
     found = list(_inputs((args, kwargs)))
-    if any(leaf is True for leaf in args):
+    if any(leaf is True for leaf in (*args, *kwargs.values())):
         raise InterfaceError("it is the function for training")
     names = [leaf.name for leaf in found]
-    if len(found) == 3 and not set(names) & set(INPUTS):
+    in_list = args and isinstance(args[0], (list, tuple)) and found == list(args[0])
+    if in_list and len(found) == 3 and not set(names) & set(INPUTS):
         # TF Hub's first BERTs take a list, in this order.
         in_order = iter(INPUTS)
         args, kwargs = _map_inputs((args, kwargs), lambda leaf: dataclasses.replace(leaf, name=next(in_order)))

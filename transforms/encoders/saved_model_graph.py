@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from transforms.bert import Activation
@@ -23,7 +23,7 @@ class UnlikeBertError(ValueError):
     """A graph that does not show plain BERT, with the reason."""
 
 
-def read_graph(functions: Iterable[Any], num_layers: int, *, pooler: bool) -> tuple[Activation, float]:
+def read_graph(functions: Iterable[Any], num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
     """(activation, layer norm epsilon) of an encoder of `num_layers` blocks, from its FunctionDefs.
 
     UnlikeBertError where they do not say, do not agree, or are put together otherwise than BERT's.
@@ -32,13 +32,22 @@ def read_graph(functions: Iterable[Any], num_layers: int, *, pooler: bool) -> tu
     found = set()
     for function in functions:
         nodes = {node.name: node for node in function.node_def}
-        is_training = any(node.op == "RandomUniform" for node in nodes.values())
+        is_training = any("RandomUniform" in node.op for node in nodes.values())
         if not is_training and any(last.search(name) for name in nodes):
-            found.add(_Function(nodes).read(num_layers, pooler=pooler))
+            found.add(_Function(nodes).read(num_layers, head_size=head_size, pooler=pooler))
     if len(found) != 1:
         what = "no function in its graph shows all blocks" if not found else "functions in its graph differ"
         raise UnlikeBertError(what)
     return found.pop()
+
+
+def missing_operation(functions: Collection[Any]) -> str | None:
+    """An operation of another library, such as TF Text: TensorFlow would not load this graph. None without such."""
+    from tensorflow.python.framework import op_def_registry
+
+    defined = {function.signature.name for function in functions}
+    needed = {node.op for function in functions for node in function.node_def} - defined
+    return next((name for name in sorted(needed) if op_def_registry.get(name) is None), None)
 
 
 class _Function:
@@ -47,17 +56,17 @@ class _Function:
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
 
-    def read(self, num_layers: int, *, pooler: bool) -> tuple[Activation, float]:
+    def read(self, num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
         norms = ["embeddings/layer_norm"]
         activations = set()
         for index in range(num_layers):
             block = f"transformer/layer_{index}"
-            query = self._product(f"{block}/self_attention/query")
-            source = self._skip(query.input[0])
-            if not self._in_scope(source, norms[-1]):
-                raise UnlikeBertError(f"{block} does not read the output of {norms[-1]} (layer norm first?)")
-            activations.add(self._activation(block))
+            for part in ("query", "key", "value"):
+                self._check_reads(f"{block}/self_attention/{part}", norms[-1])
+            self._check_scale(f"{block}/self_attention", head_size)
             norms += [f"{block}/self_attention_layer_norm", f"{block}/output_layer_norm"]
+            self._check_reads(f"{block}/intermediate", norms[-2])
+            activations.add(self._activation(block))
         if len(activations) != 1:
             raise UnlikeBertError("its blocks have different activations")
         epsilons = {epsilon for norm in norms for epsilon in self._epsilons(norm)}
@@ -88,10 +97,20 @@ class _Function:
             name = _producer(self._nodes[name].input[0])
         return name
 
+    def _check_reads(self, dense: str, norm: str) -> None:
+        """UnlikeBertError where a dense layer's input is not the output of this layer norm."""
+        if not self._in_scope(self._skip(self._product(dense).input[0]), norm):
+            raise UnlikeBertError(f"{dense} does not read the output of {norm} (layer norm first?)")
+
+    def _check_scale(self, attention: str, head_size: int) -> None:
+        """UnlikeBertError where the attention shows neither 1/sqrt(head_size) nor its inverse."""
+        scale = math.sqrt(head_size)
+        constants = [value for node in self._scope(attention) for value in _scalars(node)]
+        if not any(math.isclose(value, wanted, rel_tol=1e-5) for value in constants for wanted in (scale, 1 / scale)):
+            raise UnlikeBertError(f"{attention} does not show the scale 1/sqrt({head_size})")
+
     def _activation(self, block: str) -> Activation:
         """Which GELU lies between the two dense layers of a block."""
-        from tensorflow import make_ndarray
-
         ops, constants = set(), []
         waiting = [_producer(self._product(f"{block}/output").input[0])]
         seen = set()
@@ -102,9 +121,7 @@ class _Function:
             seen.add(name)
             node = self._nodes[name]
             ops.add(node.op)
-            if node.op == "Const":
-                value = make_ndarray(node.attr["value"].tensor)
-                constants += [float(value)] if value.ndim == 0 and value.dtype.kind == "f" else []
+            constants += _scalars(node)
             waiting += [_producer(source) for source in node.input if not source.startswith("^")]
 
         def has(constant: float) -> bool:
@@ -119,14 +136,12 @@ class _Function:
 
     def _epsilons(self, norm: str) -> list[float]:
         """What is added to the variance in a layer norm, written out or fused."""
-        from tensorflow import make_ndarray
-
         epsilons = []
         for node in self._scope(norm):
             if node.op == "FusedBatchNormV3":
                 epsilons.append(float(node.attr["epsilon"].f))
-            elif node.op == "Const" and node.name.endswith("batchnorm/add/y"):
-                epsilons.append(float(make_ndarray(node.attr["value"].tensor)))
+            elif node.name.endswith("batchnorm/add/y"):
+                epsilons += _scalars(node)
         if len(epsilons) != 1:
             raise UnlikeBertError(f"{norm} does not show its epsilon")
         # A float32 in the graph: 9.999999960041972e-13 is 1e-12.
@@ -136,3 +151,13 @@ class _Function:
 def _producer(name: str) -> str:
     """The node of an input such as `dropout/Identity:output:0`."""
     return name.split(":")[0]
+
+
+def _scalars(node: Any) -> list[float]:
+    """The number that a node holds, if it is a constant with one float."""
+    from tensorflow import make_ndarray
+
+    if node.op != "Const":
+        return []
+    value = make_ndarray(node.attr["value"].tensor)
+    return [float(value)] if value.ndim == 0 and value.dtype.kind == "f" else []
