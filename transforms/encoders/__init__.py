@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from transforms.bert import blocks_needed, weight_shapes
 from transforms.encoders import google, huggingface, saved_model
-from transforms.encoders.locate import MARKS, SUPPORTED, Located, locate
+from transforms.encoders.cache import MARKS, SUPPORTED, Located
+from transforms.encoders.locate import locate
 from transforms.encoders.source import EncoderError, EncoderSource
 from transforms.records import Float32Array
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -43,23 +43,39 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
     """
     try:
         with _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive) as members:
+            if not members:
+                raise EOFError("it holds no file")
             for name, _, _ in members:
-                path = PurePosixPath(name.replace("\\", "/"))
+                path = _path(name)
                 if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
                     raise EncoderError(
                         f"{handle}: {archive}: the entry {name!r} would lie outside the folder; no honest encoder "
                         "comes so: take it from its publisher"
                     )
-            size, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
-            if size > free:
-                raise EncoderError(f"{handle}: unpacked it takes {size:,} bytes, and {folder} has {free:,} free")
-            for name, _, open_member in members:
-                target = folder / name
+            needed, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
+            if needed > free:
+                raise EncoderError(f"{handle}: unpacked it takes {needed:,} bytes, and {folder} has {free:,} free")
+            for name, size, open_member in members:
+                target = folder / _path(name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with open_member() as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file, 1 << 20)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                    if file.tell() != size:
+                        raise EOFError(f"the entry {name!r} has {file.tell():,} bytes, not {size:,}")
+    except Exception as error:
+        # zipfile, tarfile and the decompressors below them know a dozen exceptions for damage. An errno is the disk's,
+        # but for EINVAL: a place so far off that no file can have it.
+        if isinstance(error, EncoderError) or getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise
         raise EncoderError(f"{handle}: {archive}: cannot be unpacked ({error}); download it again") from None
+
+
+def _path(name: str) -> PurePosixPath:
+    """Where an entry goes in the folder; some that write .zip on Windows put backslashes between the names."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if not path.parts or "\0" in name:
+        raise ValueError(f"the entry {name!r} has no name")
+    return path
 
 
 @contextlib.contextmanager
@@ -85,7 +101,21 @@ def _tar_members(archive: Path) -> Iterator[list[_Member]]:
             if not entry.isfile():
                 raise tarfile.TarError(f"the entry {entry.name!r} is neither a file nor a folder")
             members.append((entry.name, entry.size, functools.partial(_opened, file, entry)))
+        _check_end(file)
         yield members
+
+
+def _check_end(file: tarfile.TarFile) -> None:
+    """TarError where the archive breaks off after a file, which tarfile takes for its end, or gzip's CRC is wrong."""
+    stream = file.fileobj
+    if stream is None:
+        return
+    stream.seek(file.offset)
+    end = stream.read(tarfile.BLOCKSIZE)
+    if end != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.TarError(f"it breaks off at byte {file.offset:,}")
+    while stream.read(1 << 20):
+        pass
 
 
 def _opened(file: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from transforms.bert import BertConfig, weight_shapes
+from transforms.encoders.cache import Located
 from transforms.encoders.checkpoint import check_data, open_checkpoint, read_variables
-from transforms.encoders.locate import Located
 from transforms.encoders.source import (
     EncoderError,
     EncoderSource,

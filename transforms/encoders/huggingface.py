@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transforms.bert import Activation, BertConfig, weight_shapes
-from transforms.encoders.locate import Located
+from transforms.encoders.cache import Located
 from transforms.encoders.safetensors_file import DTYPES, StoredTensor, stored_tensors
 from transforms.encoders.source import (
     EncoderError,
@@ -164,7 +164,7 @@ def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) 
     prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
     tensors = {}
     for name, shape in weight_shapes(config).items():
-        theirs = prefix + _their_name(name)
+        theirs = prefix + their_name(name)
         # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
         old = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", theirs)
         old = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", old)
@@ -187,10 +187,10 @@ def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) 
     return tensors if len(pooler) == 2 else {name: tensors[name] for name in tensors if name not in pooler}
 
 
-def _their_name(name: str) -> str:
+def their_name(name: str) -> str:
     """Transformers' name of a weight, without prefix.
 
-    >>> _their_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
+    >>> their_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
     'encoder.layer.11.attention.output.LayerNorm.weight'
     """
     name = re.sub(r"/(kernel|gamma)$", "/weight", name.removeprefix("bert/"))

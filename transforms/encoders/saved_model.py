@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from transforms.bert import BertConfig, weight_shapes
+from transforms.encoders.cache import Located
 from transforms.encoders.checkpoint import check_data, open_checkpoint, read_variable, read_variables, variable_keys
-from transforms.encoders.locate import Located
 from transforms.encoders.saved_model_engine import Interface, InterfaceError, read_interface
 from transforms.encoders.saved_model_graph import UnlikeBertError, missing_operation, read_graph
 from transforms.encoders.source import EncoderError, EncoderSource, fingerprint, native_source

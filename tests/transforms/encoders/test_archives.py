@@ -1,0 +1,389 @@
+"""Encoders in archives: unpacked once, the same encoder as the folder, and nothing written where it should not be."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+import types
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import DATA, refused
+
+from transforms.encoders import EncoderError, open_encoder
+from transforms.encoders.archives import extract, is_archive, stem
+
+GOOGLE = DATA / "google_uncased"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's archives are unpacked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "layerbeam" / "encoders"
+
+
+def make_zip(path: Path, folder: Path, prefix: str = "", others: dict[str, bytes] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, prefix + str(file.relative_to(folder)))
+        for name, data in (others or {}).items():
+            archive.writestr(name, data)
+    return path
+
+
+def make_tar(path: Path, folder: Path, prefix: str = ".") -> Path:
+    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
+        archive.add(folder, arcname=prefix)
+    return path
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def everything_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("a.zip", "a"), ("a.tar", "a"), ("a.tar.gz", "a"), ("a.tgz", "a"), ("a.b.zip", "a.b"), ("a.gz", None)],
+)
+def test_names_of_archives(name, what):
+    assert is_archive(name) == (what is not None)
+    assert stem(name) == (what or name)
+
+
+def test_zip_with_the_files_at_its_top(tmp_path, cache):
+    path = make_zip(tmp_path / "uncased_L-3_H-64_A-4.zip", GOOGLE)
+    source = open_encoder(str(path))
+    assert source.fingerprint == open_encoder(str(GOOGLE)).fingerprint
+    assert (source.handle, source.kind) == (str(path), "google")
+    assert (source.do_lower_case, source.casing_from) == (True, "the name uncased_L-3_H-64_A-4")
+    assert Path(source.folder).parent == cache
+
+
+def test_zip_with_a_folder_as_google_makes_them(tmp_path):
+    mac = {"__MACOSX/uncased_L-3_H-64_A-4/._vocab.txt": b"of a Mac", "__MACOSX/._uncased_L-3_H-64_A-4": b"of a Mac"}
+    path = make_zip(tmp_path / "download.zip", GOOGLE, "uncased_L-3_H-64_A-4/", mac)
+    source = open_encoder(str(path))
+    assert source.fingerprint == open_encoder(str(GOOGLE)).fingerprint
+    assert (source.do_lower_case, source.casing_from) == (True, "the name uncased_L-3_H-64_A-4")
+    assert Path(source.folder).name == "uncased_L-3_H-64_A-4"
+
+
+@pytest.mark.parametrize(
+    ("archive", "prefix", "lower_case", "who"),
+    [
+        ("cased_L-3_H-64_A-4.zip", "", False, "cased_L-3_H-64_A-4"),
+        ("cased_L-3_H-64_A-4.zip", "model/", False, "cased_L-3_H-64_A-4"),
+        ("cased_L-3_H-64_A-4.zip", "uncased_L-3_H-64_A-4/", True, "uncased_L-3_H-64_A-4"),
+    ],
+)
+def test_casing_by_the_nearest_name(tmp_path, archive, prefix, lower_case, who):
+    source = open_encoder(str(make_zip(tmp_path / archive, GOOGLE, prefix)))
+    assert (source.do_lower_case, source.casing_from) == (lower_case, f"the name {who}")
+
+
+@pytest.mark.parametrize("name", ["encoder.tar.gz", "encoder.tgz", "encoder.tar"])
+@pytest.mark.parametrize("what", ["tfhub_uncased", "hf_uncased"])
+@pytest.mark.parametrize("prefix", [".", "inner"])
+def test_tar(tmp_path, name, what, prefix):
+    source = open_encoder(str(make_tar(tmp_path / name, DATA / what, prefix)))
+    assert source.fingerprint == open_encoder(str(DATA / what)).fingerprint
+    assert source.do_lower_case is True
+
+
+def test_zip_with_backslashes_between_the_names(tmp_path):
+    with zipfile.ZipFile(tmp_path / "windows.zip", "w") as archive:
+        for name, data in files_of(DATA / "hf_uncased").items():
+            entry = zipfile.ZipInfo("name")
+            entry.filename = f"model\\{name}"
+            archive.writestr(entry, data)
+    source = open_encoder(str(tmp_path / "windows.zip"))
+    assert source.fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
+
+
+def test_unpacked_once(tmp_path, cache):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    first = open_encoder(str(path))
+    before = Path(first.folder).stat()
+    again = open_encoder(str(path))
+    after = Path(again.folder).stat()
+    assert again == first
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == [Path(first.folder).name]
+
+
+def test_unpacked_once_though_several_ask(tmp_path, monkeypatch):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    unpacked = []
+
+    def counted(handle: str, archive: Path, folder: Path) -> None:
+        unpacked.append(handle)
+        extract(handle, archive, folder)
+
+    monkeypatch.setattr("transforms.encoders.archives.extract", counted)
+    with ThreadPoolExecutor(8) as threads:
+        sources = list(threads.map(open_encoder, [str(path)] * 16))
+    assert unpacked == [str(path)]
+    assert len(set(sources)) == 1
+
+
+def test_relative_path_is_the_same_archive(tmp_path, monkeypatch):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    monkeypatch.chdir(tmp_path)
+    assert open_encoder("encoder.zip").folder == open_encoder(str(path)).folder
+
+
+def test_changed_archive_is_unpacked_anew(tmp_path):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    first = open_encoder(str(path))
+    make_zip(path, GOOGLE)
+    second = open_encoder(str(path))
+    assert (first.kind, second.kind) == ("huggingface", "google")
+    # As large as before: the time tells.
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+    assert len({first.folder, second.folder, open_encoder(str(path)).folder}) == 3
+
+
+def test_archive_without_an_encoder_says_where_it_was_unpacked(tmp_path, cache):
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "nothing here")
+    error = refused(tmp_path / "other.zip")
+    assert "readme.txt" in error
+    assert f"it was fetched into {cache}" in error
+    assert "delete that to fetch it again" in error
+
+
+def small_zip() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", '{"hidden_size": 64}' * 9)
+        archive.writestr("inner/vocab.txt", bytes(range(256)))
+    return stream.getvalue()
+
+
+def small_tar(mode: str) -> Callable[[], bytes]:
+    def make() -> bytes:
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode=mode) as archive:
+            for name, data in (("config.json", b'{"hidden_size": 64}' * 9), ("inner/vocab.txt", bytes(range(256)))):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+        return stream.getvalue()
+
+    return make
+
+
+@pytest.fixture(params=[("a.zip", small_zip), ("a.tar.gz", small_tar("w:gz")), ("a.tar", small_tar("w"))])
+def small(request: pytest.FixtureRequest) -> tuple[str, bytes]:
+    name, make = request.param
+    return name, make()
+
+
+WHOLE = {"config.json": b'{"hidden_size": 64}' * 9, "inner/vocab.txt": bytes(range(256))}
+
+
+def outcome(archive: Path, data: bytes) -> dict[str, bytes] | None:
+    """What is unpacked of these bytes; None where they are refused, as they should be."""
+    archive.write_bytes(data)
+    target = archive.parent / "target"
+    for path in sorted(target.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    target.mkdir(exist_ok=True)
+    try:
+        extract("encoder", archive, target)
+    except EncoderError as error:
+        said = str(error)
+    else:
+        return files_of(target)
+    assert said.startswith("encoder: ")
+    assert any(advice in said for advice in ("download it again", "take it from its publisher", "free"))
+    return None
+
+
+def test_archive_cut_off_anywhere(tmp_path, small):
+    name, data = small
+    assert outcome(tmp_path / name, data) == WHOLE
+    ends = {outcome(tmp_path / name, data[:size]) is None for size in range(len(data) - 8 if "gz" in name else 0)}
+    assert ends <= {True}
+    # Past the last file a .tar has only zeros: what is lost of them is no loss.
+    content = len(data.rstrip(b"\0"))
+    for size in range(0, content, 7):
+        assert outcome(tmp_path / name, data[:size]) is None, size
+
+
+# A .tar has no checksum over its files.
+@pytest.mark.parametrize(("name", "make"), [("a.zip", small_zip), ("a.tar.gz", small_tar("w:gz"))])
+def test_flipped_bits_never_give_other_files(tmp_path, name, make):
+    data = make()
+    refusals = 0
+    for place in range(len(data)):
+        spoiled = bytearray(data)
+        spoiled[place] ^= 1 << place % 8
+        got = outcome(tmp_path / name, bytes(spoiled))
+        refusals += got is None
+        # A central directory that hides an entry is the one damage that a .zip cannot tell.
+        assert got is None or got.items() <= WHOLE.items(), place
+    assert refusals > len(data) // 2
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tgz"])
+@pytest.mark.parametrize("data", [b"", b"not an archive", b"<html>" + b"page " * 900, bytes(4096)])
+def test_no_archive_at_all(tmp_path, cache, name, data):
+    (tmp_path / name).write_bytes(data)
+    error = refused(tmp_path / name)
+    assert "cannot be unpacked" in error
+    assert "download it again" in error
+    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == []
+
+
+def test_damaged_zip_leaves_nothing_and_the_whole_one_opens(tmp_path, cache):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + b"\0\1\2\3" + data[len(data) // 2 + 4 :])
+    assert "cannot be unpacked" in refused(path)
+    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == []
+    path.write_bytes(data)
+    assert open_encoder(str(path)).fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
+
+
+def test_encrypted_zip(tmp_path):
+    data = bytearray(small_zip())
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        start = data.find(signature)
+        while start >= 0:
+            data[start + flags] |= 1
+            start = data.find(signature, start + 1)
+    (tmp_path / "secret.zip").write_bytes(data)
+    error = refused(tmp_path / "secret.zip")
+    assert "cannot be unpacked" in error
+    assert "encrypted" in error
+
+
+OUTSIDE = [
+    "../x",
+    "../../x",
+    "a/../../x",
+    "/proc/x",  # where nothing can be written, should it be tried
+    "//proc/x",
+    "C:\\x",
+    "C:x",
+    "..\\x",
+    "a\\..\\..\\x",
+    "\\proc\\x",
+    "\\\\proc\\share\\x",
+    "./../x",
+]
+
+
+def zip_with(path: Path, *entries: tuple[str, int]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+        for name, mode in entries:
+            entry = zipfile.ZipInfo("x")
+            entry.filename = name
+            entry.create_system = 3
+            entry.external_attr = mode << 16
+            archive.writestr(entry, "data")
+    return path
+
+
+def tar_with(path: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        first = tarfile.TarInfo("config.json")
+        first.size = 2
+        archive.addfile(first, io.BytesIO(b"{}"))
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = kind, link
+        entry.size = 4 if kind == tarfile.REGTYPE else 0
+        archive.addfile(entry, io.BytesIO(b"data"))
+    return path
+
+
+@pytest.fixture
+def nothing_written(tmp_path: Path, cache: Path) -> Iterator[None]:
+    """At the end there is nothing but what the test itself made and the lock."""
+    yield
+    made = [name for name in everything_in(tmp_path) if not name.startswith("cache") and "encoder." not in name]
+    assert made == []
+    assert [name for name in everything_in(cache) if not name.endswith(".lock")] == []
+
+
+@pytest.mark.usefixtures("nothing_written")
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+def test_entry_that_would_lie_outside(tmp_path, name, ending):
+    path = tmp_path / f"encoder.{ending}"
+    if ending == "zip":
+        zip_with(path, (name, 0o644))
+    else:
+        tar_with(path, name)
+    error = refused(path)
+    assert f"the entry {name!r} would lie outside the folder" in error
+    assert "take it from its publisher" in error
+
+
+@pytest.mark.usefixtures("nothing_written")
+def test_symlink_in_zip(tmp_path):
+    path = zip_with(tmp_path / "encoder.zip", ("vocab.txt", stat.S_IFLNK | 0o777))
+    assert "the entry 'vocab.txt' is a link" in refused(path)
+
+
+@pytest.mark.usefixtures("nothing_written")
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_what_is_no_file_in_tar(tmp_path, kind):
+    path = tar_with(tmp_path / "encoder.tar.gz", "vocab.txt", kind, "/etc/passwd")
+    assert "the entry 'vocab.txt' is neither a file nor a folder" in refused(path)
+
+
+@pytest.mark.usefixtures("nothing_written")
+@pytest.mark.parametrize("name", ["", ".", "./."])
+def test_entry_without_a_name(tmp_path, name):
+    assert "cannot be unpacked" in refused(zip_with(tmp_path / "encoder.zip", (name, 0o644)))
+
+
+@pytest.mark.usefixtures("nothing_written")
+def test_name_that_is_both_file_and_folder(tmp_path):
+    error = refused(zip_with(tmp_path / "encoder.zip", ("config.json/x", 0o644)))
+    assert "cannot be copied or unpacked" in error
+
+
+@pytest.mark.usefixtures("nothing_written")
+def test_sizes_that_are_not_true(tmp_path):
+    entry = tarfile.TarInfo("model.safetensors")
+    entry.size = 1 << 60
+    (tmp_path / "encoder.tar").write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+    assert "cannot be unpacked" in refused(tmp_path / "encoder.tar")
+    zip_with(tmp_path / "encoder.zip", ("vocab.txt", 0o644))
+    data = bytearray((tmp_path / "encoder.zip").read_bytes())
+    size = data.rfind(b"PK\1\2") + 24
+    data[size : size + 4] = (1_000_000).to_bytes(4, "little")
+    (tmp_path / "encoder.zip").write_bytes(data)
+    assert "the entry 'vocab.txt' has 4 bytes, not 1,000,000" in refused(tmp_path / "encoder.zip")
+
+
+@pytest.mark.usefixtures("nothing_written")
+def test_disk_without_room(tmp_path, monkeypatch):
+    path = make_zip(tmp_path / "encoder.zip", GOOGLE)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: types.SimpleNamespace(free=1_000))
+    error = refused(path)
+    assert "unpacked it takes 671,681 bytes" in error
+    assert "has 1,000 free" in error
+
+
+def test_unwritable_cache(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    error = refused(make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased"))
+    assert f"cannot be copied or unpacked into {tmp_path}/file/layerbeam/encoders" in error
+    assert "XDG_CACHE_HOME names another place for it" in error
