@@ -40,3 +40,13 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
     if why_not is not None:
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {why_not}")
     return layers
+
+
+def given_layers(view: ViewConfig, encoder: EncoderSource) -> tuple[int, ...]:
+    """The view's layers with the signs that they were written with, ranges expanded: as extract_features.py has it."""
+    given: list[int] = []
+    for item in view.layers if isinstance(view.layers, list) else []:
+        absolute = expand_layers([item], encoder.num_hidden_layers)
+        negative = str(item).startswith("-")
+        given += [layer - encoder.num_hidden_layers - 1 if negative else layer for layer in absolute]
+    return tuple(given) if given or view.layers != "all" else tuple(range(encoder.num_hidden_layers + 1))

@@ -9,13 +9,25 @@ from typing import Any
 
 from pipeline import manifest
 from pipeline.config import Config
-from pipeline.fit import resolve_layers
+from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms.encoders import EncoderSource
 from transforms.records import BlockLimits
 from transforms.views import View
 from transforms.write import Output
 
+# Settings of a view that `transforms.views.View` has under the same name.
+_PASSED_ON = {
+    "level",
+    "combine",
+    "pooling",
+    "special_tokens",
+    "dims",
+    "normalize",
+    "dtype",
+    "format",
+    "compress",
+}
 _PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
 
 
@@ -38,7 +50,9 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
             name=name,
             layers=resolve_layers(name, view, encoder),
             hidden_size=encoder.hidden_size,
-            **view.model_dump(include={"level", "combine", "pooling", "special_tokens", "dims", "normalize", "dtype"}),
+            given_layers=given_layers(view, encoder),
+            fields=kept_fields(config),
+            **view.model_dump(include=_PASSED_ON),
         )
         for name, view in config.views.items()
     )
@@ -48,6 +62,12 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
     head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
     output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
     return Job(config, encoder, views, head, output, block_limits(config, views))
+
+
+def kept_fields(config: Config) -> tuple[tuple[str, str], ...]:
+    """Name and type of the columns that go through from the input: `id`, then the kept fields."""
+    ids = (("id", "string"),) if config.input.id_field is not None else ()
+    return (*ids, *config.input.keep_fields.items())
 
 
 def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:

@@ -184,7 +184,8 @@ class TextBlock:
     records = embedded (T where the unit is the record) + blank + filtered + rejected.
 
     `pairs`: string [T], the second text of each pair, null where there is none; `pair_offset` as `offset`, of these.
-    Both None where no text is a pair.
+    Both None where no text is a pair. `fields`: columns that go through to the output (`id` and kept fields), [T] each,
+    of the declared types, null where a record has none.
     """
 
     block: BlockId
@@ -196,6 +197,7 @@ class TextBlock:
     rejected: list[Rejected]
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
+    fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

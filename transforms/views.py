@@ -24,7 +24,9 @@ Pooling = Literal["cls", "pooler", "mean", "max"]
 class View:
     """One thing to keep, with everything that a configuration may leave open resolved.
 
-    `layers`: from 0 to L, in the order asked for, each once; empty for the pooler. `hidden_size`: H of the encoder.
+    `layers`: from 0 to L, in the order asked for, each once; empty for the pooler. `given_layers`: the same as they
+    were written, -1 for the last. `hidden_size`: H of the encoder. `fields`: name and type of the columns that go
+    through.
     """
 
     name: str
@@ -37,6 +39,10 @@ class View:
     dims: int | None = None
     normalize: bool = False
     dtype: Literal["float32", "float16"] = "float32"
+    given_layers: tuple[int, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+    format: Literal["parquet", "tfrecord", "jsonl"] = "parquet"
+    compress: bool = True
 
     @property
     def uses_pooler(self) -> bool:
@@ -94,9 +100,15 @@ COLUMNS = (
 )
 
 
+# The types that a kept field may be declared as.
+FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
+
+
 def schema(view: View) -> pa.Schema:
-    """The view's columns. None may be null: a reader of fixed-size lists fails on a null row."""
-    fields = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if view.level in c.levels]
+    """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
+    columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if view.level in c.levels]
+    through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in view.fields]
+    fields = [*columns[:1], *through, *columns[1:]]
     type_ = _vector_type(view.dtype, view.width)
     fields += [pa.field(name, type_, nullable=False) for name in view.vector_columns]
     return pa.schema(fields)
@@ -148,6 +160,9 @@ def batch_vectors(view: View, batch: BatchOutput) -> list[npt.NDArray[Any]]:
 def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
     """The view's rows for a block, in the order line, sentence, index."""
     rows = _token_rows(tokens, vocabulary) if view.level == "token" else _text_rows(tokens)
+    times = np.diff(tokens.row_splits) if view.level == "token" else np.ones(len(tokens.text.texts), np.int64)
+    text = np.repeat(np.arange(len(times)), times)
+    rows |= {name: tokens.text.fields[name].take(pa.array(text)) for name, _ in view.fields}
     columns = rows | {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
     expected = schema(view)
     table = pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in expected], schema=expected)
