@@ -154,6 +154,8 @@ class Config(_Section):
 # Settings that only some levels know; a view of another level that names one is mistaken.
 _LEVELS = {
     "words": ("word", "word_type"),
+    "keep_words": ("token", "word", "word_type"),
+    "match_case": ("token", "word", "word_type"),
     "pooling": ("word", "text"),
     "include_text": ("token", "word"),
     "special_tokens": ("token", "text"),
@@ -173,15 +175,10 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "input.pair_separator": (None,),
     "input.id_field": (None,),
     "input.keep_fields": ({},),
-    "encoder.long_text": ("truncate",),
     "encoder.compute_dtype": ("float32",),
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
-    "views.*.level": ("token", "text"),
-    "views.*.pooling": ("cls", "pooler", "mean", "max"),
-    "views.*.keep_words": (None,),
-    "views.*.include_text": (False,),
     "views.*.format": ("parquet",),
 }
 
@@ -288,8 +285,19 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}.layers: pooling pooler reads the last layer; take `layers` away"
         if pooler and "combine" in given:
             yield f"{where}.combine: pooling pooler gives one vector; take `combine` away"
+        if view.match_case and view.keep_words is None:
+            yield f"{where}.match_case: is about keep_words, which is not set"
+        if view.level == "word_type" and view.normalize:
+            yield f"{where}.normalize: level word_type gives means beside their standard deviations; take it away"
+        for field in view.by:
+            if field not in config.input.keep_fields:
+                known = ", ".join(config.input.keep_fields) or "none"
+                yield f"{where}.by: {field} is not in input.keep_fields (there: {known})"
         if not pooler and view.layers is None:
             yield f"{where}.layers: is missing; for example [-1], [-4..-1] or all"
+    pairs = config.input.pair_field is not None or config.input.pair_separator is not None
+    if config.encoder.long_text == "window" and pairs:
+        yield "encoder.long_text: window cuts one text, not a pair; take truncate or reject"
     if config.encoder.long_text == "window" and config.encoder.window_overlap >= config.encoder.max_seq_length - 2:
         yield (
             f"encoder.window_overlap: is {config.encoder.window_overlap}; it must be below max_seq_length - 2 = "

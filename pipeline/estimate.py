@@ -42,7 +42,7 @@ def estimate(job: Job, work: Work) -> Estimate:
         block = _first_block(to_read[index], job)
         if block is None:
             continue
-        counted = tokenize_block(block, wordpiece, job.config.encoder.max_seq_length)
+        counted = tokenize_block(block, wordpiece, job.sequences)
         size = block.block.end_byte - block.block.first_byte
         sampled += size
         texts += len(block.texts)
@@ -58,8 +58,10 @@ def estimate(job: Job, work: Work) -> Estimate:
 
 def rows_of(view: View, *, texts: int, tokens: int) -> int:
     """Rows that the view makes of so many texts and tokens, [CLS] and [SEP] among them."""
-    if view.level == "text":
+    if view.level in ("text", "record"):
         return texts
+    if view.level in ("word", "word_type"):
+        return tokens - 2 * texts  # a word has a token at least
     return tokens if view.special_tokens else tokens - 2 * texts
 
 

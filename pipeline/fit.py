@@ -24,6 +24,7 @@ def open_for(config: Config) -> EncoderSource:
     for name, view in config.views.items():
         layers = resolve_layers(name, view, encoder)
         width = encoder.hidden_size * (len(layers) if view.combine == "concat" else 1)
+        width *= 2 if view.pooling == "mean_max" else 1
         if view.dims is not None and view.dims > width:
             raise UsageError(f"views.{name}.dims: is {view.dims}; the vectors have {width} dimensions")
     return encoder

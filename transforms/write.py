@@ -116,6 +116,8 @@ def write_block(output: Output, views: Iterable[View], vocabulary: pa.StringArra
     if text.rejected:
         parts[REJECTS] = write_rejects(output, text.block.name, text.rejected)
     counts = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
+    for rows in block.tokens.rows.values():
+        counts |= rows.counts
     commit = Commit(output.fingerprint, text.block, counts, parts)
     path = filesystem.join(output.path, COMMITS, f"{text.block.name}.json")
     with filesystem.write_whole(path, temporary=output.temporary) as file:
