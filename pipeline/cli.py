@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import BusyError, UsageError, cause, complain
@@ -75,7 +76,9 @@ def _parser(version: str) -> _Parser:
     )
     verify.add_argument("output", metavar="OUT", help="the output folder")
     verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
-    verify.add_argument("--seed", metavar="S", type=int, default=0, help="another seed draws other texts; default: 0")
+    verify.add_argument(
+        "--seed", metavar="S", type=_natural, default=0, help="another seed draws other texts; default: 0"
+    )
     verify.add_argument("--json", action="store_true", help="as JSON")
     verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
 
@@ -84,6 +87,12 @@ def _parser(version: str) -> _Parser:
     encoder.add_argument("--json", action="store_true", help="as JSON")
     encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
     return parser
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return int(text)
 
 
 def _positive(text: str) -> int:
@@ -123,10 +132,11 @@ def _verify(options: argparse.Namespace) -> int:
     from pipeline.verify import print_verdict, verify
 
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    if options.json:
-        print(json.dumps(verdict.to_json(), indent=1))
-    else:
-        print_verdict(verdict)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(verdict.to_json(), indent=1))
+        else:
+            print_verdict(verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
@@ -134,10 +144,11 @@ def _encoder(options: argparse.Namespace) -> int:
     from pipeline.describe import describe_encoder, print_encoder
 
     what = describe_encoder(options.handle)
-    if options.json:
-        print(json.dumps(what, indent=1))
-    else:
-        print_encoder(what)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(what, indent=1))
+        else:
+            print_encoder(what)
     return DONE
 
 
@@ -147,17 +158,24 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _report(output_path: str, *, as_json: bool, rows: bool = False) -> None:
-    """Print what is in an output folder. Whoever reads it may go before its end (`| head`): the exit status stays."""
+    """Print what is in an output folder."""
     from pipeline import summary
 
     what = summary.summarize(output_path)
-    try:
+    with _reader_may_go():
         if as_json:
             print(json.dumps(what, indent=1))
         else:
             summary.print_summary(what)
             if rows:
                 summary.print_rows(what)
+
+
+@contextlib.contextmanager
+def _reader_may_go() -> Iterator[None]:
+    """Whoever reads what is printed may go before its end (`| head`): the exit status stays."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

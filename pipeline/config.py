@@ -179,6 +179,7 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
+    "views.*.level": ("token", "word", "text", "record"),
     "views.*.format": ("parquet",),
 }
 

@@ -105,6 +105,7 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
         "input": config.input.model_dump(exclude={"files", "max_rejected"}),
         "encoder": {
             "fingerprint": encoder.fingerprint,
+            "engine": encoder.engine,  # they differ by rounding only, but the manifest names one
             "do_lower_case": encoder.do_lower_case,
             **config.encoder.model_dump(include={"max_seq_length", "long_text", "window_overlap", "compute_dtype"}),
         },

@@ -1,13 +1,17 @@
 """`layerbeam verify`: rows of a finished run against the plain computation, made anew from the text.
 
-Texts are drawn at random. Of each block that holds one, all rows are compared by line, place and token; of each text
-drawn, all vectors. What is compared with: the SavedModel itself, one text at a time, or `transforms.reference`.
+Texts are drawn at random. Of each block that holds one, all rows are compared in all columns but the vectors, and the
+bytes of its parts with their hash; of each text drawn, the tokens with the plain WordPiece and all vectors with the
+SavedModel itself, one text at a time, or with `transforms.reference`.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,15 +23,15 @@ import pyarrow.parquet as pq
 from pipeline import config as configuration
 from pipeline.errors import UsageError
 from pipeline.estimate import count_noun
+from pipeline.expected import Expected, PlainEncoder
 from pipeline.fit import open_for
-from pipeline.manifest import MANIFEST, differences, listed_commits, load_json, stray_parts
+from pipeline.manifest import MANIFEST, SUCCESS, differences, listed_commits, load_json
 from pipeline.resolve import Job, resolve
 from transforms import filesystem, metrics
-from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from transforms.encoders import EncoderError
 from transforms.read import read_block
-from transforms.records import Commit, Part, TextBlock
-from transforms.reference import ReferenceWordPiece, forward
-from transforms.views import View
+from transforms.records import Commit, LeftOut, Part, TokenBlock
+from transforms.views import View, schema
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +76,7 @@ class Compared:
         # max and min of NaN are NaN, which is no pass.
         self.max_difference = float(np.max([self.max_difference, off.max(initial=0)]))
         norms = np.linalg.norm(got, axis=1) * np.linalg.norm(expected, axis=1)
-        cosines = np.where(norms > 0, (got * expected).sum(axis=1) / np.where(norms > 0, norms, 1), 1.0)
+        cosines = np.where(norms == 0, 1.0, (got * expected).sum(axis=1) / np.where(norms == 0, 1.0, norms))
         self.min_cosine = float(np.min([self.min_cosine, cosines.min(initial=1)]))
         allowed = self.tolerance.absolute + self.tolerance.relative * np.abs(expected)
         wrong = np.flatnonzero(~(off <= allowed).all(axis=1))
@@ -103,29 +107,36 @@ class Verdict:
         return "fail" if self.failed else "cannot verify" if self.unverifiable else "pass"
 
     def to_json(self) -> dict[str, Any]:
-        return {"result": self.result} | dataclasses.asdict(self)
+        """Plain values for JSON, which knows no NaN: null."""
+        columns = []
+        for column in self.columns:
+            figures = dataclasses.asdict(column)
+            columns.append({k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()})
+        return {"result": self.result} | dataclasses.asdict(self) | {"columns": columns}
 
 
 def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError where there is no finished run or another encoder."""
-    manifest = load_json(filesystem.join(output_path, MANIFEST))
-    if manifest is None:
-        raise UsageError(
-            f"{output_path}: holds no finished run (no {MANIFEST} in it); run its configuration to the end"
-        )
+    manifest = _read_manifest(output_path)
     job = _job_of(manifest, output_path)
-    commits = listed_commits(output_path)
-    expected = Expected(job.encoder, job.config.encoder.max_seq_length)
+    commits = _read_commits(output_path)
+    plain = _plain_encoder(job)
     embedded = np.array([commit.counts.get(metrics.EMBEDDED, 0) for commit in commits], np.int64)
     columns = {
         (view.name, column): Compared(view.name, column, view.dtype, TOLERANCES[view.dtype])
         for view in job.views
+        if view.level != "word_type"
         for column in view.vector_columns
     }
-    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, expected.path, list(columns.values()))
+    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, list(columns.values()))
     verdict.problems += _check_files(output_path, manifest, job.views, commits)
+    verdict.unverifiable |= _changed_inputs(manifest)
+    expected = Expected(job, plain)
     for number, texts in _draw(embedded, sample, seed):
         commit = commits[number]
+        path = filesystem.printable(commit.block.file.path)
+        if path in verdict.unverifiable:
+            continue
         try:
             block = read_block(
                 commit.block,
@@ -133,14 +144,47 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
                 replace_invalid=job.config.input.invalid_bytes == "replace",
             )
         except OSError as error:
-            path = filesystem.printable(commit.block.file.path)
             verdict.unverifiable[path] = error.strerror or str(error)
             continue
+        tokens = expected.tokens(block)
+        if len(tokens.num_dropped) != embedded[number]:
+            verdict.problems.append(
+                f"{path}: {commit.block.name} has {len(tokens.num_dropped)} texts, not {embedded[number]}"
+            )
+            continue
         verdict.sampled += len(texts)
+        verdict.problems += expected.check_tokens(tokens, texts)
         for view in job.views:
+            part = commit.parts.get(view.name)
+            if view.level == "word_type":
+                continue
             of_view = {column: columns[view.name, column] for column in view.vector_columns}
-            verdict.problems += _check_part(output_path, commit, block, view, texts, expected, of_view)
+            verdict.problems += _check_part(output_path, part, tokens, view, texts, expected, of_view)
+    if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
+        verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
+
+
+def _read_manifest(output_path: str) -> dict[str, Any]:
+    """The manifest of a finished run. UsageError where there is none, or a later run has begun and not ended."""
+    path = filesystem.join(output_path, MANIFEST)
+    manifest = load_json(path)
+    if manifest is None:
+        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
+        raise UsageError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
+    missing = {"settings", "identity", "views", "inputs", "complete"} - manifest.keys()
+    if missing:
+        raise UsageError(f"{path}: is no manifest of layerbeam: it has no {', '.join(sorted(missing))}")
+    if manifest["complete"] and not filesystem.exists(filesystem.join(output_path, SUCCESS)):
+        raise UsageError(f"{output_path}: a later run has begun here and not ended; run its configuration to the end")
+    return manifest
+
+
+def _read_commits(output_path: str) -> list[Commit]:
+    try:
+        return listed_commits(output_path)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
@@ -158,26 +202,50 @@ def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
     return job
 
 
+def _plain_encoder(job: Job) -> PlainEncoder:
+    try:
+        return PlainEncoder(job.encoder)
+    except EncoderError as error:
+        raise UsageError(f"encoder.handle: {error}") from error
+
+
+def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """{file: reason} of the input files on this machine that are gone or have another size than when they were read."""
+    changed = {}
+    for entry in manifest["inputs"]:
+        if entry.get("left_out") is not None or not filesystem.is_local(entry["path"]):
+            continue  # elsewhere each look costs a call: there it is told by the bytes of the blocks drawn
+        now = filesystem.stat_file(entry["path"])
+        if isinstance(now, LeftOut):
+            where = "" if os.path.isabs(entry["path"]) else f" ({os.path.abspath(entry['path'])})"
+            changed[filesystem.printable(entry["path"])] = f"{now.reason}{where}"
+        elif now.size != entry["size"]:
+            changed[filesystem.printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
+    return changed
+
+
 def _check_files(
     output_path: str, manifest: Mapping[str, Any], views: Sequence[View], commits: Sequence[Commit]
 ) -> list[str]:
     """Parts that are missing, of another size, or there without being listed: whoever reads the folder doubles rows."""
     problems = []
     for view in views:
-        rows = sum(commit.parts[view.name].rows for commit in commits if view.name in commit.parts)
-        if rows != manifest["views"][view.name]["rows"]:
-            problems.append(
-                f"{view.name}: parts.jsonl lists {rows:,} rows, {MANIFEST} {manifest['views'][view.name]['rows']:,}"
-            )
+        if view.level == "word_type":
+            continue
+        parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
+        rows, total = sum(part.rows for part in parts), manifest["views"].get(view.name, {}).get("rows")
+        if rows != total:
+            problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {total}")
         sizes = filesystem.list_folder(filesystem.join(output_path, view.name))
-        for part in (commit.parts[view.name] for commit in commits if view.name in commit.parts):
-            size = sizes.get(part.path.split("/")[1])
+        for part in parts:
+            size = sizes.pop(part.path.split("/")[1], None)
             if size != part.bytes:
                 found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
                 problems.append(f"{part.path} {found}")
-        listed = {commit.parts[view.name].path for commit in commits if view.name in commit.parts}
-        stray = stray_parts(output_path, view.name, listed or {f"{view.name}/empty.parquet"})
-        problems += [f"{path} is there and not listed in parts.jsonl" for path in stray]
+        if not parts:
+            sizes.pop("empty.parquet", None)
+        stray = (name for name in sorted(sizes) if not name.startswith(("_", ".")))
+        problems += [f"{view.name}/{name} is there and not listed in parts.jsonl" for name in stray]
     return problems
 
 
@@ -193,78 +261,77 @@ def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[t
 
 def _check_part(
     output_path: str,
-    commit: Commit,
-    block: TextBlock,
+    part: Part | None,
+    tokens: TokenBlock,
     view: View,
     texts: Sequence[int],
     expected: Expected,
     columns: Mapping[str, Compared],
 ) -> list[str]:
-    """Compare the rows of a block with what its texts should give, and the vectors of some of them."""
-    wanted = [expected.rows(view, text) for text in block.texts.to_pylist()]
-    keys = [(int(line), int(sentence)) for line, sentence in zip(block.line, block.sentence, strict=True)]
-    part = commit.parts.get(view.name)
+    """Compare all rows of a block without their vectors, and the vectors of the texts drawn."""
+    wanted = pa.table(expected.rows(view, tokens))
     if part is None:
-        return [f"{view.name}: {commit.block.name} has no part"] if any(wanted) else []
+        return [f"{view.name}: {tokens.text.block.name} has no part"] if wanted.num_rows else []
     try:
-        with filesystem.open_binary(filesystem.join(output_path, part.path)) as file:
-            parquet = pq.ParquetFile(file)
-            found = _rows_of_texts(parquet, list(expected.COLUMNS[view.level]))
-            problems = _compare_rows(part, dict(zip(keys, wanted, strict=True)), found)
-            for index in texts:
-                rows, place = found.get(keys[index], ([], 0))
-                if rows != wanted[index] or not rows:
-                    continue  # reported above
-                where = f"{filesystem.printable(commit.block.file.path)} line {keys[index][0]}"
-                got = _read_rows(parquet, list(columns), place, len(rows))
-                vectors = expected.vectors(view, block.texts[index].as_py())
-                for (name, compared), values in zip(columns.items(), vectors, strict=True):
-                    compared.add(got[name], values, where)
+        data = filesystem.read_bytes(filesystem.join(output_path, part.path))
+        parquet = pq.ParquetFile(pa.BufferReader(data))
+        if not parquet.schema_arrow.equals(schema(view)):
+            return [f"{part.path}: its columns are not those of the view"]
+        found = parquet.read(columns=wanted.column_names)
+        problems = _compare_rows(part, wanted, found)
+        if problems:
+            return problems  # where rows are amiss, vectors have no rows to be compared with
+        if hashlib.sha256(data).hexdigest() != part.sha256:
+            problems.append(f"{part.path}: has changed since it was written: its SHA-256 is not the one listed")
+        for text in texts:
+            rows, vectors = expected.vectors(view, tokens, text)
+            if not len(rows):
+                continue
+            got = _read_rows(parquet, list(columns), int(rows[0]), len(rows))
+            where = f"{filesystem.printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
+            for (name, compared), values in zip(columns.items(), vectors, strict=True):
+                compared.add(got[name], values, where)
     except (OSError, pa.ArrowException) as error:
         return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
     return problems
 
 
-_Rows = dict[tuple[int, int], tuple[list[tuple[Any, ...]], int]]
-
-
-def _rows_of_texts(parquet: pq.ParquetFile, names: list[str]) -> _Rows:
-    """{(line, sentence): (its rows, where they begin)}; rows of one text in two places count as one, too long."""
-    table = parquet.read(columns=["line", "sentence", *names])
-    found: _Rows = {}
-    for place, (line, sentence, *rest) in enumerate(
-        zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
-    ):
-        found.setdefault((line, sentence), ([], place))[0].append(tuple(rest))
-    return found
-
-
-def _compare_rows(part: Part, wanted: Mapping[tuple[int, int], list[tuple[Any, ...]]], found: _Rows) -> list[str]:
-    problems: collections.Counter[str] = collections.Counter()
-    first: dict[str, int] = {}
-    if list(found) != sorted(found):
-        problems["not in the order of their lines"] += 1
-        first["not in the order of their lines"] = next(iter(found))[0]
-    for line, sentence in sorted(wanted.keys() | found.keys()):
-        should, (rows, _) = wanted.get((line, sentence), []), found.get((line, sentence), ([], 0))
-        if rows == should:
+def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
+    """What is wrong with the rows of a part, without their vectors."""
+    odd = [name for name in wanted.column_names if not wanted[name].equals(found[name])]
+    if not odd:
+        return []
+    should, rows = _rows_of_lines(wanted), _rows_of_lines(found)
+    problems: dict[str, list[int]] = collections.defaultdict(list)
+    if found.num_rows and list(rows) != sorted(rows):
+        problems["not in the order of their lines"].append(next(iter(rows)))
+    for line in sorted(should.keys() | rows.keys()):
+        expected, got = should.get(line, []), rows.get(line, [])
+        if got == expected:
             continue
-        if not rows:
+        if not got:
             kind = "missing"
-        elif not should:
+        elif not expected:
             kind = "there, and no text has them"
-        elif len(rows) > len(should) and set(rows) == set(should):
+        elif len(got) > len(expected) and {repr(row) for row in got} == {repr(row) for row in expected}:
             kind = "doubled"
-        elif len(rows) != len(should):
-            kind = "of another number than its tokens"
+        elif len(got) != len(expected):
+            kind = "of another number than they should be"
         else:
-            kind = "of other tokens or in another order"
-        problems[kind] += 1
-        first.setdefault(kind, line)
+            names = [name for name in odd if [row[name] for row in got] != [row[name] for row in expected]]
+            kind = f"with another {', '.join(names)}"
+        problems[kind].append(line)
     return [
-        f"{part.path}: rows of {count_noun(count, 'text')} are {kind} (the first at line {first[kind]})"
-        for kind, count in problems.items()
+        f"{part.path}: rows of {count_noun(len(lines), 'record')} are {kind} (the first at line {lines[0]})"
+        for kind, lines in problems.items()
     ]
+
+
+def _rows_of_lines(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        rows.setdefault(-1 if row["line"] is None else row["line"], []).append(row)
+    return rows
 
 
 def _read_rows(parquet: pq.ParquetFile, columns: list[str], start: int, count: int) -> dict[str, Array]:
@@ -279,93 +346,6 @@ def _read_rows(parquet: pq.ParquetFile, columns: list[str], start: int, count: i
         before += rows
     table = parquet.read_row_groups(groups, columns=columns).slice(start - skipped, count)
     return {name: table[name].combine_chunks().flatten().to_numpy().reshape(count, -1) for name in columns}
-
-
-class Expected:
-    """What the encoder should give for a text, text by text. `path` says how it is computed."""
-
-    # Of the columns beside the vectors, those that `rows` gives.
-    COLUMNS: Mapping[str, tuple[str, ...]] = {
-        "token": ("token_index", "token_id", "segment_id", "token"),
-        "text": ("text", "num_tokens", "num_dropped"),
-    }
-
-    def __init__(self, encoder: EncoderSource, max_seq_length: int) -> None:
-        self._encoder = encoder
-        self._wordpiece = ReferenceWordPiece(encoder.vocabulary, encoder.do_lower_case)
-        self._max_seq_length = max_seq_length
-        self._saved_model: Any = None
-        self._weights = load_weights(encoder) if encoder.config else {}
-        self._last: tuple[str, dict[int, Array], Array | None] | None = None
-        self.path = "the plain NumPy computation"
-        if encoder.kind == "savedmodel":
-            from transforms.threads import load_tensorflow
-
-            load_tensorflow(1)
-            called = open_encoder(encoder.handle, do_lower_case=encoder.do_lower_case, engine="savedmodel")
-            self._saved_model = load_encoder(called, layers=called.layers, pooler=called.has_pooler)
-            self.path = "the SavedModel, one text at a time"
-
-    def _ids(self, text: str) -> tuple[list[int], int]:
-        """(token ids with [CLS] and [SEP], how many tokens were cut off)."""
-        ids = self._wordpiece.tokenize(text)
-        kept = ids[: self._max_seq_length - 2]
-        special = self._wordpiece.ids
-        return [special["[CLS]"], *kept, special["[SEP]"]], len(ids) - len(kept)
-
-    def rows(self, view: View, text: str) -> list[tuple[Any, ...]]:
-        """The text's rows in a view, without vectors."""
-        ids, dropped = self._ids(text)
-        if view.level == "text":
-            return [(text, len(ids) - 2, dropped)]
-        rows = [(index, token, 0, self._encoder.vocabulary[token]) for index, token in enumerate(ids)]
-        return rows if view.special_tokens else rows[1:-1]
-
-    def vectors(self, view: View, text: str) -> list[Array]:
-        """The text's vectors in a view, an array for each vector column."""
-        if self._last is None or self._last[0] != text:
-            self._last = (text, *self._encode(self._ids(text)[0]))
-        _, layers, pooled_output = self._last
-        if view.uses_pooler:
-            assert pooled_output is not None
-            columns = [pooled_output[None]]
-        else:
-            columns = [layers[layer].astype(np.float64) for layer in view.layers]
-            if view.combine == "concat":
-                columns = [np.concatenate(columns, axis=1)]
-            elif view.combine != "separate":
-                columns = [np.sum(columns, axis=0) / (len(columns) if view.combine == "mean" else 1)]
-            if not view.special_tokens and (view.level == "token" or view.pooling != "cls"):
-                columns = [values[1:-1] for values in columns]
-            if view.level == "text":
-                columns = [_pool(values, view.pooling) for values in columns]
-        columns = [values[:, : view.width] for values in columns]
-        if view.normalize:
-            columns = [values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-30) for values in columns]
-        return columns
-
-    def _encode(self, ids: list[int]) -> tuple[dict[int, Array], Array | None]:
-        """All layers [S, H] that there are, and the pooled output [H]."""
-        config = self._encoder.config
-        if self._saved_model is None:
-            assert config is not None
-            layers, pooled = forward(config, self._weights, ids, [0] * len(ids))
-            return dict(enumerate(layers)), pooled
-        batch = (np.array(values, np.int32) for values in ([ids], [len(ids)], [[0] * len(ids)]))
-        given, pooled = self._saved_model(*batch)
-        if config is not None:
-            # TF Hub's SavedModels do not give the embedding layer's output.
-            embeddings_only = dataclasses.replace(config, num_hidden_layers=0)
-            given[0] = forward(embeddings_only, self._weights, ids, [0] * len(ids))[0][0]
-        return given, None if pooled is None else pooled[0]
-
-
-def _pool(values: Array, pooling: str) -> Array:
-    """[1, H] of a text's vectors [n, H]; zeros of none."""
-    if not len(values):
-        return np.zeros((1, values.shape[1]))
-    pooled: Array = {"cls": values[0], "mean": values.mean(0), "max": values.max(0)}[pooling]
-    return pooled[None]
 
 
 def print_verdict(verdict: Verdict) -> None:
@@ -386,8 +366,8 @@ def print_verdict(verdict: Verdict) -> None:
             column.column,
             column.dtype,
             f"{column.rows:,}",
-            f"{column.max_difference:.2g}",
-            f"{column.min_cosine:.9f}",
+            f"{column.max_difference:.2g}" if column.rows else "-",
+            f"{column.min_cosine:.9f}" if column.rows else "-",
             "FAIL" if column.failures else "pass" if column.rows else "",
         )
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"

@@ -205,8 +205,8 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
     return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
 
 
-def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
-    """The view's rows for a block, in the order line, sentence, index."""
+def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
+    """The columns beside the vectors of the view's rows for a block, in the order line, sentence, index."""
     rows = tokens.rows[view.name]
     text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
     columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
@@ -216,9 +216,15 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     if view.include_text:
         columns["text"] = block.texts.take(place)
     columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
+    beside = (field for field in schema(view) if field.name not in view.vector_columns)
+    return {field.name: pa.array(columns[field.name], field.type) for field in beside}
+
+
+def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
+    """The view's rows for a block, in the order line, sentence, index."""
+    columns = row_columns(view, tokens, vocabulary)
     columns |= {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
-    expected = schema(view)
-    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in expected], schema=expected)
+    return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
 
 
 def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import functools
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -66,7 +65,7 @@ def columns(workplace: Workplace, *arguments: str, status: int = 0) -> dict[str,
 
 
 def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Table], part: int = 0) -> Path:
-    """Change the rows of a part and have parts.jsonl agree with its size, so that only the rows can tell."""
+    """Change the rows of a part and have parts.jsonl agree with its size and hash, so that only the rows can tell."""
     path = sorted((workplace.folder / "out" / view).glob("*.parquet"))[part]
     table = change(pq.read_table(path))
     with path.open("wb") as file:
@@ -75,7 +74,10 @@ def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Tab
     commits = [json.loads(line) for line in listed.read_text().splitlines()]
     for commit in commits:
         if view in commit["parts"] and commit["parts"][view]["path"] == f"{view}/{path.name}":
-            commit["parts"][view]["bytes"] = path.stat().st_size
+            commit["parts"][view] |= {
+                "bytes": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
     listed.write_text("".join(json.dumps(commit) + "\n" for commit in commits))
     return path
 
@@ -205,6 +207,7 @@ def test_not_a_number(workplace):
     finished(workplace)
     rewrite(workplace, "tokens", planted("layer_2", row=0, dimension=0, error=np.nan))
     assert "tokens, layer_2: corpus/a.txt line 0, row 0 of the text: off by nan" in workplace.verify(*ALL, status=1).out
+    assert columns(workplace, *ALL, status=1)["tokens.layer_2"]["min_cosine"] is None
 
 
 def test_two_rows_swapped(workplace):
@@ -233,9 +236,11 @@ def test_a_wrong_layer(workplace):
         (lambda table: table.slice(table.num_rows - 1), "missing"),
         (lambda table: pa.concat_tables([table, table]), "doubled"),
         (lambda table: pa.concat_tables([table.slice(0, 1), table]), "doubled"),
-        (lambda table: table.slice(1), "of another number than its tokens"),
-        (lambda table: table.take([1, 0, *range(2, table.num_rows)]), "of other tokens or in another order"),
-        (lambda table: table.take([*range(1, table.num_rows), 0]), "not in the order"),
+        (lambda table: table.slice(1), "of another number than they should be"),
+        (lambda table: table.take([1, 0, *range(2, table.num_rows)]), "with another "),
+        (lambda table: with_column(table, "file", ["WRONG"] * table.num_rows), "with another file"),
+        (lambda table: with_column(table, "start", [99] * table.num_rows), "with another start"),
+        (lambda table: with_column(table, "word_index", [7] * table.num_rows), "with another word_index"),
     ],
 )
 def test_rows_of_tokens(workplace, change, message):
@@ -243,48 +248,76 @@ def test_rows_of_tokens(workplace, change, message):
     finished(workplace, lines=lines, views={"tokens": {"level": "token", "layers": [-1]}})
     rewrite(workplace, "tokens", change)
     problems = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
-    if message == "not in the order":  # the first token stands behind the last line
-        message = "of other tokens or in another order"
     assert any(message in problem for problem in problems), problems
+
+
+def with_column(table: pa.Table, name: str, values: list) -> pa.Table:
+    field = table.schema.field(name)
+    return table.set_column(table.column_names.index(name), field, pa.array(values, field.type))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.drop_columns(["layer_3"]),
+        lambda table: table.rename_columns([*table.column_names[:-1], "layer_2"]),
+        lambda table: table.set_column(0, "file", table["line"]),
+    ],
+)
+def test_columns_that_are_not_the_view_s(workplace, change):
+    finished(workplace, views={"tokens": {"level": "token", "layers": [-1]}})
+    path = rewrite(workplace, "tokens", change)
+    assert f"FAIL      tokens/{path.name}: its columns are not those of the view" in workplace.verify(status=1).out
 
 
 def test_rows_of_texts(workplace):
     finished(workplace, lines=[f"line {n}" for n in range(60)], views={"texts": {"level": "text", "layers": [-1]}})
     rewrite(workplace, "texts", lambda table: pa.concat_tables([table.slice(1, 3), table.slice(3)]))
     (missing, doubled) = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
-    assert "rows of 1 text are missing (the first at line 0)" in missing
-    assert "rows of 1 text are doubled (the first at line 3)" in doubled
+    assert "rows of 1 record are missing (the first at line 0)" in missing
+    assert "rows of 1 record are doubled (the first at line 3)" in doubled
     rewrite(workplace, "texts", lambda table: table.take(list(reversed(range(table.num_rows)))))
     assert "not in the order of their lines" in workplace.verify(*ALL, status=1).out
+
+
+def test_a_part_of_the_same_size_that_has_changed(workplace):
+    finished(workplace)
+    path = sorted((workplace.folder / "out" / "pooled").iterdir())[0]
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1  # in the footer's metadata
+    path.write_bytes(bytes(content))
+    assert f"FAIL      pooled/{path.name}" in workplace.verify(*ALL, status=1).out
 
 
 def test_files_that_are_not_as_listed(workplace):
     finished(workplace, views={"tokens": {"level": "token", "layers": [-1]}})
     first, second, *_ = sorted((workplace.folder / "out" / "tokens").iterdir())
-    os.link(second, second.with_name("a-01234567-000000000000.parquet"))
+    shutil.copy(second, second.with_name("copy.parquet"))
     first.unlink()
     with second.open("ab") as file:
         file.write(b"more")
     out = workplace.verify("--sample", "1", status=1).out
     assert f"FAIL      tokens/{first.name} is missing" in out
     assert f"FAIL      tokens/{second.name} has {second.stat().st_size:,} bytes, not" in out
-    assert "FAIL      tokens/a-01234567-000000000000.parquet is there and not listed in parts.jsonl" in out
+    assert "FAIL      tokens/copy.parquet is there and not listed in parts.jsonl" in out
 
 
 def test_an_input_file_that_is_gone_or_has_changed(workplace):
     finished(workplace)
     (workplace.folder / "corpus" / "a.txt").unlink()
     done = workplace.verify(*ALL, status=3)
-    assert "cannot verify corpus/a.txt: No such file or directory" in done.out
+    assert f"cannot verify corpus/a.txt: No such file or directory ({workplace.folder}/corpus/a.txt)" in done.out
     assert done.out.rstrip().endswith("cannot verify")
     verdict = json.loads(workplace.verify("--json", *ALL, status=3).out)
     assert (verdict["result"], 0 < verdict["sampled"] < 56) == ("cannot verify", True)
     b = workplace.folder / "corpus" / "b.txt"
     b.write_bytes(b.read_bytes().replace(b"the", b"eht"))
-    assert json.loads(workplace.verify("--json", *ALL, status=3).out)["unverifiable"] == {
-        "corpus/a.txt": "No such file or directory",
-        "corpus/b.txt": "is no longer what was read: its bytes have changed",
-    }
+    reasons = json.loads(workplace.verify("--json", *ALL, status=3).out)["unverifiable"]
+    assert reasons["corpus/b.txt"] == "is no longer what was read: its bytes have changed"
+    with b.open("ab") as file:
+        file.write(b"one more line")
+    reasons = json.loads(workplace.verify("--json", "--sample", "1", status=3).out)["unverifiable"]
+    assert "bytes now, and had" in reasons["corpus/b.txt"]
 
 
 def test_a_failure_counts_more_than_what_cannot_be_verified(workplace):
@@ -310,12 +343,26 @@ def test_another_encoder_by_now(workplace):
     assert "encoder.fingerprint: " in message
 
 
-def test_damaged_parts_jsonl(workplace):
+def test_damaged_records_of_a_run(workplace):
     finished(workplace)
-    (workplace.folder / "out" / "parts.jsonl").write_text("{}\n")
-    assert "parts.jsonl: cannot be read" in workplace.verify(status=1).err
+    out = workplace.folder / "out"
+    (out / "parts.jsonl").write_text("{}\n")
+    assert "parts.jsonl: cannot be read" in workplace.verify(status=2).err
+    (out / "_SUCCESS").unlink()
+    assert "out: a later run has begun here and not ended" in workplace.verify(status=2).err
+    (out / "manifest.json").write_text('{"name": "x"}')
+    assert "is no manifest of layerbeam: it has no complete, identity, inputs" in workplace.verify(status=2).err
+    (out / "manifest.json").write_text("{")
+    assert "holds no finished run (manifest.json cannot be read)" in workplace.verify(status=2).err
 
 
 def test_nothing_but_blank_lines(workplace):
     finished(workplace, lines=[""] * 60)
-    assert workplace.verify().out.startswith("out: 0 of 0 texts")
+    done = workplace.verify(status=3)
+    assert done.out.startswith("out: 0 of 0 texts")
+    assert "cannot verify (all): no text was embedded, so there is nothing to compare" in done.out
+
+
+def test_wrong_numbers(workplace):
+    assert "'-1' is no number from 0 up" in workplace.verify("--seed=-1", status=2).err
+    assert "'0' is no number from 1 up" in workplace.verify("--sample", "0", status=2).err
