@@ -179,7 +179,6 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
-    "views.*.level": ("token", "word", "text", "record"),
     "views.*.format": ("parquet",),
 }
 
@@ -290,6 +289,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}.match_case: is about keep_words, which is not set"
         if view.level == "word_type" and view.normalize:
             yield f"{where}.normalize: level word_type gives means beside their standard deviations; take it away"
+        if view.level == "word_type" and view.format == "tfrecord":
+            yield f"{where}.format: tfrecord holds texts, and level word_type has none; take parquet or jsonl"
         for field in view.by:
             if field not in config.input.keep_fields:
                 known = ", ".join(config.input.keep_fields) or "none"

@@ -12,13 +12,16 @@ from pipeline.estimate import count_noun, size_text
 from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json
 from pipeline.runlog import load_runs
 from transforms import filesystem, metrics
+from transforms.rows import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
+from transforms.word_types import TABLE
 from transforms.write import REJECTS
 
 # Over this share of [UNK] the vocabulary does not know the language.
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
-_SHOWN = ("line", "start", "end", "token", "text")
+_SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
+_NAMED_FORMS = 10
 _UNFINISHED = {
     "started": "unfinished: at work, or killed",
     "interrupted": "unfinished: interrupted",
@@ -36,7 +39,12 @@ def summarize(output_path: str) -> dict[str, Any]:
     commits = load_commits(output_path)
     counts = metrics.total([commit.counts for commit in commits])
     read = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
-    views = {name: view | count_rows(name, commits) for name, view in head["views"].items()}
+    parts = {name: [commit.parts[name] for commit in commits if name in commit.parts] for name in head["views"]}
+    views = {name: view | count_rows(parts[name]) for name, view in head["views"].items()}
+    for name, view in views.items():
+        if view["level"] == "word_type":  # its rows are made at the end
+            of_run = manifest["views"].get(name, {}) if manifest else {}
+            views[name] = view | {figure: of_run.get(figure, 0) for figure in ("rows", "bytes", "parts")}
     finished = filesystem.exists(filesystem.join(output_path, SUCCESS))
     return {
         "path": output_path,
@@ -48,8 +56,41 @@ def summarize(output_path: str) -> dict[str, Any]:
         "counts": counts,
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
-        "parts": {name: [c.parts[name].path for c in commits if name in c.parts] for name in views},
+        "words": _words(counts, head["identity"]["views"]),
+        "parts": {
+            name: [f"{name}/{TABLE}"] if views[name]["level"] == "word_type" else [part.path for part in parts[name]]
+            for name in views
+        },
     }
+
+
+def _words(counts: Mapping[str, int], views: Mapping[str, Any]) -> dict[str, Any]:
+    """Of each view of words or forms: words lost, words of which nothing is left, how often each form of keep_words."""
+    words = {}
+    for name, view in views.items():
+        of_view: dict[str, Any] = {
+            "lost": counts.get(f"{LOST_WORDS}:{name}", 0),
+            "empty": counts.get(f"{EMPTY_WORDS}:{name}", 0),
+        }
+        if view["keep_words"]:
+            of_view["kept"] = {form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in view["keep_words"]}
+        if view["level"] in ("word", "word_type") or view["keep_words"]:
+            words[name] = of_view
+    return words
+
+
+def _word_notes(words: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, of_view in words.items():
+        if of_view["lost"]:
+            lines.append(f"{name}: {count_noun(of_view['lost'], 'word')} lost to max_seq_length")
+        if of_view["empty"]:
+            lines.append(f"{name}: {count_noun(of_view['empty'], 'word')} of which nothing is left after cleaning")
+        never = [form for form, count in of_view.get("kept", {}).items() if not count]
+        if never:
+            more = f" and {len(never) - _NAMED_FORMS:,} more" if len(never) > _NAMED_FORMS else ""
+            lines.append(f"{name}: 0 of {', '.join(never[:_NAMED_FORMS])}{more} (keep_words that never come)")
+    return lines
 
 
 def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
@@ -122,7 +163,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     )
     for reason, count in summary["rejects"].items():
         console.print(f"          {count:,} rejected: {reason}")
-    for note in notes(counts):
+    for note in [*notes(counts), *_word_notes(summary["words"])]:
         console.print(f"          {note}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("view", "rows", "size", "parts", "vectors"):
@@ -162,7 +203,7 @@ def _print_rows(console: Any, name: str, rows: list[dict[str, Any]]) -> None:
     vector = next(column for column in rows[0] if isinstance(rows[0][column], list))
     shown = [column for column in _SHOWN if column in rows[0]]
     for column in shown:
-        is_text = column in ("token", "text")
+        is_text = column in ("token", "word", "text")
         table.add_column(column, no_wrap=True, max_width=32, justify="left" if is_text else "right")
     table.add_column(f"{vector}, 3 of {len(rows[0][vector])}", no_wrap=True)
     for row in rows:

@@ -32,6 +32,8 @@ from transforms.encoders import EncoderError
 from transforms.read import read_block
 from transforms.records import Commit, LeftOut, Part, TokenBlock
 from transforms.views import View, schema
+from transforms.word_types import TABLE
+from transforms.write import part_folder
 
 Array = npt.NDArray[Any]
 
@@ -230,23 +232,36 @@ def _check_files(
     """Parts that are missing, of another size, or there without being listed: whoever reads the folder doubles rows."""
     problems = []
     for view in views:
-        if view.level == "word_type":
-            continue
         parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
-        rows, total = sum(part.rows for part in parts), manifest["views"].get(view.name, {}).get("rows")
-        if rows != total:
-            problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {total}")
-        sizes = filesystem.list_folder(filesystem.join(output_path, view.name))
+        said = manifest["views"].get(view.name, {})
+        sizes = filesystem.list_folder(filesystem.join(output_path, part_folder(view)))
         for part in parts:
-            size = sizes.pop(part.path.split("/")[1], None)
+            size = sizes.pop(part.path.rpartition("/")[2], None)
             if size != part.bytes:
                 found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
                 problems.append(f"{part.path} {found}")
+        if view.level == "word_type":
+            problems += _check_word_types(output_path, view, said)
+            continue
+        rows = sum(part.rows for part in parts)
+        if rows != said.get("rows"):
+            problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {said.get('rows')}")
         if not parts:
             sizes.pop("empty.parquet", None)
         stray = (name for name in sorted(sizes) if not name.startswith(("_", ".")))
         problems += [f"{view.name}/{name} is there and not listed in parts.jsonl" for name in stray]
     return problems
+
+
+def _check_word_types(output_path: str, view: View, said: Mapping[str, Any]) -> list[str]:
+    """The table of a `word_type` view against its hash; its vectors are over the whole corpus and not made anew."""
+    path = f"{view.name}/{TABLE}"
+    try:
+        data = filesystem.read_bytes(filesystem.join(output_path, path))
+    except OSError as error:
+        return [f"{path} cannot be read: {error.strerror or error}"]
+    changed = hashlib.sha256(data).hexdigest() != said.get("sha256")
+    return [f"{path}: has changed since it was written: its SHA-256 is not the one in {MANIFEST}"] if changed else []
 
 
 def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[tuple[int, list[int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
 from transforms.views import View, make_table, schema
+from transforms.word_types import FOLDER, TABLE, make_word_types, sum_words
 
 REJECTS = "rejects"
 COMMITS = "_commits"
@@ -45,31 +46,64 @@ def write_parquet(table: pa.Table, file: Any, *, metadata: dict[str, str], byte_
 
     `metadata` goes into the schema's. `byte_stream_split`: for float32 vectors, some 8 % smaller.
     """
-    vectors = [field for field in table.schema if pa.types.is_fixed_size_list(field.type)]
-    strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    others = [field.name for field in table.schema if field not in vectors]
-    split = [field.name for field in vectors if byte_stream_split and field.type.value_type == pa.float32()]
-    row_bytes = sum(field.type.list_size * field.type.value_type.bit_width // 8 for field in vectors)
     pq.write_table(
         table.replace_schema_metadata(metadata),
         file,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        use_dictionary=strings,
-        write_statistics=others,
-        # The path of the leaf: pyarrow passes over a wrong one in silence.
-        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in split} or None,
-        row_group_size=max(_ROW_GROUP_BYTES // max(row_bytes, 1), 1),
+        row_group_size=row_group_size(table.schema),
+        **parquet_options(table.schema, byte_stream_split=byte_stream_split),
     )
+
+
+def _vectors(columns: pa.Schema) -> list[pa.Field]:
+    return [field for field in columns if pa.types.is_fixed_size_list(field.type)]
+
+
+def row_group_size(columns: pa.Schema) -> int:
+    """Rows of a group, by the bytes of their vectors."""
+    row_bytes: int = sum(field.type.list_size * field.type.value_type.bit_width // 8 for field in _vectors(columns))
+    return max(_ROW_GROUP_BYTES // max(row_bytes, 1), 1)
+
+
+def parquet_options(columns: pa.Schema, *, byte_stream_split: bool) -> dict[str, Any]:
+    """What pyarrow's Parquet writers are told."""
+    vectors = _vectors(columns)
+    split = [field.name for field in vectors if byte_stream_split and field.type.value_type == pa.float32()]
+    return {
+        "compression": "zstd",
+        "compression_level": _ZSTD_LEVEL,
+        "use_dictionary": [field.name for field in columns if pa.types.is_string(field.type)],
+        "write_statistics": [field.name for field in columns if field not in vectors],
+        # The path of the leaf: pyarrow passes over a wrong one in silence.
+        "column_encoding": {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in split} or None,
+    }
+
+
+def part_folder(view: View) -> str:
+    """Where a view's parts go: those of `word_type` are no rows of the view yet."""
+    return f"{FOLDER}/{view.name}" if view.level == "word_type" else view.name
 
 
 def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
     """Write the view's rows of one block under `<view>/<name>.parquet`."""
-    path = f"{view.name}/{name}.parquet"
+    path = f"{part_folder(view)}/{name}.parquet"
     metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
         write_parquet(table, file, metadata=metadata, byte_stream_split=output.byte_stream_split)
     return Part(path, table.num_rows, file.num_bytes, file.sha256)
+
+
+def write_word_types(output: Output, view: View, parts: Sequence[Part]) -> Part:
+    """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.parquet`."""
+    path = f"{view.name}/{TABLE}"
+    rows, tables = make_word_types(output.path, view, parts)
+    metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+    columns = schema(view).with_metadata(metadata)
+    with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
+        options = parquet_options(columns, byte_stream_split=output.byte_stream_split)
+        with pq.ParquetWriter(file, columns, **options) as writer:
+            for table in tables:
+                writer.write_table(table.replace_schema_metadata(metadata), row_group_size=row_group_size(columns))
+    return Part(path, rows, file.num_bytes, file.sha256)
 
 
 def write_empty_part(output: Output, view: View) -> Part:
@@ -110,7 +144,11 @@ def write_block(output: Output, views: Iterable[View], vocabulary: pa.StringArra
         raise AssertionError(f"{text.block.name}: records are missing: {problem}")
     parts = {}
     for view in views:
-        table = make_table(view, block.tokens, block.vectors[view.name], vocabulary)
+        vectors = block.vectors[view.name]
+        if view.level == "word_type":
+            table = sum_words(view, block.tokens, vectors)
+        else:
+            table = make_table(view, block.tokens, vectors, vocabulary)
         if table.num_rows:
             parts[view.name] = write_part(output, view, text.block.name, table)
     if text.rejected:

@@ -100,7 +100,10 @@ def test_defaults():
         ("input: {format: jsonl}", "c.yaml: input.format: jsonl is not there yet; so far: text"),
         ("input: {pair_separator: ' ||| '}", "c.yaml: input.pair_separator:  |||  is not there yet; so far: null"),
         ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
-        ("views: {t: {level: word_type, layers: [1]}}", "c.yaml: views.t.level: word_type is not there yet; so far: token, word, text, record"),
+        (
+            "views: {t: {level: word_type, layers: [1]}}",
+            "c.yaml: views.t.level: word_type is not there yet; so far: token, word, text, record",
+        ),
         (
             "encoder: {long_text: window, window_overlap: 126}",
             "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "
