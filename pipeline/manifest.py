@@ -14,10 +14,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 
 from transforms import filesystem, metrics
+from transforms.parts import SUFFIXES
 from transforms.records import Commit, InputFile, LeftOut
-from transforms.views import View, schema
+from transforms.views import View, schema, vector_type
 from transforms.write import COMMITS, REJECTS, TEMPORARY, Output, write_empty_part
 
 SCHEMA_VERSION = 1
@@ -25,7 +27,7 @@ PARTS = "parts.jsonl"
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 
-_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)\.(parquet|jsonl)")
+_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -219,9 +221,20 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
             "vectors": list(view.vector_columns),
             "width": view.width,
             "dtype": view.dtype,
+            "format": view.format,
         }
         for view in views
     }
+
+
+def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
+    """The columns of a view as the manifest describes them."""
+    vector = vector_type(entry["dtype"], entry["width"])
+    types = {
+        name: vector if name in entry["vectors"] else pa.type_for_alias(type_)
+        for name, type_ in entry["columns"].items()
+    }
+    return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
 
 
 def count_rows(view: str, commits: Iterable[Commit]) -> dict[str, int]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.estimate import count_noun, size_text
-from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json
+from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
 from pipeline.runlog import load_runs
 from transforms import filesystem, metrics
+from transforms.parts import read_tables
 from transforms.write import REJECTS
 
 # Over this share of [UNK] the vocabulary does not know the language.
@@ -61,15 +62,13 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     return dict(reasons.most_common())
 
 
-def first_rows(output_path: str, paths: list[str]) -> list[dict[str, Any]]:
-    """A few rows of a view, vectors cut to their first values."""
-    import pyarrow.parquet as pq
-
+def first_rows(output_path: str, view: Mapping[str, Any], paths: list[str]) -> list[dict[str, Any]]:
+    """A few rows of a view, as the summary describes it."""
     if not paths:
         return []
-    with filesystem.open_binary(filesystem.join(output_path, paths[0])) as file:
-        batch = next(pq.ParquetFile(file).iter_batches(_ROWS), None)
-    return [] if batch is None else batch.to_pylist()
+    tables = read_tables(filesystem.join(output_path, paths[0]), view_schema(view))
+    table = next(tables, None)
+    return [] if table is None else table.slice(0, _ROWS).to_pylist()
 
 
 def notes(counts: Mapping[str, int]) -> list[str]:
@@ -142,7 +141,7 @@ def print_rows(summary: Mapping[str, Any]) -> None:
     """The first rows of each view."""
     console = plain_console()
     for name in summary["views"]:
-        _print_rows(console, name, first_rows(summary["path"], summary["parts"][name]))
+        _print_rows(console, name, first_rows(summary["path"], summary["views"][name], summary["parts"][name]))
 
 
 def _vectors(view: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ drawn, all vectors. What is compared with: the SavedModel itself, one text at a 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,10 +25,11 @@ from pipeline.manifest import MANIFEST, differences, listed_commits, load_json, 
 from pipeline.resolve import Job, resolve
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from transforms.parts import part_path, read_tables
 from transforms.read import read_block
 from transforms.records import Commit, Part, TextBlock
 from transforms.reference import ReferenceWordPiece, forward
-from transforms.views import View
+from transforms.views import View, schema
 
 Array = npt.NDArray[Any]
 
@@ -43,12 +45,22 @@ class Tolerance:
     relative: float
 
     def __str__(self) -> str:
-        return f"{self.absolute:.0e} + {self.relative:.0e} |x|"
+        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
 
 
 # By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
 # float16 keeps 11 bits.
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
+# JSON Lines hold six decimals: one in the last of them beyond that.
+_DECIMALS = 1e-6
+
+
+def tolerance_of(view: View) -> Tolerance:
+    """How far the values of a view's files may be off."""
+    tolerance = TOLERANCES[view.dtype]
+    if view.format != "jsonl":
+        return tolerance
+    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
 
 
 @dataclasses.dataclass
@@ -58,6 +70,7 @@ class Compared:
     view: str
     column: str
     dtype: str
+    format: str
     tolerance: Tolerance
     rows: int = 0
     max_difference: float = 0.0
@@ -118,7 +131,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     expected = Expected(job.encoder, job.config.encoder.max_seq_length)
     embedded = np.array([commit.counts.get(metrics.EMBEDDED, 0) for commit in commits], np.int64)
     columns = {
-        (view.name, column): Compared(view.name, column, view.dtype, TOLERANCES[view.dtype])
+        (view.name, column): Compared(view.name, column, view.dtype, view.format, tolerance_of(view))
         for view in job.views
         for column in view.vector_columns
     }
@@ -176,7 +189,7 @@ def _check_files(
                 found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
                 problems.append(f"{part.path} {found}")
         listed = {commit.parts[view.name].path for commit in commits if view.name in commit.parts}
-        stray = stray_parts(output_path, view.name, listed or {f"{view.name}/empty.parquet"})
+        stray = stray_parts(output_path, view.name, listed or {part_path(view, "empty")})
         problems += [f"{path} is there and not listed in parts.jsonl" for path in stray]
     return problems
 
@@ -207,20 +220,22 @@ def _check_part(
     if part is None:
         return [f"{view.name}: {commit.block.name} has no part"] if any(wanted) else []
     try:
-        with filesystem.open_binary(filesystem.join(output_path, part.path)) as file:
-            parquet = pq.ParquetFile(file)
-            found = _rows_of_texts(parquet, list(expected.COLUMNS[view.level]))
+        with _open_rows(filesystem.join(output_path, part.path), view) as opened:
+            names = [name for name in expected.COLUMNS[view.level] if name in opened.names]
+            places = [expected.COLUMNS[view.level].index(name) for name in names]
+            wanted = [[tuple(row[place] for place in places) for row in rows] for rows in wanted]
+            found = _rows_of_texts(opened, names)
             problems = _compare_rows(part, dict(zip(keys, wanted, strict=True)), found)
             for index in texts:
                 rows, place = found.get(keys[index], ([], 0))
                 if rows != wanted[index] or not rows:
                     continue  # reported above
                 where = f"{filesystem.printable(commit.block.file.path)} line {keys[index][0]}"
-                got = _read_rows(parquet, list(columns), place, len(rows))
+                got = opened.vectors(list(columns), place, len(rows))
                 vectors = expected.vectors(view, block.texts[index].as_py())
                 for (name, compared), values in zip(columns.items(), vectors, strict=True):
                     compared.add(got[name], values, where)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
     return problems
 
@@ -228,9 +243,66 @@ def _check_part(
 _Rows = dict[tuple[int, int], tuple[list[tuple[Any, ...]], int]]
 
 
-def _rows_of_texts(parquet: pq.ParquetFile, names: list[str]) -> _Rows:
+@contextlib.contextmanager
+def _open_rows(path: str, view: View) -> Iterator[_ParquetRows | _TableRows]:
+    """A part open for reading, whatever its format."""
+    if view.format != "parquet":
+        tables = list(read_tables(path, schema(view)))
+        yield _TableRows(pa.concat_tables(tables) if tables else schema(view).empty_table())
+        return
+    with filesystem.open_binary(path) as file:
+        yield _ParquetRows(pq.ParquetFile(file))
+
+
+class _TableRows:
+    """A part that is read as a whole."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.names: list[str] = table.column_names
+
+    def columns(self, names: list[str]) -> pa.Table:
+        return self._table.select(names)
+
+    def vectors(self, columns: list[str], start: int, count: int) -> dict[str, Array]:
+        """{column: [count, W]} of these rows."""
+        return _arrays(self._table.select(columns).slice(start, count))
+
+
+class _ParquetRows:
+    """A part of which only what is asked for is read."""
+
+    def __init__(self, parquet: pq.ParquetFile) -> None:
+        self._parquet = parquet
+        self.names: list[str] = parquet.schema_arrow.names
+
+    def columns(self, names: list[str]) -> pa.Table:
+        return self._parquet.read(columns=names)
+
+    def vectors(self, columns: list[str], start: int, count: int) -> dict[str, Array]:
+        """{column: [count, W]} of these rows, from the row groups that hold them only."""
+        groups, before, skipped = [], 0, 0
+        for group in range(self._parquet.num_row_groups):
+            rows = self._parquet.metadata.row_group(group).num_rows
+            if before + rows <= start:
+                skipped += rows
+            elif before < start + count:
+                groups.append(group)
+            before += rows
+        table = self._parquet.read_row_groups(groups, columns=columns)
+        return _arrays(table.slice(start - skipped, count))
+
+
+def _arrays(table: pa.Table) -> dict[str, Array]:
+    return {
+        name: table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, -1)
+        for name in table.column_names
+    }
+
+
+def _rows_of_texts(opened: _ParquetRows | _TableRows, names: list[str]) -> _Rows:
     """{(line, sentence): (its rows, where they begin)}; rows of one text in two places count as one, too long."""
-    table = parquet.read(columns=["line", "sentence", *names])
+    table = opened.columns(["line", "sentence", *names])
     found: _Rows = {}
     for place, (line, sentence, *rest) in enumerate(
         zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
@@ -265,20 +337,6 @@ def _compare_rows(part: Part, wanted: Mapping[tuple[int, int], list[tuple[Any, .
         f"{part.path}: rows of {count_noun(count, 'text')} are {kind} (the first at line {first[kind]})"
         for kind, count in problems.items()
     ]
-
-
-def _read_rows(parquet: pq.ParquetFile, columns: list[str], start: int, count: int) -> dict[str, Array]:
-    """{column: [count, W]}, from the row groups that hold them only."""
-    groups, before, skipped = [], 0, 0
-    for group in range(parquet.num_row_groups):
-        rows = parquet.metadata.row_group(group).num_rows
-        if before + rows <= start:
-            skipped += rows
-        elif before < start + count:
-            groups.append(group)
-        before += rows
-    table = parquet.read_row_groups(groups, columns=columns).slice(start - skipped, count)
-    return {name: table[name].combine_chunks().flatten().to_numpy().reshape(count, -1) for name in columns}
 
 
 class Expected:
@@ -393,8 +451,9 @@ def print_verdict(verdict: Verdict) -> None:
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
     console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
     console.print(table)
-    for dtype in sorted({column.dtype for column in verdict.columns}):
-        console.print(f"allowed   {TOLERANCES[dtype]} in {dtype}")
+    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    for (dtype, is_text), tolerance in sorted(allowed.items()):
+        console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:
         for failure in column.failures[:_PLACES]:
             console.print(f"FAIL      {column.view}, {column.column}: {failure}")

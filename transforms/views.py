@@ -109,7 +109,7 @@ def schema(view: View) -> pa.Schema:
     columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if view.level in c.levels]
     through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in view.fields]
     fields = [*columns[:1], *through, *columns[1:]]
-    type_ = _vector_type(view.dtype, view.width)
+    type_ = vector_type(view.dtype, view.width)
     fields += [pa.field(name, type_, nullable=False) for name in view.vector_columns]
     return pa.schema(fields)
 
@@ -169,6 +169,15 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     if view.level == "token" and not view.special_tokens:
         table = table.filter(pa.array(tokens.start >= 0))
     return table
+
+
+def text_splits(view: View, table: pa.Table) -> Int64Array:
+    """Where in a table of the view's rows each text begins and the last ends; a row by itself at other levels."""
+    if view.level != "token":
+        return np.arange(table.num_rows + 1)
+    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
+    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
+    return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 
 def _token_rows(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
@@ -251,9 +260,10 @@ def _finish(view: View, vectors: Float32Array) -> npt.NDArray[Any]:
 
 def _vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
     """[n, W] as n fixed-size lists, without a copy."""
-    type_ = _vector_type(vectors.dtype, vectors.shape[1])
+    type_ = vector_type(vectors.dtype, vectors.shape[1])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
 
 
-def _vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+    """The Arrow type of a vector column."""
     return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)

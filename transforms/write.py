@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
+import gzip
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem, metrics
+from transforms.jsonl import write_jsonl
+from transforms.parts import part_path
 from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
+from transforms.tfrecord import write_tfrecord
 from transforms.views import View, make_table, schema
 
 REJECTS = "rejects"
@@ -25,6 +30,7 @@ UNKNOWN = "[UNK]"
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1
 _ROW_GROUP_BYTES = 32 << 20
+_GZIP_LEVEL = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,12 +70,25 @@ def write_parquet(table: pa.Table, file: Any, *, metadata: dict[str, str], byte_
 
 
 def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
-    """Write the view's rows of one block under `<view>/<name>.parquet`."""
-    path = f"{view.name}/{name}.parquet"
-    metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+    """Write the view's rows of one block under `<view>/<name>.<format>`; equal tables give equal bytes."""
+    path = part_path(view, name)
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
-        write_parquet(table, file, metadata=metadata, byte_stream_split=output.byte_stream_split)
+        if view.format == "parquet":
+            metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+            write_parquet(table, file, metadata=metadata, byte_stream_split=output.byte_stream_split)
+        else:
+            with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
+                if view.format == "tfrecord":
+                    scratch = output.temporary if filesystem.is_local(output.path) else None
+                    write_tfrecord(view, table, stream, scratch=scratch)
+                else:
+                    write_jsonl(view, table, stream)
     return Part(path, table.num_rows, file.num_bytes, file.sha256)
+
+
+def gzip_stream(file: Any) -> gzip.GzipFile:
+    """What is written goes compressed into the file, without a clock or a name in its header."""
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
 
 
 def write_empty_part(output: Output, view: View) -> Part:
