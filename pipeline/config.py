@@ -109,6 +109,11 @@ class ViewConfig(_Section):
         None,
         "integers and ranges such as 0..12, or all; 0 is the embedding layer's output, -1 the encoder's last block",
     )
+    numbering: Literal["hidden_states", "extract_features"] = _setting(
+        "hidden_states",
+        "what `layers` that are not negative count from: 0 is the embedding layer's output, or, as in "
+        "extract_features.py, the first block's",
+    )
     combine: Literal["separate", "sum", "mean", "concat"] = _setting("separate", "how several layers become columns")
     words: Literal["basic", "whitespace"] = _setting("basic", "word, word_type: what a word is")
     pooling: Literal["first", "last", "mean", "sum", "max", "cls", "pooler", "mean_max"] = _setting(
@@ -179,7 +184,6 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
-    "views.*.format": ("parquet",),
 }
 
 
@@ -295,6 +299,10 @@ def _contradictions(config: Config) -> Iterator[str]:
             if field not in config.input.keep_fields:
                 known = ", ".join(config.input.keep_fields) or "none"
                 yield f"{where}.by: {field} is not in input.keep_fields (there: {known})"
+        if view.format == "tfrecord" and view.dtype == "float16":
+            yield f"{where}.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet"
+        if view.format == "parquet" and not view.compress:
+            yield f"{where}.compress: is false; Parquet is always compressed (zstd): take `compress` away"
         if not pooler and view.layers is None:
             yield f"{where}.layers: is missing; for example [-1], [-4..-1] or all"
     pairs = config.input.pair_field is not None or config.input.pair_separator is not None
@@ -330,8 +338,10 @@ def _yaml(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def expand_layers(layers: list[int | str] | Literal["all"], num_layers: int) -> list[int]:
-    """Absolute numbers of the layers asked for, in that order; `num_layers` is L.
+def expand_layers(
+    layers: list[int | str] | Literal["all"], num_layers: int, numbering: str = "hidden_states"
+) -> list[int]:
+    """Absolute numbers of the layers asked for, in that order; `num_layers` is L, `numbering` as in `ViewConfig`.
 
     ValueError for a layer that the encoder does not have or one that comes twice.
 
@@ -339,25 +349,30 @@ def expand_layers(layers: list[int | str] | Literal["all"], num_layers: int) -> 
     [6, 0, 1, 2]
     >>> expand_layers("all", 2)
     [0, 1, 2]
+    >>> expand_layers([-1, 0], 2, "extract_features")
+    [2, 1]
     """
-    given = [f"0..{num_layers}"] if layers == "all" else layers
+    first_layer = 1 if numbering == "extract_features" else 0
+    given = [f"0..{num_layers - first_layer}"] if layers == "all" else layers
     expanded: list[int] = []
     for item in given:
         ends = _RANGE.fullmatch(item).groups() if isinstance(item, str) else (item, item)  # type: ignore[union-attr]
-        first, last = (_absolute(int(end), num_layers) for end in ends)
+        first, last = (_absolute(int(end), num_layers, first_layer) for end in ends)
         step = 1 if last >= first else -1
         expanded.extend(range(first, last + step, step))
     twice = {layer for layer in expanded if expanded.count(layer) > 1}
     if twice:
         layer = min(twice)
-        raise ValueError(f"layer {layer} comes twice ({layer} and {layer - num_layers - 1} are the same)")
+        same = f"{layer - first_layer} and {layer - num_layers - 1} are the same"
+        raise ValueError(f"layer {layer - first_layer} comes twice ({same})")
     return expanded
 
 
-def _absolute(layer: int, num_layers: int) -> int:
-    if not -num_layers - 1 <= layer <= num_layers:
+def _absolute(layer: int, num_layers: int, first_layer: int) -> int:
+    last = num_layers - first_layer
+    if not -last - 1 <= layer <= last:
         raise ValueError(
-            f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to {num_layers} "
-            f"or -{num_layers + 1} to -1"
+            f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to {last} "
+            f"or -{last + 1} to -1"
         )
-    return layer if layer >= 0 else num_layers + 1 + layer
+    return first_layer + layer if layer >= 0 else num_layers + 1 + layer

@@ -53,7 +53,18 @@ def estimate(job: Job, work: Work) -> Estimate:
     scale = left / sampled if sampled else 0.0
     texts, tokens = round(texts * scale), round(tokens * scale)
     rows = {view.name: rows_of(view, texts=texts, tokens=tokens) for view in job.views}
-    return Estimate(rows, {view.name: rows[view.name] * view.row_bytes for view in job.views})
+    return Estimate(rows, {view.name: round(rows[view.name] * _row_bytes(view)) for view in job.views})
+
+
+def _row_bytes(view: View) -> float:
+    return len(view.vector_columns) * view.width * value_bytes(view)
+
+
+def value_bytes(view: View) -> float:
+    """Bytes of one value in the view's files; as JSON it is some ten characters, half of that compressed."""
+    if view.format == "jsonl":
+        return 5 if view.compress else 10.5
+    return np.dtype(view.dtype).itemsize
 
 
 def rows_of(view: View, *, texts: int, tokens: int) -> int:
@@ -102,7 +113,7 @@ def describe(estimate: Estimate, view: View) -> str:
     layers = len(view.layers) if view.combine == "separate" and not view.uses_pooler else 1
     factors = [rows, *([f"{layers} layers"] if layers > 1 else []), str(view.width)]
     size = size_text(estimate.view_bytes[view.name])
-    return f"about {size} in `{view.name}`: {' x '.join(factors)} x {2 if view.dtype == 'float16' else 4} bytes"
+    return f"about {size} in `{view.name}`: {' x '.join(factors)} x {value_bytes(view):g} bytes"
 
 
 def free_bytes(output_path: str) -> int | None:

@@ -14,16 +14,17 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 
 from transforms import filesystem, metrics
+from transforms.parts import SUFFIXES, part_folder
 from transforms.records import Commit, InputFile, LeftOut, Part
-from transforms.views import View, schema
+from transforms.views import View, schema, vector_type
 from transforms.write import (
     COMMITS,
     REJECTS,
     TEMPORARY,
     Output,
-    part_folder,
     write_empty_part,
     write_word_types,
 )
@@ -33,7 +34,7 @@ PARTS = "parts.jsonl"
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 
-_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)\.(parquet|jsonl)")
+_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -184,7 +185,7 @@ def finish_run(
         parts = [commit.parts[view.name] for commit in ordered if view.name in commit.parts]
         if view.level == "word_type":
             parts = [write_word_types(output, view, parts)]
-            described[view.name]["sha256"] = parts[0].sha256
+            described[view.name] |= {"path": parts[0].path, "sha256": parts[0].sha256}
         described[view.name] |= count_rows(parts)
         if not parts:
             listed.add(write_empty_part(output, view).path)
@@ -233,9 +234,20 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
             "vectors": list(view.vector_columns),
             "width": view.width,
             "dtype": view.dtype,
+            "format": view.format,
         }
         for view in views
     }
+
+
+def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
+    """The columns of a view as the manifest describes them."""
+    vector = vector_type(entry["dtype"], entry["width"])
+    types = {
+        name: vector if type_.startswith("fixed_size_list") else pa.type_for_alias(type_)
+        for name, type_ in entry["columns"].items()
+    }
+    return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
 
 
 def count_rows(parts: Sequence[Part]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms import filesystem
 from transforms.encoders import EncoderSource
+from transforms.jsonl import is_extract_features
 from transforms.records import BlockLimits
 from transforms.sequences import SequenceSettings
 from transforms.views import View
@@ -110,8 +111,10 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
             **config.encoder.model_dump(include={"max_seq_length", "long_text", "window_overlap", "compute_dtype"}),
         },
         "views": {
-            view.name: config.views[view.name].model_dump(exclude={"layers", "keep_words"})
+            view.name: config.views[view.name].model_dump(exclude={"layers", "keep_words", "numbering"})
             | {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
+            # These lines say how each layer was asked for.
+            | ({"given_layers": list(view.given_layers)} if is_extract_features(view) else {})
             for view in views
         },
         "output": {"part_bytes": config.output.part_bytes},

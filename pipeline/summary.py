@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.estimate import count_noun, size_text
-from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json
+from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
 from pipeline.runlog import load_runs
 from transforms import filesystem, metrics
+from transforms.parts import read_tables
+from transforms.records import Part
 from transforms.rows import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
-from transforms.word_types import TABLE
 from transforms.write import REJECTS
 
 # Over this share of [UNK] the vocabulary does not know the language.
@@ -44,7 +45,7 @@ def summarize(output_path: str) -> dict[str, Any]:
     for name, view in views.items():
         if view["level"] == "word_type":  # its rows are made at the end
             of_run = manifest["views"].get(name, {}) if manifest else {}
-            views[name] = view | {figure: of_run.get(figure, 0) for figure in ("rows", "bytes", "parts")}
+            views[name] = view | {figure: of_run.get(figure, 0) for figure in ("rows", "bytes", "parts", "path")}
     finished = filesystem.exists(filesystem.join(output_path, SUCCESS))
     return {
         "path": output_path,
@@ -57,11 +58,15 @@ def summarize(output_path: str) -> dict[str, Any]:
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
         "words": _words(counts, head["identity"]["views"]),
-        "parts": {
-            name: [f"{name}/{TABLE}"] if views[name]["level"] == "word_type" else [part.path for part in parts[name]]
-            for name in views
-        },
+        "parts": {name: _part_paths(view, parts[name]) for name, view in views.items()},
     }
+
+
+def _part_paths(view: Mapping[str, Any], parts: Iterable[Part]) -> list[str]:
+    """The files that hold a view's rows."""
+    if view["level"] == "word_type":
+        return [view["path"]] if view["path"] else []
+    return [part.path for part in parts]
 
 
 def _words(counts: Mapping[str, int], views: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,15 +107,13 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     return dict(reasons.most_common())
 
 
-def first_rows(output_path: str, paths: list[str]) -> list[dict[str, Any]]:
-    """A few rows of a view, vectors cut to their first values."""
-    import pyarrow.parquet as pq
-
+def first_rows(output_path: str, view: Mapping[str, Any], paths: list[str]) -> list[dict[str, Any]]:
+    """A few rows of a view, as the summary describes it."""
     if not paths:
         return []
-    with filesystem.open_binary(filesystem.join(output_path, paths[0])) as file:
-        batch = next(pq.ParquetFile(file).iter_batches(_ROWS), None)
-    return [] if batch is None else batch.to_pylist()
+    tables = read_tables(filesystem.join(output_path, paths[0]), view_schema(view))
+    table = next(tables, None)
+    return [] if table is None else table.slice(0, _ROWS).to_pylist()
 
 
 def notes(counts: Mapping[str, int]) -> list[str]:
@@ -183,7 +186,7 @@ def print_rows(summary: Mapping[str, Any]) -> None:
     """The first rows of each view."""
     console = plain_console()
     for name in summary["views"]:
-        _print_rows(console, name, first_rows(summary["path"], summary["parts"][name]))
+        _print_rows(console, name, first_rows(summary["path"], summary["views"][name], summary["parts"][name]))
 
 
 def _vectors(view: Mapping[str, Any]) -> str:

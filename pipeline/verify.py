@@ -29,11 +29,10 @@ from pipeline.manifest import MANIFEST, SUCCESS, differences, listed_commits, lo
 from pipeline.resolve import Job, resolve
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
+from transforms.parts import part_folder, part_path, read_tables, table_name
 from transforms.read import read_block
 from transforms.records import Commit, LeftOut, Part, TokenBlock
 from transforms.views import View, schema
-from transforms.word_types import TABLE
-from transforms.write import part_folder
 
 Array = npt.NDArray[Any]
 
@@ -49,12 +48,22 @@ class Tolerance:
     relative: float
 
     def __str__(self) -> str:
-        return f"{self.absolute:.0e} + {self.relative:.0e} |x|"
+        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
 
 
 # By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
 # float16 keeps 11 bits.
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
+# JSON Lines hold six decimals: one in the last of them beyond that.
+_DECIMALS = 1e-6
+
+
+def tolerance_of(view: View) -> Tolerance:
+    """How far the values of a view's files may be off."""
+    tolerance = TOLERANCES[view.dtype]
+    if view.format != "jsonl":
+        return tolerance
+    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
 
 
 @dataclasses.dataclass
@@ -64,6 +73,7 @@ class Compared:
     view: str
     column: str
     dtype: str
+    format: str
     tolerance: Tolerance
     rows: int = 0
     max_difference: float = 0.0
@@ -125,7 +135,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     plain = _plain_encoder(job)
     embedded = np.array([commit.counts.get(metrics.EMBEDDED, 0) for commit in commits], np.int64)
     columns = {
-        (view.name, column): Compared(view.name, column, view.dtype, TOLERANCES[view.dtype])
+        (view.name, column): Compared(view.name, column, view.dtype, view.format, tolerance_of(view))
         for view in job.views
         if view.level != "word_type"
         for column in view.vector_columns
@@ -247,7 +257,7 @@ def _check_files(
         if rows != said.get("rows"):
             problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {said.get('rows')}")
         if not parts:
-            sizes.pop("empty.parquet", None)
+            sizes.pop(part_path(view, "empty").rpartition("/")[2], None)
         stray = (name for name in sorted(sizes) if not name.startswith(("_", ".")))
         problems += [f"{view.name}/{name} is there and not listed in parts.jsonl" for name in stray]
     return problems
@@ -255,7 +265,7 @@ def _check_files(
 
 def _check_word_types(output_path: str, view: View, said: Mapping[str, Any]) -> list[str]:
     """The table of a `word_type` view against its hash; its vectors are over the whole corpus and not made anew."""
-    path = f"{view.name}/{TABLE}"
+    path = f"{view.name}/{table_name(view)}"
     try:
         data = filesystem.read_bytes(filesystem.join(output_path, path))
     except OSError as error:
@@ -288,27 +298,40 @@ def _check_part(
     if part is None:
         return [f"{view.name}: {tokens.text.block.name} has no part"] if wanted.num_rows else []
     try:
-        data = filesystem.read_bytes(filesystem.join(output_path, part.path))
-        parquet = pq.ParquetFile(pa.BufferReader(data))
-        if not parquet.schema_arrow.equals(schema(view)):
+        path = filesystem.join(output_path, part.path)
+        found = _read_part(path, view)
+        if found is None:
             return [f"{part.path}: its columns are not those of the view"]
-        found = parquet.read(columns=wanted.column_names)
-        problems = _compare_rows(part, wanted, found)
+        beside = [name for name in wanted.column_names if name in found.column_names]
+        problems = _compare_rows(part, wanted.select(beside), found.select(beside))
         if problems:
             return problems  # where rows are amiss, vectors have no rows to be compared with
-        if hashlib.sha256(data).hexdigest() != part.sha256:
+        if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != part.sha256:
             problems.append(f"{part.path}: has changed since it was written: its SHA-256 is not the one listed")
         for text in texts:
             rows, vectors = expected.vectors(view, tokens, text)
             if not len(rows):
                 continue
-            got = _read_rows(parquet, list(columns), int(rows[0]), len(rows))
             where = f"{filesystem.printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
             for (name, compared), values in zip(columns.items(), vectors, strict=True):
-                compared.add(got[name], values, where)
-    except (OSError, pa.ArrowException) as error:
+                given = found[name].slice(int(rows[0]), len(rows)).combine_chunks()
+                got = given.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+                compared.add(got, values, where)
+    except (OSError, ValueError, pa.ArrowException) as error:
         return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
     return problems
+
+
+def _read_part(path: str, view: View) -> pa.Table | None:
+    """A part's rows, of any format (lines as extract_features.py's have few columns); None for another view's."""
+    columns = schema(view)
+    if view.format == "parquet":
+        with filesystem.open_binary(path) as file:
+            table = pq.read_table(file)
+        return table if table.schema.equals(columns) else None
+    tables = list(read_tables(path, columns))
+    table = pa.concat_tables(tables) if tables else columns.empty_table()
+    return table if all(name in table.column_names for name in view.vector_columns) else None
 
 
 def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
@@ -349,20 +372,6 @@ def _rows_of_lines(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
     return rows
 
 
-def _read_rows(parquet: pq.ParquetFile, columns: list[str], start: int, count: int) -> dict[str, Array]:
-    """{column: [count, W]}, from the row groups that hold them only."""
-    groups, before, skipped = [], 0, 0
-    for group in range(parquet.num_row_groups):
-        rows = parquet.metadata.row_group(group).num_rows
-        if before + rows <= start:
-            skipped += rows
-        elif before < start + count:
-            groups.append(group)
-        before += rows
-    table = parquet.read_row_groups(groups, columns=columns).slice(start - skipped, count)
-    return {name: table[name].combine_chunks().flatten().to_numpy().reshape(count, -1) for name in columns}
-
-
 def print_verdict(verdict: Verdict) -> None:
     """To the terminal."""
     from rich import box
@@ -388,8 +397,9 @@ def print_verdict(verdict: Verdict) -> None:
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
     console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
     console.print(table)
-    for dtype in sorted({column.dtype for column in verdict.columns}):
-        console.print(f"allowed   {TOLERANCES[dtype]} in {dtype}")
+    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    for (dtype, is_text), tolerance in sorted(allowed.items()):
+        console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:
         for failure in column.failures[:_PLACES]:
             console.print(f"FAIL      {column.view}, {column.column}: {failure}")

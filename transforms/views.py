@@ -133,7 +133,7 @@ def schema(view: View) -> pa.Schema:
     kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.by]
     through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
     after = 0 if view.level == "word_type" else 1
-    type_ = _vector_type(view.dtype, view.width)
+    type_ = vector_type(view.dtype, view.width)
     vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
     if view.level == "word_type":
         vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
@@ -225,6 +225,15 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     columns = row_columns(view, tokens, vocabulary)
     columns |= {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
     return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
+
+
+def text_splits(view: View, table: pa.Table) -> Int64Array:
+    """Where in a table of the view's rows each text begins and the last ends; a row by itself at other levels."""
+    if view.level not in ("token", "word"):
+        return np.arange(table.num_rows + 1)
+    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
+    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
+    return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 
 def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
@@ -334,9 +343,10 @@ def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Arra
 
 def _vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
     """[n, W] as n fixed-size lists, without a copy."""
-    type_ = _vector_type(vectors.dtype, vectors.shape[1])
+    type_ = vector_type(vectors.dtype, vectors.shape[1])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
 
 
-def _vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+    """The Arrow type of a vector column."""
     return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)

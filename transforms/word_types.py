@@ -19,9 +19,6 @@ from transforms import filesystem
 from transforms.records import Float32Array, Int64Array, Part, TokenBlock
 from transforms.views import FIELD_TYPES, View, schema
 
-FOLDER = "_word_types"
-TABLE = "word_types.parquet"
-
 _SUM, _SQUARES = "_sum", "_squares"
 # Sums in memory at once while the table is made; the forms are taken in ranges of this size.
 _RANGE_BYTES = 256 << 20

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,9 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem, metrics
+from transforms.jsonl import write_jsonl
+from transforms.parts import part_path, table_name
 from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
+from transforms.tfrecord import write_tfrecord
 from transforms.views import View, make_table, schema
-from transforms.word_types import FOLDER, TABLE, make_word_types, sum_words
+from transforms.word_types import make_word_types, sum_words
 
 REJECTS = "rejects"
 COMMITS = "_commits"
@@ -26,6 +31,7 @@ UNKNOWN = "[UNK]"
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1
 _ROW_GROUP_BYTES = 32 << 20
+_GZIP_LEVEL = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,31 +84,47 @@ def parquet_options(columns: pa.Schema, *, byte_stream_split: bool) -> dict[str,
     }
 
 
-def part_folder(view: View) -> str:
-    """Where a view's parts go: those of `word_type` are no rows of the view yet."""
-    return f"{FOLDER}/{view.name}" if view.level == "word_type" else view.name
+def _metadata(output: Output, view: View) -> dict[str, str]:
+    return {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
 
 
 def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
-    """Write the view's rows of one block under `<view>/<name>.parquet`."""
-    path = f"{part_folder(view)}/{name}.parquet"
-    metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+    """Write the view's rows of one block under `<view>/<name>.<format>`; equal tables give equal bytes."""
+    path = part_path(view, name)
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
-        write_parquet(table, file, metadata=metadata, byte_stream_split=output.byte_stream_split)
+        if view.format == "parquet" or view.level == "word_type":  # a block's sums are for the end of the run only
+            write_parquet(table, file, metadata=_metadata(output, view), byte_stream_split=output.byte_stream_split)
+        else:
+            with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
+                if view.format == "tfrecord":
+                    scratch = output.temporary if filesystem.is_local(output.path) else None
+                    write_tfrecord(view, table, stream, scratch=scratch)
+                else:
+                    write_jsonl(view, table, stream)
     return Part(path, table.num_rows, file.num_bytes, file.sha256)
 
 
+def gzip_stream(file: Any) -> gzip.GzipFile:
+    """What is written goes compressed into the file, without a clock or a name in its header."""
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
+
+
 def write_word_types(output: Output, view: View, parts: Sequence[Part]) -> Part:
-    """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.parquet`."""
-    path = f"{view.name}/{TABLE}"
+    """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.<format>`."""
+    path = f"{view.name}/{table_name(view)}"
     rows, tables = make_word_types(output.path, view, parts)
-    metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
-    columns = schema(view).with_metadata(metadata)
+    columns = schema(view).with_metadata(_metadata(output, view))
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
-        options = parquet_options(columns, byte_stream_split=output.byte_stream_split)
-        with pq.ParquetWriter(file, columns, **options) as writer:
-            for table in tables:
-                writer.write_table(table.replace_schema_metadata(metadata), row_group_size=row_group_size(columns))
+        if view.format == "parquet":
+            options = parquet_options(columns, byte_stream_split=output.byte_stream_split)
+            with pq.ParquetWriter(file, columns, **options) as writer:
+                for table in tables:
+                    table = table.replace_schema_metadata(columns.metadata)
+                    writer.write_table(table, row_group_size=row_group_size(columns))
+        else:
+            with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
+                for table in tables:
+                    write_jsonl(view, table, stream)
     return Part(path, rows, file.num_bytes, file.sha256)
 
 

@@ -99,6 +99,14 @@ def test_defaults():
         ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
         ("input: {format: jsonl}", "c.yaml: input.format: jsonl is not there yet; so far: text"),
         ("input: {pair_separator: ' ||| '}", "c.yaml: input.pair_separator:  |||  is not there yet; so far: null"),
+        (
+            "views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}",
+            "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet",
+        ),
+        (
+            "views: {t: {level: text, layers: [1], compress: false}}",
+            "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): take `compress` away",
+        ),
         ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
         (
             "views: {t: {level: word_type, layers: [1]}}",
@@ -182,6 +190,17 @@ def test_layers_expand_in_the_order_given(layers, expanded):
 def test_layers_that_do_not_exist_or_come_twice(layers, message):
     with pytest.raises(ValueError, match=message):
         config.expand_layers(layers, 6)
+
+
+def test_layers_counted_as_extract_features_counts_them():
+    assert config.expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
+    assert config.expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    for layer in (6, -7):
+        message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
+        with pytest.raises(ValueError, match=message):
+            config.expand_layers([layer], 6, "extract_features")
+    with pytest.raises(ValueError, match=r"layer 5 comes twice \(5 and -1 are the same\)"):
+        config.expand_layers([-1, 5], 6, "extract_features")
 
 
 def test_checking_a_configuration_imports_nothing_heavy(tmp_path):

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import DATA, Workplace, random_lines, vectors
 
-from transforms.write import write_parquet
+from transforms.parts import read_tables
+from transforms.views import View, schema
+from transforms.write import Output, write_parquet, write_part
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},
@@ -28,6 +30,19 @@ VIEWS = {
     "maxima": {"level": "text", "layers": [2, 1], "combine": "mean", "pooling": "max"},
     "firsts": {"level": "text", "layers": [0, 3], "pooling": "cls", "special_tokens": False, "dtype": "float16"},
     "pooled": {"level": "text", "pooling": "pooler"},
+    "records": {"level": "token", "layers": [2, 1], "format": "tfrecord"},
+    "sums": {"level": "text", "layers": [2, 1], "combine": "sum", "format": "tfrecord", "compress": False},
+    "lines": {"level": "token", "layers": [-1, 0], "format": "jsonl", "special_tokens": False},
+    "objects": {"level": "token", "layers": [3, 1], "combine": "mean", "format": "jsonl", "compress": False},
+    "texts": {"level": "text", "layers": [-2], "format": "jsonl", "dtype": "float16"},
+    "spaced": {"level": "word", "layers": [1], "words": "whitespace", "format": "tfrecord"},
+    "parsed": {"level": "word", "layers": [1], "format": "jsonl"},
+}
+IN_OTHER_FORMATS = {
+    "records": View("records", "token", (2, 1), 64, format="tfrecord"),
+    "sums": View("sums", "text", (2, 1), 64, combine="sum", format="tfrecord", compress=False),
+    "lines": View("lines", "token", (3, 0), 64, format="jsonl", given_layers=(-1, 0)),
+    "texts": View("texts", "text", (2,), 64, format="jsonl", dtype="float16"),
 }
 ALL = ("--sample", "1000")
 
@@ -66,10 +81,16 @@ def columns(workplace: Workplace, *arguments: str, status: int = 0) -> dict[str,
 
 def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Table], part: int = 0) -> Path:
     """Change the rows of a part and have parts.jsonl agree with its size and hash, so that only the rows can tell."""
-    path = sorted((workplace.folder / "out" / view).glob("*.parquet"))[part]
-    table = change(pq.read_table(path))
-    with path.open("wb") as file:
-        write_parquet(table, file, metadata={})
+    path = sorted((workplace.folder / "out" / view).iterdir())[part]
+    if path.suffix == ".parquet":
+        table = change(pq.read_table(path))
+        with path.open("wb") as file:
+            write_parquet(table, file, metadata={})
+    else:
+        as_view = IN_OTHER_FORMATS[view]
+        table = change(pa.concat_tables(read_tables(str(path), schema(as_view))))
+        name = path.name.split(".")[0]
+        write_part(Output(str(workplace.folder / "out"), ""), as_view, name, table)
     listed = workplace.folder / "out" / "parts.jsonl"
     commits = [json.loads(line) for line in listed.read_text().splitlines()]
     for commit in commits:
@@ -123,6 +144,15 @@ def test_every_view_passes(workplace, encoder, against):
         "firsts.layer_0",
         "firsts.layer_3",
         "pooled.pooled_output",
+        "records.layer_2",
+        "records.layer_1",
+        "sums.embedding",
+        "lines.layer_3",
+        "lines.layer_0",
+        "objects.embedding",
+        "texts.layer_2",
+        "spaced.layer_1",
+        "parsed.layer_1",
     }
     assert found["tokens.layer_3"]["rows"] == workplace.rows("tokens").num_rows
     assert found["pooled.pooled_output"]["rows"] == 56
@@ -135,7 +165,9 @@ def test_what_is_printed(workplace):
     finished(workplace)
     out = workplace.verify("--sample", "7", "--seed", "3").out
     assert "out: 7 of 56 texts (seed 3) against the plain NumPy computation" in out
-    assert "allowed   1e-04 + 1e-05 |x| in float32" in out
+    assert "allowed   1e-04 + 1e-05 |x| in float32\n" in out
+    assert "allowed   1.01e-04 + 1e-05 |x| in float32, six decimals\n" in out
+    assert "allowed   1.01e-04 + 1e-03 |x| in float16, six decimals\n" in out
     assert "allowed   1e-04 + 1e-03 |x| in float16" in out
     assert out.rstrip().endswith("\npass")
 
@@ -184,6 +216,9 @@ def test_hostile_input(workplace):
         ("means", "layer_3"),
         ("maxima", "embedding"),
         ("pooled", "pooled_output"),
+        ("records", "layer_1"),
+        ("sums", "embedding"),
+        ("lines", "layer_0"),
     ],
 )
 def test_an_error_of_a_thousandth_in_one_value(workplace, view, column):
@@ -221,6 +256,26 @@ def test_two_rows_swapped(workplace):
         rewrite(workplace, view, functools.partial(swap, column=column))
     failed = {name for name, found in columns(workplace, *ALL, status=1).items() if found["failures"]}
     assert failed == {"tokens.layer_1", "means.layer_0", "pooled.pooled_output"}
+
+
+@pytest.mark.parametrize("view", ["records", "sums", "lines", "texts"])
+def test_rows_and_bytes_of_other_formats(workplace, view):
+    finished(workplace)
+    path = rewrite(workplace, view, lambda table: table.slice(table.num_rows - 1))
+    problems = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
+    assert any(problem.startswith(f"{view}/{path.name}: rows of ") for problem in problems)
+    rewrite(workplace, view, lambda table: table)
+    path.write_bytes(path.read_bytes()[:-3])
+    out = workplace.verify(*ALL, status=1).out
+    assert f"FAIL      {view}/{path.name} cannot be read: " in out
+
+
+def test_tokens_of_other_formats(workplace):
+    finished(workplace)
+    for view in ("records", "lines"):
+        rewrite(workplace, view, lambda table: with_column(table, "token", ["other"] * table.num_rows))
+    problems = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
+    assert len([problem for problem in problems if "are with another token" in problem]) == 2
 
 
 def test_a_wrong_layer(workplace):
