@@ -14,6 +14,7 @@ from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms import filesystem
 from transforms.encoders import EncoderSource
+from transforms.formats import RecordFormat
 from transforms.jsonl import is_extract_features
 from transforms.records import BlockLimits
 from transforms.sequences import SequenceSettings
@@ -37,12 +38,28 @@ _PASSED_ON = {
     "min_count",
 }
 _NO_LIMIT = 1 << 40
+# Settings of the input that `transforms.formats.RecordFormat` has under the same name.
+_READING = {
+    "format",
+    "record",
+    "unit",
+    "encoding",
+    "text_field",
+    "pair_field",
+    "pair_separator",
+    "id_field",
+}
+# What a sentence is taken to have when blocks are cut, before anybody looks for sentences.
+_SENTENCE_BYTES = 80
 _PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Everything a run needs to know, of plain values: it goes to workers as it is."""
+    """Everything a run needs to know, of plain values: it goes to workers as it is.
+
+    `records`: what a record is and what becomes of it.
+    """
 
     config: Config
     encoder: EncoderSource
@@ -51,6 +68,7 @@ class Job:
     output: Output
     limits: BlockLimits
     sequences: SequenceSettings
+    records: RecordFormat
 
 
 def resolve(config: Config, encoder: EncoderSource) -> Job:
@@ -74,7 +92,7 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
     head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
     output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
     sequences = SequenceSettings(config.encoder.max_seq_length, config.encoder.long_text)
-    return Job(config, encoder, views, head, output, block_limits(config, views), sequences)
+    return Job(config, encoder, views, head, output, block_limits(config, views), sequences, record_format(config))
 
 
 def read_forms(view: str, keep_words: list[str] | str | None) -> tuple[str, ...] | None:
@@ -97,6 +115,17 @@ def kept_fields(config: Config) -> tuple[tuple[str, str], ...]:
     """Name and type of the columns that go through from the input: `id`, then the kept fields."""
     ids = (("id", "string"),) if config.input.id_field is not None else ()
     return (*ids, *config.input.keep_fields.items())
+
+
+def record_format(config: Config) -> RecordFormat:
+    """The settings of reading."""
+    settings = config.input
+    return RecordFormat(
+        keep_blank=settings.blank == "keep",
+        replace_invalid=settings.invalid_bytes == "replace",
+        keep_fields=tuple(settings.keep_fields.items()),
+        **settings.model_dump(include=_READING),
+    )
 
 
 def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:
@@ -133,6 +162,7 @@ def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
         token_rows=max(part_bytes // max(token_bytes, word_bytes), 1),
         text_rows=max(part_bytes // text_bytes, 1),
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
+        sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
     )
 
 

@@ -196,11 +196,19 @@ def _reject_long(block: TextBlock, lengths: Int64Array, too_long: BoolArray, set
 
 
 def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
-    """The block without some of its texts, which are counted as `counter` and no longer as embedded."""
+    """The block without some of its texts, which are counted as `counter` and no longer as embedded.
+
+    Where the unit is a sentence, sentences are; a record of which no sentence is left is counted so, too.
+    """
     counts = dict(block.counts)
-    counts[metrics.EMBEDDED] = counts.get(metrics.EMBEDDED, 0) - int(which.sum())
-    counts[counter] = counts.get(counter, 0) + int(which.sum())
     rest = block.take(np.flatnonzero(~which))
+    gone = len(np.unique(block.line)) - len(np.unique(rest.line))
+    amounts = [(metrics.EMBEDDED, counter, gone)]
+    if metrics.SENTENCES in counts:
+        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
+    for embedded, name, amount in amounts:
+        counts[embedded] = counts.get(embedded, 0) - amount
+        counts[name] = counts.get(name, 0) + amount
     return dataclasses.replace(rest, counts=counts, rejected=[*block.rejected, *rejected])
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from transforms import filesystem
 from transforms.records import (
+    FIELD_TYPES,
     Float32Array,
     Int8Array,
     Int32Array,
@@ -121,10 +122,6 @@ COLUMNS = (
 
 def _has(view: View, column: Column) -> bool:
     return view.level in column.levels or (column.name == "text" and view.include_text)
-
-
-# The types that a kept field may be declared as.
-FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
 
 def schema(view: View) -> pa.Schema:

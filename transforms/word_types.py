@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem
-from transforms.records import Float32Array, Int64Array, Part, TokenBlock
-from transforms.views import FIELD_TYPES, View, schema
+from transforms.records import FIELD_TYPES, Float32Array, Int64Array, Part, TokenBlock
+from transforms.views import View, schema
 
 _SUM, _SQUARES = "_sum", "_squares"
 # Sums in memory at once while the table is made; the forms are taken in ranges of this size.
