@@ -383,9 +383,6 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}.compress: is false; Parquet is always compressed (zstd): take `compress` away"
         if not pooler and view.layers is None:
             yield f"{where}.layers: is missing; for example [-1], [-4..-1] or all"
-    pairs = config.input.pair_field is not None or config.input.pair_separator is not None
-    if config.encoder.long_text == "window" and pairs:
-        yield "encoder.long_text: window cuts one text, not a pair; take truncate or reject"
     if config.encoder.long_text == "window" and config.encoder.window_overlap >= config.encoder.max_seq_length - 2:
         yield (
             f"encoder.window_overlap: is {config.encoder.window_overlap}; it must be below max_seq_length - 2 = "
