@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from pipeline import config as configuration
 from pipeline.errors import UsageError
-from pipeline.estimate import count_noun
 from pipeline.fit import open_for
 from pipeline.manifest import MANIFEST, differences, listed_commits, load_json, stray_parts
 from pipeline.resolve import Job, resolve
+from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
 from transforms.read import read_block
@@ -373,7 +373,7 @@ def print_verdict(verdict: Verdict) -> None:
     from rich import box
     from rich.table import Table
 
-    from pipeline.summary import plain_console
+    from pipeline.terminal import plain_console
 
     console = plain_console(soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
