@@ -279,7 +279,7 @@ def _explain(source: str, mistake: Any) -> str:
             f"{source}: {name}: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start"
         )
     if mistake["type"] == "string_too_short":
-        return f"{source}: {name} is empty"
+        return f"{source}: {name}: is empty"
     if mistake["type"] == "too_short":
         return f"{source}: {name}: is empty; at least one is needed"
     message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "should")

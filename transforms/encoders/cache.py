@@ -19,6 +19,7 @@ from transforms.encoders import archives
 from transforms.encoders.cache_file import CacheError
 from transforms.encoders.source import EncoderError
 
+# A line of help for handles that lead to none.
 SUPPORTED = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 # What says of which kind a folder is.
 MARKS = ("saved_model.pb", "config.json", "bert_config.json")

@@ -57,6 +57,8 @@ def variable_keys(handle: str, reader: Any, prefix: Path) -> list[tuple[str, str
 
 
 def _damaged(handle: str, what: str, error: Exception) -> EncoderError:
-    if isinstance(error, import_tensorflow().errors.PermissionDeniedError):
-        return EncoderError(f"{handle}: {first_line(error)}: cannot be read: Permission denied")
-    return EncoderError(f"{handle}: {what} ({first_line(error)}); download it again")
+    reason = first_line(error)
+    denied = "; Permission denied"  # TensorFlow says so in the text alone: `<file>; Permission denied`
+    if reason.endswith(denied):
+        return EncoderError(f"{handle}: {reason.removesuffix(denied)}: cannot be read: Permission denied")
+    return EncoderError(f"{handle}: {what} ({reason}); download it again")
