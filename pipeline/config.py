@@ -9,7 +9,7 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -87,7 +87,9 @@ class EncoderConfig(_Section):
     """What turns tokens into vectors."""
 
     handle: str = _setting(
-        "minilm", "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system"
+        "minilm",
+        "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system",
+        min_length=1,
     )
     max_seq_length: int = _setting(128, "tokens of one text that are encoded, [CLS] and [SEP] included", ge=3)
     long_text: Literal["truncate", "window", "reject"] = _setting("truncate", "what happens to a longer text")
@@ -201,6 +203,27 @@ _WORKS: dict[str, tuple[Any, ...]] = {
 }
 
 
+class RepeatedKeyError(yaml.YAMLError):
+    """A key that comes twice in one mapping: YAML forbids it, and PyYAML takes the last without a word."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in first:
+                raise RepeatedKeyError(f"`{name}` comes twice, in lines {first[name]} and {line}; take one away")
+            first[name] = line
+        return node
+
+
+def parse_yaml(text: str | IO[str]) -> Any:
+    """The value in a YAML text. yaml.YAMLError or ValueError for what is none, RepeatedKeyError among them."""
+    return yaml.load(text, _Loader)
+
+
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """The configuration in a YAML file, with `overrides` ({"encoder.max_seq_length": 64}) put over it.
 
@@ -208,9 +231,11 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
+            settings = parse_yaml(file)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
+    except RepeatedKeyError as error:
+        raise UsageError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
@@ -268,6 +293,8 @@ def _explain(source: str, mistake: Any) -> str:
         return (
             f"{source}: {name}: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start"
         )
+    if mistake["type"] == "string_too_short":
+        return f"{source}: {name}: is empty"
     if mistake["type"] == "too_short":
         return f"{source}: {name}: is empty; at least one is needed"
     message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "should")
@@ -351,10 +378,14 @@ def _input_contradictions(config: Config) -> Iterator[str]:
 
 def _contradictions(config: Config) -> Iterator[str]:
     yield from _input_contradictions(config)
+    names: dict[str, str] = {}
     for name, view in config.views.items():
         where = f"views.{name}"
         given = view.model_fields_set
-        if name in RESERVED_VIEW_NAMES:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            yield f"{where}: differs from views.{other} in case only, and both are one folder on macOS; rename one"
+        if name.lower() in RESERVED_VIEW_NAMES:
             yield f"{where}: the name {name} is taken; call the view something else"
         for key, levels in _LEVELS.items():
             if key in given and view.level not in levels:

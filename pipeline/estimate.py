@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.resolve import Job
 from pipeline.resume import Work
+from pipeline.terminal import size_text
 from transforms import filesystem
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, Slice, TextBlock
@@ -129,25 +130,6 @@ def free_bytes(output_path: str) -> int | None:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder).free
-
-
-def size_text(size: float) -> str:
-    """
-    >>> size_text(6_600_000_000), size_text(1_500), size_text(12)
-    ('6.6 GB', '1.5 kB', '12 bytes')
-    """
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"
-
-
-def count_noun(count: int, noun: str) -> str:
-    """
-    >>> count_noun(1, "file"), count_noun(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def count_text(count: int) -> str:

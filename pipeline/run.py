@@ -15,16 +15,15 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
 
 from pipeline.build import build
-from pipeline.config import Config
 from pipeline.errors import BusyError, UsageError, cause, complain, say
-from pipeline.estimate import count_noun, describe, estimate, free_bytes, size_text
+from pipeline.estimate import describe, estimate, free_bytes
 from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_json
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RunLog, load_runs
+from pipeline.terminal import count_noun, size_text
 from transforms import filesystem
 from transforms.metrics import NAMESPACE
 from transforms.records import InputFile
@@ -145,18 +144,6 @@ class _Stop:
     def _stop(self, number: int, _: Any) -> None:
         self.number = number
         raise KeyboardInterrupt
-
-
-def check_file_systems(config: Config) -> None:
-    """UsageError for a path whose scheme Beam does not know here."""
-    for path in (*config.input.files, config.output.path):
-        try:
-            FileSystems.get_filesystem(path)
-        except ValueError as error:
-            raise UsageError(
-                f"{path}: Beam has no file system for {FileSystems.get_scheme(path)}:// here; a local path has no "
-                "scheme, gs:// needs the extra gcp: pip install 'layerbeam[gcp]'"
-            ) from error
 
 
 @contextlib.contextmanager

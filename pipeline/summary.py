@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.estimate import count_noun, size_text
 from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
 from pipeline.runlog import load_runs
+from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
 from transforms.parts import read_tables
 from transforms.records import Part
@@ -131,17 +131,6 @@ def notes(counts: Mapping[str, int]) -> list[str]:
             line += ": the vocabulary does not know this language or script; take an encoder that was trained on it"
         lines.append(line)
     return lines
-
-
-def plain_console(**settings: Any) -> Any:
-    """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
-    from rich.console import Console
-
-    class PlainConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return PlainConsole(highlight=False, markup=False, **settings)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from pipeline import config as configuration
 from pipeline.errors import UsageError
-from pipeline.estimate import count_noun
 from pipeline.expected import Expected, PlainEncoder
 from pipeline.fit import open_for
 from pipeline.manifest import MANIFEST, SUCCESS, differences, listed_commits, load_json
 from pipeline.resolve import Job, resolve
+from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
 from transforms.parts import part_folder, part_path, read_tables, table_name
@@ -380,7 +380,7 @@ def print_verdict(verdict: Verdict) -> None:
     from rich import box
     from rich.table import Table
 
-    from pipeline.summary import plain_console
+    from pipeline.terminal import plain_console
 
     console = plain_console(soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -307,3 +307,30 @@ def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
     root = str(Path(config.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_key_that_comes_twice(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
+    with pytest.raises(UsageError) as error:
+        config.load(str(path))
+    assert str(error.value) == f"{path}: `s` comes twice, in lines 8 and 9; take one away"
+    path.write_text(MINIMAL + "input: {}\n")
+    with pytest.raises(UsageError, match="`input` comes twice, in lines 2 and 10; take one away"):
+        config.load(str(path))
+
+
+def test_merged_keys_may_be_given_again():
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}"
+    assert config.parse_yaml(text)["c"] == {"x": 4, "y": 2}
+
+
+def test_views_that_differ_in_case_only():
+    assert mistakes("views: {Tokens: {level: token, layers: [1]}}") == (
+        "c.yaml: views.Tokens: differs from views.tokens in case only, and both are one folder on macOS; rename one"
+    )
+    assert "views.Rejects: the name Rejects is taken" in mistakes("views: {Rejects: {level: token, layers: [1]}}")
+
+
+def test_empty_handle():
+    assert mistakes("encoder: {handle: ''}") == "c.yaml: encoder.handle: is empty"

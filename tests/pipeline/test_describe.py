@@ -85,6 +85,8 @@ def test_no_encoder(workplace):
     done = workplace.start("encoder", "nowhere")
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("layerbeam: nowhere: there is no such folder (absolute: ")
+    for command in ("encoder", "show", "verify"):
+        assert workplace._call(command, "x", "more", status=2).err == "layerbeam: more: unexpected argument\n"
     assert "`layerbeam encoder` has no such option" in workplace.encoder("minilm", "--fast", status=2).err
 
 
