@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import BusyError, UsageError, cause, complain
@@ -28,6 +28,9 @@ OWN_OPTIONS = (
     "--json",
     "--verbose",
 )
+
+
+_OPTIONS_OF_STORES = "Options of Beam's file systems may follow, for example --s3_region_name=..."
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,7 +65,9 @@ def _parser(version: str) -> _Parser:
     run.add_argument("--json", action="store_true", help="the closing summary as JSON")
     run.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
 
-    show = commands.add_parser("show", help="what is in an output folder, of a finished run or an unfinished one")
+    show = commands.add_parser(
+        "show", help="what is in an output folder, of a finished run or an unfinished one", epilog=_OPTIONS_OF_STORES
+    )
     show.add_argument("output", metavar="OUT", help="the output folder")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
@@ -72,7 +77,7 @@ def _parser(version: str) -> _Parser:
         help="compare rows of a finished run with the plain computation",
         description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
         epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
-        "has changed, and cannot be verified.",
+        "has changed, and cannot be verified. " + _OPTIONS_OF_STORES,
     )
     verify.add_argument("output", metavar="OUT", help="the output folder")
     verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
@@ -82,7 +87,9 @@ def _parser(version: str) -> _Parser:
     verify.add_argument("--json", action="store_true", help="as JSON")
     verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
 
-    encoder = commands.add_parser("encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint")
+    encoder = commands.add_parser(
+        "encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint", epilog=_OPTIONS_OF_STORES
+    )
     encoder.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
     encoder.add_argument("--json", action="store_true", help="as JSON")
     encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
@@ -108,11 +115,8 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     try:
         options, beam_arguments = _parser(version).parse_known_args(given)
         _quiet_logs(options.verbose)
-        if options.command == "run":
-            return _run(options, beam_arguments)
-        if beam_arguments:
-            raise UsageError(_unexpected(beam_arguments[0], options.command))
-        return {"show": _show, "verify": _verify, "encoder": _encoder}[options.command](options)
+        commands = {"run": _run, "show": _show, "verify": _verify, "encoder": _encoder}
+        return commands[options.command](options, beam_arguments)
     except UsageError as error:
         complain(str(error))
         return USAGE
@@ -128,17 +132,12 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
         return FAILED
 
 
-def _unexpected(argument: str, command: str) -> str:
-    is_option = argument.startswith("-")
-    return f"{argument}: `layerbeam {command}` has no such option" if is_option else f"{argument}: unexpected argument"
-
-
 def _is_elsewhere(path: str) -> bool:
     """Whether it lies on one of Beam's file systems, or should: told without Beam, whose import takes 0.9 s."""
     return "://" in path and not path.lower().startswith(("https://", "http://", "hf://"))
 
 
-def _reach(paths: Iterable[str], beam_arguments: Iterable[str] = ()) -> None:
+def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
     """Give Beam's file systems their options. UsageError for a path that they cannot reach."""
     from transforms import filesystem
 
@@ -149,10 +148,10 @@ def _reach(paths: Iterable[str], beam_arguments: Iterable[str] = ()) -> None:
             raise UsageError(f"{path}: {why_not}")
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.verify import print_verdict, verify
 
-    _reach([options.output])  # and its input may lie elsewhere, too
+    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
     with _reader_may_go():
         if options.json:
@@ -162,11 +161,11 @@ def _verify(options: argparse.Namespace) -> int:
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
-def _encoder(options: argparse.Namespace) -> int:
+def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.describe import describe_encoder, print_encoder
 
-    if _is_elsewhere(options.handle):
-        _reach([])
+    if beam_arguments or _is_elsewhere(options.handle):
+        _reach([], _beam_arguments({}, beam_arguments))
     what = describe_encoder(options.handle)
     with _reader_may_go():
         if options.json:
@@ -176,9 +175,9 @@ def _encoder(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _show(options: argparse.Namespace) -> int:
-    if _is_elsewhere(options.output):
-        _reach([options.output])
+def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    if beam_arguments or _is_elsewhere(options.output):
+        _reach([options.output], _beam_arguments({}, beam_arguments))
     _report(options.output, as_json=options.json, rows=True)
     return DONE
 
@@ -235,13 +234,13 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.fit import open_for
 
     if _is_elsewhere(config.encoder.handle):
-        _reach([], _beam_arguments(config, beam_arguments))
+        _reach([], _beam_arguments(config.beam, beam_arguments))
     encoder = open_for(config)
     from pipeline import runners
     from pipeline.resolve import resolve
     from pipeline.run import LocalRun
 
-    arguments = _beam_arguments(config, beam_arguments)
+    arguments = _beam_arguments(config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
     pipeline_options, beam_runner, workers = runners.local_options(
         arguments, options.runner or config.beam.get("runner"), options.workers
@@ -260,11 +259,11 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     return DONE if complete else INCOMPLETE
 
 
-def _beam_arguments(config: Config, given: list[str]) -> list[str]:
+def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:
     """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
     from pipeline import runners
 
-    settings = {name: value for name, value in config.beam.items() if name != "runner"}
+    settings = {name: value for name, value in configured.items() if name != "runner"}
     runners.check_settings(settings)
     runners.check_arguments(given, OWN_OPTIONS)
     return runners.as_arguments(settings) + given

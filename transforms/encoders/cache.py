@@ -138,7 +138,8 @@ def _locked(path: Path) -> Iterator[None]:
         with _cache_errors():
             lock = path.open("w")
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with _cache_errors():
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_same(lock, path):
                 continue
             try:

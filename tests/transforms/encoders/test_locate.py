@@ -657,6 +657,9 @@ def test_options_of_the_file_systems(workplace, memory, monkeypatch):
     workplace.encoder("memory://bucket/e")
     assert set(seen) == {None}
     seen.clear()
+    workplace.encoder("memory://bucket/e", "--s3_region_name=elsewhere")
+    assert set(seen) == {"elsewhere"}
+    seen.clear()
     workplace.write("corpus/a.txt", "a river\n")
     workplace.configure(encoder={"handle": "memory://bucket/e"}, beam={"s3_region_name": "here"})
     workplace.run()
