@@ -5,6 +5,7 @@ Shapes: n rows of a view or of one text, W values in a vector.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -33,6 +34,8 @@ _LEVELS_OF_ROWS = ("token", "word")
 # Equal in all rows of a text, beside `id` and the kept fields.
 _TEXT_COLUMNS = ("file", "line", "sentence", "text")
 _BATCH_ROWS = 4096
+# Object stores answer slowly, and many at once.
+_FILES_AT_ONCE = 8
 
 
 class UnknownNameError(KeyError):
@@ -239,7 +242,8 @@ class RunView:
 
         Of tokens and words one element per text: vectors [n, W], what differs from row to row [n], what is one for the
         text (`file`, `line`, `sentence`, `text`, `id`, kept fields) a scalar; so `padded_batch` makes [B, S, W]. Of
-        texts and records one element per row: vectors [W], all else a scalar. A text without rows is no element.
+        texts and records one element per row: vectors [W], all else a scalar. A text without rows is no element. The
+        dataset knows its length (of tokens and words two small columns are read for that).
 
         TensorFlow has no null: a string is empty, a float NaN; any other is a ValueError while reading.
         """
@@ -266,9 +270,18 @@ class RunView:
         signature = (tf.TensorSpec([None], tf.int64), {name: _tensor_spec(field) for name, field in fields.items()})
         dataset = tf.data.Dataset.from_generator(parts, output_signature=signature)
         if by_text:
-            return dataset.flat_map(texts)
-        rows = dataset.flat_map(lambda _, values: tf.data.Dataset.from_tensor_slices(values))
-        return rows.apply(tf.data.experimental.assert_cardinality(self.num_rows))
+            dataset = dataset.flat_map(texts)
+        else:
+            dataset = dataset.flat_map(lambda _, values: tf.data.Dataset.from_tensor_slices(values))
+        # Keras warns at the end of each epoch of a dataset that does not know its length.
+        return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
+
+    @cached_property
+    def _num_texts(self) -> int:
+        """Texts that have rows: two columns of integers are read, small beside the vectors."""
+        with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            tables = pool.map(lambda part: self._read(part, ["line", "sentence"]), self._files())
+            return sum(len(_text_splits(table)) - 1 for table in tables)
 
     def _known(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or all."""

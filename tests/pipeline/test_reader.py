@@ -234,8 +234,9 @@ def test_one_element_per_text(finished, name):
     texts: dict[Any, list[int]] = {}
     for row, key in enumerate(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)):
         texts.setdefault(key, []).append(row)
-    elements = list(view.to_tf_dataset().as_numpy_iterator())
-    assert len(elements) == len(texts) > 40
+    dataset = view.to_tf_dataset()
+    elements = list(dataset.as_numpy_iterator())
+    assert len(elements) == dataset.cardinality().numpy() == len(texts) > 40
     for element, ((file, line), rows) in zip(elements, texts.items(), strict=True):
         assert (element["file"], element["line"], element["sentence"]) == (file.encode(), line, 0)
         assert element["token"].tolist() == [table["token"][row].as_py().encode() for row in rows]
