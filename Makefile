@@ -35,7 +35,7 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## the README's snippets for PySpark and Hugging Face datasets (needs Java 17 or newer)
+test-readers: $(VENV)/installed-readers ## the README's snippets for PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
 	$(BIN)/python -c 'import datasets, pyspark'
 	$(BIN)/python -m pytest tests/test_readme.py -k 'PySpark or Hugging'
 

@@ -192,7 +192,7 @@ class RunView:
     def iter_batches(
         self, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """The rows in pieces of at most `batch_rows`, in order; one row group (32 MB of vectors) in memory at a time.
+        """The rows in pieces of at most `batch_rows`, in order; never more than one part in memory.
 
         A batch ends with its part.
         """

@@ -17,7 +17,7 @@ from pipeline import config
 from pipeline.cli import main
 
 README = (ROOT / "README.md").read_text()
-# By the first word or words of each, the tool's name.
+# By the tool's name, with which the first line begins.
 SNIPPETS = {
     re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet
     for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -41,7 +41,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the heavy readers leave behind goes where the test's own files go, and ends with it."""
+    """Before they are imported: their cache goes where the test's own files go. After: Spark is stopped."""
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     yield
@@ -56,8 +56,8 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("tool", SNIPPETS)
 def test_snippet_runs(demo, tool, monkeypatch, request):
     if tool in HEAVY:
-        pytest.importorskip(HEAVY[tool], reason=f"{HEAVY[tool]} is not installed: make test-readers")
         request.getfixturevalue("heavy")
+        pytest.importorskip(HEAVY[tool], reason=f"{HEAVY[tool]} is not installed: make test-readers")
     monkeypatch.chdir(demo)
     snippet = SNIPPETS[tool]
     names: dict = {"__name__": "snippet"}

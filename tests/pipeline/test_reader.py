@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -413,6 +414,13 @@ def test_an_object_store(finished, memory):
         run.view("tokens").to_arrow()
     with pytest.raises(FileNotFoundError, match=r"did you mean memory://bucket/runs/out\?$"):
         layerbeam.open_run("memory://bucket/runs/out/texts")
+
+
+def test_a_view_goes_to_other_processes(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    sent = pickle.loads(pickle.dumps(view))
+    assert sent.schema.equals(view.schema)
+    assert pickle.loads(pickle.dumps(sent)).to_arrow().equals(view.to_arrow())
 
 
 def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
