@@ -161,7 +161,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     for heading in ("view", "rows", "size", "parts", "vectors"):
         table.add_column(heading, justify="right" if heading in ("rows", "size", "parts") else "left")
     for name, view in summary["views"].items():
-        table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", _vectors(view))
+        table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))
     console.print(table)
     for problem in summary["problems"]:
         console.print(f"problem   {problem}")
@@ -178,7 +178,7 @@ def print_rows(summary: Mapping[str, Any]) -> None:
         _print_rows(console, name, first_rows(summary["path"], summary["views"][name], summary["parts"][name]))
 
 
-def _vectors(view: Mapping[str, Any]) -> str:
+def vectors_text(view: Mapping[str, Any]) -> str:
     """`layer_0 ... layer_6, each 384 x float32`."""
     names = view["vectors"]
     shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"

@@ -159,6 +159,17 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return place
 
 
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """The object store `memory://`, empty."""
+    from object_store import MemoryFileSystem
+
+    monkeypatch.setattr(MemoryFileSystem, "stored", {})
+    monkeypatch.setattr(MemoryFileSystem, "opened", [])
+    monkeypatch.setattr(MemoryFileSystem, "short", set())
+    return MemoryFileSystem
+
+
 def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
     """Float32 weights for an encoder that nobody trained."""
     random = np.random.default_rng(seed)

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import S3Options
 from conftest import DATA, ROOT, edit, refused
+from object_store import upload
 
 from transforms.encoders import load_weights, minilm, open_encoder
 from transforms.encoders.cache_file import CacheError
@@ -407,74 +408,6 @@ def test_cache_of_tensorflow_hub_that_cannot_be_written(server, model, tmp_path,
 
 
 # --- any Beam file system ---
-
-
-class MemoryFileSystem(FileSystem):
-    """An object store in this process: {path: (time, bytes)}. Beam finds it as a subclass of FileSystem."""
-
-    stored: dict[str, tuple[float, bytes]] = {}  # noqa: RUF012
-    opened: list[str] = []  # noqa: RUF012
-    short: set[str] = set()  # noqa: RUF012
-
-    @classmethod
-    def scheme(cls) -> str:
-        return "memory"
-
-    def join(self, basepath: str, *paths: str) -> str:
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path: str) -> tuple[str, str]:
-        folder, _, name = path.rpartition("/")
-        return folder, name
-
-    def has_dirs(self) -> bool:
-        return False
-
-    def mkdirs(self, path: str) -> None:
-        pass
-
-    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
-        return (self.metadata(path) for path in sorted(self.stored) if path.startswith(dir_or_prefix))
-
-    def metadata(self, path: str) -> FileMetadata:
-        return FileMetadata(path, self.size(path), self.last_updated(path))
-
-    def exists(self, path: str) -> bool:
-        return path in self.stored
-
-    def size(self, path: str) -> int:
-        return len(self.stored[path][1])
-
-    def last_updated(self, path: str) -> float:
-        return self.stored[path][0]
-
-    def open(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
-        assert compression_type == CompressionTypes.UNCOMPRESSED, "an encoder's files are taken as they are"
-        self.opened.append(path)
-        if path not in self.stored:
-            raise BeamIOError(f"no such object: {path}")
-        data = self.stored[path][1]
-        return io.BytesIO(data[: len(data) // 2] if path in self.short else data)
-
-    def create(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
-        raise NotImplementedError
-
-    copy = rename = delete = create
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> type[MemoryFileSystem]:
-    """The object store, empty."""
-    monkeypatch.setattr(MemoryFileSystem, "stored", {})
-    monkeypatch.setattr(MemoryFileSystem, "opened", [])
-    monkeypatch.setattr(MemoryFileSystem, "short", set())
-    return MemoryFileSystem
-
-
-def upload(folder: Path, to: str) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            MemoryFileSystem.stored[f"{to}/{path.relative_to(folder)}"] = (1_700_000_000.0, path.read_bytes())
 
 
 @pytest.mark.parametrize("name", ["google_uncased", "google_cased", "tfhub_uncased", "tfhub_cased", "hf_uncased"])
