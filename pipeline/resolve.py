@@ -12,7 +12,7 @@ from pipeline.config import Config
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms.encoders import EncoderSource
-from transforms.jsonl import is_extract_features
+from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.views import View
 from transforms.write import Output
