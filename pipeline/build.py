@@ -13,8 +13,9 @@ from pipeline.resume import FindWork
 from transforms import coders
 from transforms.encode import EncodeBlocks
 from transforms.encoders import load_encoder
-from transforms.read import ReadBlocks, SliceFiles
+from transforms.read import ReadBlocks
 from transforms.sequences import TokenizeBlocks
+from transforms.slices import SliceFiles
 from transforms.views import needed_layers
 from transforms.write import WriteBlocks
 
@@ -28,11 +29,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     coders.register()
 
     find = FindWork(config.input.files, job.output.path, remove_gone=remove_gone)
-    read = ReadBlocks(
-        job.limits,
-        keep_blank=config.input.blank == "keep",
-        replace_invalid=config.input.invalid_bytes == "replace",
-    )
+    read = ReadBlocks(job.limits, job.records, num_threads)
     tokenize = TokenizeBlocks(
         encoder.vocabulary,
         do_lower_case=encoder.do_lower_case,
@@ -54,7 +51,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
-    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(config.input.slice_bytes)
+    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(config.input.slice_bytes, job.records)
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts.
     blocks = slices[SliceFiles.SLICES] | "read" >> read

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Iterator
 
 import numpy as np
 
 from pipeline.resolve import Job
 from pipeline.resume import Work
 from transforms import filesystem
-from transforms.read import FileToRead, read_blocks
+from transforms.read import read_blocks
 from transforms.records import BlockLimits, Slice, TextBlock
 from transforms.sequences import tokenize_block
+from transforms.slices import FileToRead
 from transforms.views import View
 from transforms.wordpiece import WordPiece
 
 _SAMPLED_FILES = 8
 _SAMPLED_BYTES = 1 << 16
+_SAMPLED_FILE_BYTES = 16 << 20  # of a file that is one record all of it is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +41,7 @@ def estimate(job: Job, work: Work) -> Estimate:
     wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
     to_read = [file for file in work.to_read if file.file.size]
     sampled = texts = tokens = 0
-    for index in sorted({round(i) for i in np.linspace(0, len(to_read) - 1, _SAMPLED_FILES)}) if to_read else []:
-        block = _first_block(to_read[index], job)
-        if block is None:
-            continue
+    for block in first_blocks(job, work):
         counted = tokenize_block(block, wordpiece, job.config.encoder.max_seq_length)
         size = block.block.end_byte - block.block.first_byte
         sampled += size
@@ -67,6 +67,17 @@ def value_bytes(view: View) -> float:
     return np.dtype(view.dtype).itemsize
 
 
+def first_blocks(job: Job, work: Work) -> Iterator[TextBlock]:
+    """The beginnings of some of the files, spread over all of them."""
+    to_read = [file for file in work.to_read if file.file.size]
+    if job.records.is_whole_file:
+        to_read = [file for file in to_read if file.file.size <= _SAMPLED_FILE_BYTES]
+    for index in sorted({round(i) for i in np.linspace(0, len(to_read) - 1, _SAMPLED_FILES)}) if to_read else []:
+        block = _first_block(to_read[index], job)
+        if block is not None:
+            yield block
+
+
 def rows_of(view: View, *, texts: int, tokens: int) -> int:
     """Rows that the view makes of so many texts and tokens, [CLS] and [SEP] among them."""
     if view.level == "text":
@@ -77,13 +88,7 @@ def rows_of(view: View, *, texts: int, tokens: int) -> int:
 def _first_block(file: FileToRead, job: Job) -> TextBlock | None:
     limits = BlockLimits(_SAMPLED_BYTES, 1 << 62, 1 << 62, job.config.encoder.max_seq_length)
     end = None if filesystem.is_compressed(file.file.path) else file.file.size
-    blocks = read_blocks(
-        Slice(file.file, 0, end, 0),
-        limits,
-        keep_blank=job.config.input.blank == "keep",
-        replace_invalid=job.config.input.invalid_bytes == "replace",
-    )
-    block = next(blocks, None)
+    block = next(read_blocks(Slice(file.file, 0, end, 0), limits, job.records), None)
     return block if isinstance(block, TextBlock) else None
 
 

@@ -33,7 +33,6 @@ ARGUMENTS = {
     "encoder.handle": "BERT_MODEL_DIR",
     "encoder.max_seq_length": "MAX_SEQUENCE_LENGTH",
     "encoder.batch_tokens": "BATCH_SIZE",
-    "input.unit": "--sentences",
 }
 
 
@@ -54,7 +53,8 @@ def settings(
             "blank": "keep",
             # The mark that replaces a wrong byte is dropped by WordPiece: as if the byte were not there.
             "invalid_bytes": "replace",
-            "unit": "sentence" if sentences else "record",
+            # A pair is one text, as long as its two are; a sentence is part of one.
+            **({"unit": "sentence"} if sentences else {"pair_separator": " ||| "}),
         },
         "encoder": {
             "handle": handle,

@@ -12,6 +12,7 @@ from pipeline.config import Config
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms.encoders import EncoderSource
+from transforms.formats import RecordFormat
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.views import View
@@ -29,12 +30,28 @@ _PASSED_ON = {
     "format",
     "compress",
 }
+# Settings of the input that `transforms.formats.RecordFormat` has under the same name.
+_READING = {
+    "format",
+    "record",
+    "unit",
+    "encoding",
+    "text_field",
+    "pair_field",
+    "pair_separator",
+    "id_field",
+}
+# What a sentence is taken to have when blocks are cut, before anybody looks for sentences.
+_SENTENCE_BYTES = 80
 _PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Everything a run needs to know, of plain values: it goes to workers as it is."""
+    """Everything a run needs to know, of plain values: it goes to workers as it is.
+
+    `records`: what a record is and what becomes of it.
+    """
 
     config: Config
     encoder: EncoderSource
@@ -42,6 +59,7 @@ class Job:
     head: RunHead
     output: Output
     limits: BlockLimits
+    records: RecordFormat
 
 
 def resolve(config: Config, encoder: EncoderSource) -> Job:
@@ -62,13 +80,24 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
     del settings["output"]["path"]  # equal runs into two folders are equal
     head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
     output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
-    return Job(config, encoder, views, head, output, block_limits(config, views))
+    return Job(config, encoder, views, head, output, block_limits(config, views), record_format(config))
 
 
 def kept_fields(config: Config) -> tuple[tuple[str, str], ...]:
     """Name and type of the columns that go through from the input: `id`, then the kept fields."""
     ids = (("id", "string"),) if config.input.id_field is not None else ()
     return (*ids, *config.input.keep_fields.items())
+
+
+def record_format(config: Config) -> RecordFormat:
+    """The settings of reading."""
+    settings = config.input
+    return RecordFormat(
+        keep_blank=settings.blank == "keep",
+        replace_invalid=settings.invalid_bytes == "replace",
+        keep_fields=tuple(settings.keep_fields.items()),
+        **settings.model_dump(include=_READING),
+    )
 
 
 def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:
@@ -104,6 +133,7 @@ def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
         token_rows=max(rows["token"], 1),
         text_rows=max(rows["text"], 1),
         max_seq_length=config.encoder.max_seq_length,
+        sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
     )
 
 

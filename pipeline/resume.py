@@ -12,8 +12,8 @@ import apache_beam as beam
 from pipeline.errors import UsageError
 from pipeline.manifest import MANIFEST, SUCCESS, Gone, is_up_to_date, load_commits, load_json
 from transforms import filesystem
-from transforms.read import FileToRead
 from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
+from transforms.slices import FileToRead
 
 
 @dataclasses.dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     job = _job_of(manifest, output_path)
     commits = listed_commits(output_path)
     expected = Expected(job.encoder, job.config.encoder.max_seq_length)
-    embedded = np.array([commit.counts.get(metrics.EMBEDDED, 0) for commit in commits], np.int64)
+    embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
     columns = {
         (view.name, column): Compared(view.name, column, view.dtype, view.format, tolerance_of(view))
         for view in job.views
@@ -140,11 +141,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     for number, texts in _draw(embedded, sample, seed):
         commit = commits[number]
         try:
-            block = read_block(
-                commit.block,
-                keep_blank=job.config.input.blank == "keep",
-                replace_invalid=job.config.input.invalid_bytes == "replace",
-            )
+            block = read_block(commit.block, job.records)
         except OSError as error:
             path = filesystem.printable(commit.block.file.path)
             verdict.unverifiable[path] = error.strerror or str(error)
@@ -214,17 +211,25 @@ def _check_part(
     columns: Mapping[str, Compared],
 ) -> list[str]:
     """Compare the rows of a block with what its texts should give, and the vectors of some of them."""
-    wanted = [expected.rows(view, text) for text in block.texts.to_pylist()]
+    texts_of_block = block.texts.to_pylist()
+    pairs = [None] * len(texts_of_block) if block.pairs is None else block.pairs.to_pylist()
+    fields = [_stored(block.fields[name], view) for name, _ in view.fields]
+    through = [tuple(map(_comparable, row)) for row in zip(*fields, strict=True)]
+    through = through or [()] * len(texts_of_block)
+    wanted = [
+        [row + values for row in expected.rows(view, text, pair)]
+        for text, pair, values in zip(texts_of_block, pairs, through, strict=True)
+    ]
     keys = [(int(line), int(sentence)) for line, sentence in zip(block.line, block.sentence, strict=True)]
     part = commit.parts.get(view.name)
     if part is None:
         return [f"{view.name}: {commit.block.name} has no part"] if any(wanted) else []
     try:
         with _open_rows(filesystem.join(output_path, part.path), view) as opened:
-            names = [name for name in expected.COLUMNS[view.level] if name in opened.names]
-            places = [expected.COLUMNS[view.level].index(name) for name in names]
+            all_names = [*expected.COLUMNS[view.level], *(name for name, _ in view.fields)]
+            places = [place for place, name in enumerate(all_names) if name in opened.names]
             wanted = [[tuple(row[place] for place in places) for row in rows] for rows in wanted]
-            found = _rows_of_texts(opened, names)
+            found = _rows_of_texts(opened, [all_names[place] for place in places])
             problems = _compare_rows(part, dict(zip(keys, wanted, strict=True)), found)
             for index in texts:
                 rows, place = found.get(keys[index], ([], 0))
@@ -232,7 +237,7 @@ def _check_part(
                     continue  # reported above
                 where = f"{filesystem.printable(commit.block.file.path)} line {keys[index][0]}"
                 got = opened.vectors(list(columns), place, len(rows))
-                vectors = expected.vectors(view, block.texts[index].as_py())
+                vectors = expected.vectors(view, texts_of_block[index], pairs[index])
                 for (name, compared), values in zip(columns.items(), vectors, strict=True):
                     compared.add(got[name], values, where)
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -241,6 +246,13 @@ def _check_part(
 
 
 _Rows = dict[tuple[int, int], tuple[list[tuple[Any, ...]], int]]
+
+
+def _stored(field: pa.Array, view: View) -> list[Any]:
+    """A field's values as the view's format has them: a tf.train.Example knows no float64."""
+    single = view.format == "tfrecord" and pa.types.is_floating(field.type)
+    values: list[Any] = (field.cast(pa.float32(), safe=False) if single else field).to_pylist()
+    return values
 
 
 @contextlib.contextmanager
@@ -307,8 +319,13 @@ def _rows_of_texts(opened: _ParquetRows | _TableRows, names: list[str]) -> _Rows
     for place, (line, sentence, *rest) in enumerate(
         zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
     ):
-        found.setdefault((line, sentence), ([], place))[0].append(tuple(rest))
+        found.setdefault((line, sentence), ([], place))[0].append(tuple(map(_comparable, rest)))
     return found
+
+
+def _comparable(value: Any) -> Any:
+    """The value, but NaN as text: it is not equal to itself."""
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _compare_rows(part: Part, wanted: Mapping[tuple[int, int], list[tuple[Any, ...]]], found: _Rows) -> list[str]:
@@ -339,6 +356,16 @@ def _compare_rows(part: Part, wanted: Mapping[tuple[int, int], list[tuple[Any, .
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Sequence:
+    """What the encoder reads: token ids, segment ids, which are not special tokens; and how many were cut off."""
+
+    ids: list[int]
+    segments: list[int]
+    is_text: npt.NDArray[np.bool_]
+    dropped: int
+
+
 class Expected:
     """What the encoder should give for a text, text by text. `path` says how it is computed."""
 
@@ -354,7 +381,7 @@ class Expected:
         self._max_seq_length = max_seq_length
         self._saved_model: Any = None
         self._weights = load_weights(encoder) if encoder.config else {}
-        self._last: tuple[str, dict[int, Array], Array | None] | None = None
+        self._last: tuple[tuple[str, str | None], dict[int, Array], Array | None] | None = None
         self.path = "the plain NumPy computation"
         if encoder.kind == "savedmodel":
             from transforms.threads import load_tensorflow
@@ -364,25 +391,39 @@ class Expected:
             self._saved_model = load_encoder(called, layers=called.layers, pooler=called.has_pooler)
             self.path = "the SavedModel, one text at a time"
 
-    def _ids(self, text: str) -> tuple[list[int], int]:
-        """(token ids with [CLS] and [SEP], how many tokens were cut off)."""
-        ids = self._wordpiece.tokenize(text)
-        kept = ids[: self._max_seq_length - 2]
+    def _sequence(self, text: str, pair: str | None) -> _Sequence:
+        """As extract_features.py makes it: of a pair, tokens are taken one by one from the end of the longer text."""
+        first, second = self._wordpiece.tokenize(text), self._wordpiece.tokenize(pair or "")
+        total, room = len(first) + len(second), self._max_seq_length - (3 if second else 2)
+        while len(first) + len(second) > room:
+            (first if len(first) > len(second) else second).pop()
         special = self._wordpiece.ids
-        return [special["[CLS]"], *kept, special["[SEP]"]], len(ids) - len(kept)
+        ids = [special["[CLS]"], *first, special["[SEP]"]]
+        segments = [0] * len(ids) + [1] * (len(second) + 1 if second else 0)
+        places = [0, len(ids) - 1]
+        if second:
+            ids += [*second, special["[SEP]"]]
+            places.append(len(ids) - 1)
+        is_text = np.ones(len(ids), bool)
+        is_text[places] = False
+        return _Sequence(ids, segments, is_text, total - len(first) - len(second))
 
-    def rows(self, view: View, text: str) -> list[tuple[Any, ...]]:
+    def rows(self, view: View, text: str, pair: str | None = None) -> list[tuple[Any, ...]]:
         """The text's rows in a view, without vectors."""
-        ids, dropped = self._ids(text)
+        sequence = self._sequence(text, pair)
         if view.level == "text":
-            return [(text, len(ids) - 2, dropped)]
-        rows = [(index, token, 0, self._encoder.vocabulary[token]) for index, token in enumerate(ids)]
-        return rows if view.special_tokens else rows[1:-1]
+            return [(text, int(sequence.is_text.sum()), sequence.dropped)]
+        rows = [
+            (index, token, segment, self._encoder.vocabulary[token])
+            for index, (token, segment) in enumerate(zip(sequence.ids, sequence.segments, strict=True))
+        ]
+        return rows if view.special_tokens else [row for row in rows if sequence.is_text[row[0]]]
 
-    def vectors(self, view: View, text: str) -> list[Array]:
+    def vectors(self, view: View, text: str, pair: str | None = None) -> list[Array]:
         """The text's vectors in a view, an array for each vector column."""
-        if self._last is None or self._last[0] != text:
-            self._last = (text, *self._encode(self._ids(text)[0]))
+        sequence = self._sequence(text, pair)
+        if self._last is None or self._last[0] != (text, pair):
+            self._last = ((text, pair), *self._encode(sequence.ids, sequence.segments))
         _, layers, pooled_output = self._last
         if view.uses_pooler:
             assert pooled_output is not None
@@ -394,7 +435,7 @@ class Expected:
             elif view.combine != "separate":
                 columns = [np.sum(columns, axis=0) / (len(columns) if view.combine == "mean" else 1)]
             if not view.special_tokens and (view.level == "token" or view.pooling != "cls"):
-                columns = [values[1:-1] for values in columns]
+                columns = [values[sequence.is_text] for values in columns]
             if view.level == "text":
                 columns = [_pool(values, view.pooling) for values in columns]
         columns = [values[:, : view.width] for values in columns]
@@ -402,19 +443,19 @@ class Expected:
             columns = [values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-30) for values in columns]
         return columns
 
-    def _encode(self, ids: list[int]) -> tuple[dict[int, Array], Array | None]:
+    def _encode(self, ids: list[int], segments: list[int]) -> tuple[dict[int, Array], Array | None]:
         """All layers [S, H] that there are, and the pooled output [H]."""
         config = self._encoder.config
         if self._saved_model is None:
             assert config is not None
-            layers, pooled = forward(config, self._weights, ids, [0] * len(ids))
+            layers, pooled = forward(config, self._weights, ids, segments)
             return dict(enumerate(layers)), pooled
-        batch = (np.array(values, np.int32) for values in ([ids], [len(ids)], [[0] * len(ids)]))
+        batch = (np.array(values, np.int32) for values in ([ids], [len(ids)], [segments]))
         given, pooled = self._saved_model(*batch)
         if config is not None:
             # TF Hub's SavedModels do not give the embedding layer's output.
             embeddings_only = dataclasses.replace(config, num_hidden_layers=0)
-            given[0] = forward(embeddings_only, self._weights, ids, [0] * len(ids))[0][0]
+            given[0] = forward(embeddings_only, self._weights, ids, segments)[0][0]
         return given, None if pooled is None else pooled[0]
 
 

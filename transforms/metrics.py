@@ -13,6 +13,13 @@ EMBEDDED = "embedded"
 BLANK = "blank_skipped"
 FILTERED = "filtered"
 REJECTED = "rejected"
+# Where the unit is a sentence, the same again.
+SENTENCES = "sentences_read"
+SENTENCES_EMBEDDED = "sentences_embedded"
+SENTENCES_BLANK = "sentences_blank_skipped"
+SENTENCES_FILTERED = "sentences_filtered"
+SENTENCES_REJECTED = "sentences_rejected"
+DOUBLED_IDS = "doubled_ids"  # records whose id an earlier one of the same block has
 TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
@@ -21,18 +28,34 @@ BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only: what one start of the p
 PADDED_TOKENS = "padded_tokens"  # what was computed, padding included: a Beam metric only, it differs from run to run
 
 
+_BALANCES = {
+    RECORDS: (EMBEDDED, BLANK, FILTERED, REJECTED),
+    SENTENCES: (SENTENCES_EMBEDDED, SENTENCES_BLANK, SENTENCES_FILTERED, SENTENCES_REJECTED),
+}
+
+
 def unbalanced(counts: Mapping[str, int]) -> str | None:
-    """What is wrong with the balance `records = embedded + blank + filtered + rejected`, or None.
+    """What is wrong with the balance `read = embedded + blank + filtered + rejected`, of records or sentences, or None.
 
     >>> unbalanced({"records_read": 3, "embedded": 2, "rejected": 1})
     >>> unbalanced({"records_read": 3, "embedded": 2})
     'records_read 3 != embedded 2 + blank_skipped 0 + filtered 0 + rejected 0'
     """
-    ended = {name: counts.get(name, 0) for name in (EMBEDDED, BLANK, FILTERED, REJECTED)}
-    if counts.get(RECORDS, 0) == sum(ended.values()):
-        return None
-    parts = " + ".join(f"{name} {count}" for name, count in ended.items())
-    return f"{RECORDS} {counts.get(RECORDS, 0)} != {parts}"
+    for read, ends in _BALANCES.items():
+        ended = {name: counts.get(name, 0) for name in ends}
+        if counts.get(read, 0) != sum(ended.values()):
+            parts = " + ".join(f"{name} {count}" for name, count in ended.items())
+            return f"{read} {counts.get(read, 0)} != {parts}"
+    return None
+
+
+def embedded_texts(counts: Mapping[str, int]) -> int:
+    """How many texts were embedded: sentences where they are the unit, else records.
+
+    >>> embedded_texts({"embedded": 2}), embedded_texts({"embedded": 2, "sentences_embedded": 5})
+    (2, 5)
+    """
+    return counts.get(SENTENCES_EMBEDDED, counts.get(EMBEDDED, 0))
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -24,6 +24,9 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
+# The types that a kept field may be declared as.
+FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
+
 _STEM_BYTES = 64
 
 
@@ -60,7 +63,8 @@ class LeftOut:
 class BlockId:
     """Where a block comes from, and the hash that says whether it still holds the same bytes.
 
-    `first_byte` and `end_byte` count decompressed bytes; the block's lines are [first_line, first_line + num_lines).
+    `first_byte` and `end_byte` count decompressed bytes (of Parquet see `transforms.parquet_records`, also for the
+    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines).
     """
 
     file: InputFile
@@ -96,7 +100,10 @@ def file_key(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Rejected:
-    """A record that could not be embedded, with the reason and its raw bytes: nothing is lost."""
+    """A record that could not be embedded, with the reason and its raw bytes: nothing is lost.
+
+    Of a Parquet row `raw` is the text, and `byte_offset` -1.
+    """
 
     file: str
     line: int
@@ -147,7 +154,7 @@ class Commit:
 
 @dataclasses.dataclass
 class Slice:
-    """A byte range of one file, and what of it is already done.
+    """A byte range of one file (Parquet: some row groups), and what of it is already done.
 
     A record belongs to the slice in which its first byte lies. `first_line` counts the line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None.
@@ -166,20 +173,22 @@ class BlockLimits:
 
     `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text, as
     estimated from the bytes (the tokens are not known when a block is cut): a record of n bytes counts as
-    2 + n / 4 tokens, `max_seq_length` at most.
+    2 + n / 4 tokens, `max_seq_length` at most. `sentence_bytes`: where the unit is a sentence, the bytes that one is
+    taken to have.
     """
 
     text_bytes: int
     token_rows: int
     text_rows: int
     max_seq_length: int
+    sentence_bytes: int | None = None
 
 
 @dataclasses.dataclass
 class TextBlock:
     """Consecutive texts of one slice.
 
-    `texts`: string [T]; `line`: int64 [T], the record's line; `sentence`: int32 [T], from 0 in the record;
+    `texts`: string [T]; `line`: int64 [T], the record's first line; `sentence`: int32 [T], from 0 in the record;
     `offset`: int32 [T], where the text begins in its record, in code points. `counts` balances:
     records = embedded (T where the unit is the record) + blank + filtered + rejected.
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from transforms import filesystem
 from transforms.batching import token_positions
-from transforms.records import Float32Array, Int64Array, TokenBlock
+from transforms.records import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
 
 Level = Literal["token", "text"]
 Combine = Literal["separate", "sum", "mean", "concat"]
@@ -98,10 +98,6 @@ COLUMNS = (
     _column("num_tokens", pa.int32(), "text", "tokens kept, without [CLS] and [SEP]"),
     _column("num_dropped", pa.int32(), "text", "tokens lost to max_seq_length"),
 )
-
-
-# The types that a kept field may be declared as.
-FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
 
 def schema(view: View) -> pa.Schema:

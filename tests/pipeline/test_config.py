@@ -97,8 +97,6 @@ def test_defaults():
             "c.yaml: views.tokens.layers: pooling pooler reads the last layer; take `layers` away",
         ),
         ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
-        ("input: {format: jsonl}", "c.yaml: input.format: jsonl is not there yet; so far: text"),
-        ("input: {pair_separator: ' ||| '}", "c.yaml: input.pair_separator:  |||  is not there yet; so far: null"),
         (
             "views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}",
             "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet",
@@ -106,6 +104,79 @@ def test_defaults():
         (
             "views: {t: {level: text, layers: [1], compress: false}}",
             "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): take `compress` away",
+        ),
+        (
+            "input: {format: csv}",
+            "c.yaml: input.format: should be 'text', 'jsonl' or 'parquet'; given: 'csv'",
+        ),
+        (
+            "input: {encoding: utf_16_le}",
+            "c.yaml: input.encoding: utf_16_le is not read: a line end is not one byte in it; convert the files, "
+            "for example with `iconv -f UTF-16-LE -t UTF-8`; given: 'utf_16_le'",
+        ),
+        (
+            "input: {encoding: cp037}",
+            "c.yaml: input.encoding: cp037 is not read: a line end in it is not the byte 0x0A; "
+            "convert the files to UTF-8; given: 'cp037'",
+        ),
+        (
+            "input: {encoding: utf8mb4}",
+            "c.yaml: input.encoding: Python knows no text encoding utf8mb4; "
+            "for example utf-8, latin-1, cp1252; given: 'utf8mb4'",
+        ),
+        (
+            "input: {encoding: base64}",
+            "c.yaml: input.encoding: Python knows no text encoding base64; "
+            "for example utf-8, latin-1, cp1252; given: 'base64'",
+        ),
+        (
+            "input: {id_field: id}",
+            "c.yaml: input.id_field: format text has no such setting (it belongs to jsonl and parquet)",
+        ),
+        (
+            "input: {format: parquet, encoding: latin-1}",
+            "c.yaml: input.encoding: format parquet has no such setting (it belongs to text and jsonl)",
+        ),
+        (
+            "input: {format: jsonl, record: paragraph}",
+            "c.yaml: input.record: format jsonl has no such setting (it belongs to text)",
+        ),
+        (
+            "input: {format: jsonl, pair_field: b, unit: sentence}",
+            "c.yaml: input.pair_field: a pair is one text; take it away, or take unit: record",
+        ),
+        (
+            "{input: {pair_separator: ' ||| '}, encoder: {long_text: window}}",
+            "c.yaml: input.pair_separator: windows are for single texts; take it away, "
+            "or take encoder.long_text: truncate",
+        ),
+        (
+            "input: {pair_separator: ''}",
+            "c.yaml: input.pair_separator: is empty; give the characters between the two texts, or null",
+        ),
+        (
+            "input: {format: jsonl, pair_field: text}",
+            "c.yaml: input.pair_field: text is input.text_field already",
+        ),
+        *(
+            (
+                f"input: {{format: jsonl, keep_fields: {{{name}: string}}}}",
+                f"c.yaml: input.keep_fields.{name}: a column of ours has this name; "
+                "the field must be called something else",
+            )
+            for name in ("id", "Line", "layer_12", "embedding", "embedding_std")
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {_x: string}}",
+            "c.yaml: input.keep_fields._x: a column's name is not empty and has no `_` at its start",
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {Year: int64, year: int64}}",
+            "c.yaml: input.keep_fields.year: differs from Year in case only",
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {year: int32}}",
+            "c.yaml: input.keep_fields.year: should be 'string', 'int64', 'float64' or 'bool'; given: 'int32'",
         ),
         ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
         ("views: {t: {level: word, layers: [1]}}", "c.yaml: views.t.level: word is not there yet; so far: token, text"),
@@ -118,6 +189,29 @@ def test_defaults():
 )
 def test_mistakes_are_named_with_the_way_out(change, message):
     assert mistakes(change) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("utf8", "utf-8"),
+        ("UTF-8-SIG", "utf-8"),
+        ("latin-1", "iso8859-1"),
+        ("windows-1252", "cp1252"),
+        ("koi8-r", "koi8-r"),
+        ("shift_jis", "shift_jis"),
+    ],
+)
+def test_encodings_by_the_name_of_the_codec(given, name):
+    settings = yaml.safe_load(MINIMAL)
+    settings["input"]["encoding"] = given
+    assert config.check(settings, source="c.yaml").input.encoding == name
+
+
+def test_every_column_of_ours_is_refused_as_a_kept_field():
+    from transforms.views import COLUMNS
+
+    assert {column.name for column in COLUMNS} <= config.COLUMN_NAMES
 
 
 def test_all_mistakes_at_once():

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ TOLERANCE = 5e-6
 MODEL = str(DATA / "google_uncased")
 
 
-def assert_equal_lines(got: str, expected: str, indexes: tuple[int, ...] | None = None) -> None:
+def assert_equal_lines(got: str, expected: str) -> None:
     """Equal up to the values' last digits: the same text between them, so keys, order, tokens, indexes, separators."""
     lines, wanted = got.splitlines(), expected.splitlines()
     assert len(lines) == len(wanted)
@@ -43,15 +42,11 @@ def take_apart(line: str) -> tuple[str, list[float]]:
     return json.dumps(parsed), values
 
 
-def reference(case: str, keep: Any = lambda line: True) -> str:
-    """What extract_features.py wrote for the lines of input.txt of which `keep` is true."""
-    texts = (DATA / "input.txt").read_text(encoding="utf-8").split("\n")
-    lines = (DATA / f"extract_features_{case}.jsonl").read_text().splitlines()
-    return "".join(line + "\n" for line, text in zip(lines, texts, strict=True) if keep(text))
-
-
-def is_no_pair(text: str) -> bool:
-    return " ||| " not in text
+def reference(case: str) -> str:
+    """What extract_features.py wrote for input.txt: 15 lines, pairs and an empty one among them."""
+    lines = (DATA / f"extract_features_{case}.jsonl").read_text()
+    assert lines.count("\n") == 15
+    return lines
 
 
 def extract(workplace, *arguments: str, status: int = 0) -> Done:
@@ -71,12 +66,7 @@ def test_the_configuration(workplace, case):
     arguments = [argument for setting in settings for argument in ("--set", setting)]
     assert main(["run", str(ROOT / "configs/extract_features.yaml"), *arguments], version="test") == 0
     (part,) = (workplace.folder / "out/features/features").iterdir()
-    assert_equal_lines(pairs_out(part.read_text()), reference(case, is_no_pair))
-
-
-def pairs_out(lines: str) -> str:
-    texts = (DATA / "input.txt").read_text(encoding="utf-8").split("\n")
-    return "".join(line + "\n" for line, text in zip(lines.splitlines(), texts, strict=True) if is_no_pair(text))
+    assert_equal_lines(part.read_text(), reference(case))
 
 
 @pytest.mark.parametrize(("case", "slash"), [("uncased", ""), ("cased", "/")])
@@ -89,7 +79,7 @@ def test_the_six_arguments(workplace, case, slash):
     assert (done.status, done.out.splitlines()[-1].rstrip()) == (0, f"new/out{slash}: documents: 2 written")
     folder = workplace.folder / "new" / "out"
     assert listing(folder) == [".layerbeam", "input.jsonl", "other.jsonl"]
-    assert_equal_lines(pairs_out((folder / "input.jsonl").read_text()), reference(case, is_no_pair))
+    assert_equal_lines((folder / "input.jsonl").read_text(), reference(case))
     assert_equal_lines((folder / "other.jsonl").read_text(), reference(case).splitlines()[0])
 
 
@@ -98,7 +88,6 @@ def test_the_command_has_the_settings_of_the_file():
         "corpus", "out", layers=[-1, -2, -3, -4], handle="uncased_L-12_H-768_A-12", max_seq_length=128, batch_size=8
     )
     of_file = yaml.safe_load((ROOT / "configs/extract_features.yaml").read_text())
-    assert of_command["input"].pop("unit") == "record"
     assert of_command["encoder"].pop("batch_tokens") == 1024
     assert of_command["views"]["features"].pop("compress") is not of_file["views"]["features"].pop("compress")
     of_command["input"]["files"], of_command["output"]["path"] = of_file["input"]["files"], of_file["output"]["path"]
@@ -130,6 +119,15 @@ def test_every_line_has_its_line(workplace):
     assert lines[3]["features"][1:-1] != []
     assert (workplace.folder / "out/empty.jsonl").read_bytes() == b""
     assert len((workplace.folder / "out/blank.jsonl").read_text().splitlines()) == 1
+
+
+def test_sentences(workplace):
+    workplace.write("texts/a.txt", "I love Paris. She is an engineer!\n\nThe bank vault\n")
+    extract(workplace, "texts", "out", "-1", MODEL, "32", "4", "--sentences")
+    lines = [json.loads(line) for line in (workplace.folder / "out/a.jsonl").read_text().splitlines()]
+    assert [line["linex_index"] for line in lines] == [0, 0, 1, 2]
+    assert [token["token"] for token in lines[0]["features"]][:3] == ["[CLS]", "i", "love"]
+    assert main(["verify", "out/.layerbeam"], version="test") == 0
 
 
 def test_a_document_of_several_parts_in_the_order_of_its_lines(workplace, monkeypatch):

@@ -11,8 +11,9 @@ from conftest import random_lines
 
 from pipeline import manifest, resume
 from pipeline.manifest import is_up_to_date
-from transforms.read import FileToRead, byte_ranges, cut_file, number_slices, read_blocks, scan_range
+from transforms.read import read_blocks
 from transforms.records import BlockId, BlockLimits, Commit, InputFile, LeftOut, TextBlock, file_key, file_stem
+from transforms.slices import FileToRead, byte_ranges, cut_file, number_slices, scan_range
 
 
 def commit(file: InputFile, line: int, start: int) -> Commit:

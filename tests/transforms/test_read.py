@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import filesystem, metrics
-from transforms.read import FileToRead, byte_ranges, number_slices, read_blocks, scan_range
+from transforms.formats import RecordFormat
+from transforms.read import read_blocks
 from transforms.records import BlockLimits, Commit, LeftOut, Slice, TextBlock
+from transforms.slices import FileToRead, byte_ranges, number_slices, scan_range
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
 
@@ -22,10 +24,11 @@ def read(path: Path, limits: BlockLimits = UNLIMITED, *, slice_bytes: int = 1 <<
     """All that the file gives, through scan, slices and blocks."""
     (file,) = filesystem.find_files([str(path)])
     work = FileToRead(file, tuple(done))
-    scans = [scan_range(work, start, end) for start, end in byte_ranges(file, slice_bytes)]
+    form = RecordFormat(**how)
+    scans = [scan_range(work, start, end, slice_bytes, form) for start, end in byte_ranges(file, slice_bytes, form)]
     items: list = []
     for piece in number_slices(reversed(scans)):
-        items += read_blocks(piece, limits, **how) if isinstance(piece, Slice) else [piece]
+        items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
     return items
 
 

@@ -1,0 +1,335 @@
+"""Bytes cut at line ends: the blocks of a slice, and where in a block's bytes each record lies.
+
+Lines end with `\\n`; one `\\r` before it belongs to the line end; anything else (a lone `\\r`, U+2028, form feed) is
+text. A paragraph begins at a nonblank line after a blank one or at the file's start; its text is its lines joined by
+`\\n`. A line between paragraphs is blank if it holds nothing but ASCII white space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from transforms import filesystem
+from transforms.records import BlockId, BlockLimits, InputFile, Int64Array, Slice, row_splits_of
+
+# A record is in memory as a whole, several times over.
+MAX_RECORD_BYTES = 256 << 20
+
+_LINE_END = 10
+_CARRIAGE_RETURN = 13
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = {b"\xff\xfe": "FF FE", b"\xfe\xff": "FE FF"}
+_IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
+_BACKWARDS_BYTES = 1 << 12
+
+
+class UnreadableFileError(OSError):
+    """A file whose bytes cannot be read as records, with what to do."""
+
+
+def refuse_other_encoding(first_bytes: bytes, encoding: str) -> None:
+    """UnreadableFileError where a file begins with the byte order mark of another encoding."""
+    mark = _UTF16_MARKS.get(first_bytes[:2])
+    if mark is not None:
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        raise UnreadableFileError(
+            f"begins with the byte order mark {mark}: it is UTF-16, not {name}; convert it, for example with "
+            f"`iconv -f UTF-16 -t UTF-8`"
+        )
+    if encoding != "utf-8" and first_bytes.startswith(_UTF8_MARK):
+        raise UnreadableFileError(f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}")
+
+
+def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
+    """How many records of these lengths (bytes) fill a block; None where all of them do not.
+
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(80, 1000, 1000, 128))
+    2
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 24, 1000, 128))
+    2
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 1000, 1000, 128))
+    >>> records_in_block(np.array([400, 400, 400]), BlockLimits(9999, 9999, 9, 128, sentence_bytes=80))
+    2
+    """
+    if limits.sentence_bytes is None:
+        texts = np.ones_like(lengths)
+        tokens = np.minimum(2 + lengths // 4, limits.max_seq_length)
+    else:
+        texts = 1 + lengths // limits.sentence_bytes
+        tokens = 2 * texts + lengths // 4
+    full = np.cumsum(lengths) >= limits.text_bytes
+    full |= np.cumsum(tokens) >= limits.token_rows
+    full |= np.cumsum(texts) >= limits.text_rows
+    return int(np.argmax(full)) + 1 if full.any() else None
+
+
+def cut_blocks(
+    slice_: Slice, limits: BlockLimits, record: Literal["line", "paragraph", "file"], encoding: str
+) -> Iterator[tuple[BlockId, bytes]]:
+    """Identity and bytes of each block of the slice."""
+    with filesystem.open_binary(slice_.file.path) as file:
+        if record == "line":
+            yield from _cut_lines(file, slice_, limits, encoding)
+        elif record == "paragraph":
+            yield from _cut_paragraphs(file, slice_, limits, encoding)
+        else:
+            raw = b"".join(_up_to_limit(filesystem.read_chunks(file, slice_.file.path)))
+            refuse_other_encoding(raw, encoding)
+            if raw:
+                yield _identify(slice_.file, raw, 0, len(_line_ends(raw)), 0), raw
+
+
+def read_bytes(block: BlockId) -> bytes:
+    """The block's bytes again. UnreadableFileError where the file no longer holds them at that place."""
+    with filesystem.open_binary(block.file.path) as file:
+        if not filesystem.is_compressed(block.file.path):
+            file.seek(block.first_byte)
+            raw = file.read(block.end_byte - block.first_byte)
+        else:
+            raw = _bytes_between(filesystem.read_chunks(file, block.file.path), block.first_byte, block.end_byte)
+    if hashlib.sha256(raw).hexdigest() != block.sha256:
+        raise UnreadableFileError("is no longer what was read: its bytes have changed")
+    return raw
+
+
+def record_bounds(
+    block: BlockId, raw: bytes, record: Literal["line", "paragraph", "file"], encoding: str
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(first byte, byte after the last, number of its first line in the file) of each record of a block.
+
+    Without the line end behind it and, at the file's start, without UTF-8's byte order mark.
+    """
+    begin = len(_UTF8_MARK) if block.first_byte == 0 and encoding == "utf-8" and raw.startswith(_UTF8_MARK) else 0
+    if record == "file":
+        starts, stops = np.array([begin], np.int64), np.array([len(raw)], np.int64)
+        return starts, stops, np.zeros(1, np.int64)
+    ends = _line_ends(raw)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    data = np.frombuffer(raw, np.uint8)
+    stops = ends - (data[ends - 1] == _LINE_END)
+    stops -= (stops > starts) & (stops < ends) & (data[stops - 1] == _CARRIAGE_RETURN)
+    starts[0] = begin
+    stops[0] = max(stops[0], begin)
+    line = block.first_line + np.arange(len(ends))
+    if record == "paragraph":
+        is_full = ~_blank_lines(data, starts, ends)
+        first = is_full & ~np.concatenate([[False], is_full[:-1]])
+        last = is_full & ~np.concatenate([is_full[1:], [False]])
+        starts, stops, line = starts[first], stops[last], line[first]
+    return starts, stops, line
+
+
+def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Array) -> pa.BinaryArray:
+    """The pieces data[start:stop], in order and apart, copied together without the bytes between them."""
+    inside = np.zeros(len(data) + 1, np.int8)
+    np.add.at(inside, starts, 1)
+    np.add.at(inside, stops, -1)
+    kept = data[np.cumsum(inside[:-1], dtype=np.int8).astype(bool)]
+    offsets = row_splits_of(stops - starts).astype(np.int32)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
+
+
+def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
+    # One byte back: whether that is a line end says if a line begins at `start`.
+    position = max(slice_.start - 1, 0)
+    file.seek(position)
+    chunks = filesystem.read_chunks(file, slice_.file.path)
+    line = slice_.first_line
+    if slice_.start > 0:
+        rest, skipped, _ = _skip_line(chunks)
+        chunks = itertools.chain([rest], chunks)
+        position += skipped
+        line += int(skipped > 1)  # the line end before `start` is counted already
+    pending = b""
+    for lines in _whole_lines(chunks, position, slice_.end):
+        if position == 0 and not pending:  # the first bytes of the file
+            refuse_other_encoding(lines, encoding)
+        pending += lines
+        ends = _line_ends(pending)
+        begin = 0
+        while (count := records_in_block(np.diff(ends, prepend=begin), limits)) is not None:
+            size = int(ends[count - 1]) - begin
+            raw = pending[begin : begin + size]
+            yield _identify(slice_.file, raw, line, count, position), raw
+            begin, line, position, ends = begin + size, line + count, position + size, ends[count:]
+        pending = pending[begin:]
+    if pending:
+        yield _identify(slice_.file, pending, line, len(ends), position), pending
+
+
+def _cut_paragraphs(
+    file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
+) -> Iterator[tuple[BlockId, bytes]]:
+    """A block goes from the first byte of a paragraph to that of another: blank lines end the paragraph before them."""
+    position, line, after_blank = max(slice_.start - 1, 0), slice_.first_line, True
+    if slice_.start > 0:
+        after_blank = _is_blank_before(file, position)
+    file.seek(position)
+    chunks = filesystem.read_chunks(file, slice_.file.path)
+    if slice_.start > 0:
+        rest, skipped, blank = _skip_line(chunks)
+        chunks = itertools.chain([rest], chunks)
+        position, line, after_blank = position + skipped, line + int(skipped > 1), after_blank and blank
+    pending = b""  # from the first paragraph that is in no block yet
+    begins, lines = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of the paragraphs in it: first byte, line
+    is_last = False
+    for run in _whole_lines(chunks, position, None):
+        if position == 0:
+            refuse_other_encoding(run, encoding)
+        starts, is_first, is_blank = _paragraphs_in(run, at_file_start=position == 0, after_blank=after_blank)
+        new = starts[is_first]
+        beyond = new[new + position >= slice_.end] if slice_.end is not None else new[:0]
+        is_last = bool(len(beyond)) or (
+            slice_.end is not None and not len(begins) and not len(new) and position + len(run) >= slice_.end
+        )
+        new_lines = line + np.flatnonzero(is_first)
+        num_lines = len(starts)
+        if len(beyond):
+            num_lines = int(np.searchsorted(starts, beyond[0]))
+            new, new_lines, run = new[new < beyond[0]], new_lines[new < beyond[0]], run[: beyond[0]]
+        if not len(begins) and len(new):
+            pending, begins, lines = run[new[0] :], new - new[0], new_lines
+        elif len(begins):
+            begins, lines = np.concatenate([begins, len(pending) + new]), np.concatenate([lines, new_lines])
+            pending += run
+        if len(pending) - (begins[-1] if len(begins) else 0) > MAX_RECORD_BYTES:
+            raise _too_large()
+        position, line, after_blank = position + len(run), line + num_lines, bool(is_blank[-1])
+        if is_last:
+            break
+        while (count := records_in_block(np.diff(begins), limits)) is not None:
+            size = int(begins[count])
+            place = position - len(pending)
+            yield (
+                _identify(slice_.file, pending[:size], int(lines[0]), int(lines[count] - lines[0]), place),
+                pending[:size],
+            )
+            pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
+    while len(begins):
+        count = records_in_block(np.diff(begins, append=len(pending)), limits) or len(begins)
+        size = int(begins[count]) if count < len(begins) else len(pending)
+        next_line = int(lines[count]) if count < len(lines) else line
+        place = position - len(pending)
+        yield _identify(slice_.file, pending[:size], int(lines[0]), next_line - int(lines[0]), place), pending[:size]
+        pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
+
+
+def _paragraphs_in(
+    run: bytes, *, at_file_start: bool, after_blank: bool
+) -> tuple[Int64Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Of a run of whole lines: (first byte of each line, whether a paragraph begins with it, whether it is blank)."""
+    ends = _line_ends(run)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    text = starts.copy()
+    if at_file_start and run.startswith(_UTF8_MARK):
+        text[0] = len(_UTF8_MARK)
+    blank = _blank_lines(np.frombuffer(run, np.uint8), text, ends)
+    return starts, ~blank & np.concatenate([[after_blank], blank[:-1]]), blank
+
+
+def _blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
+    before = row_splits_of(~_IS_SPACE[data])
+    blank: npt.NDArray[np.bool_] = before[ends] == before[starts]
+    return blank
+
+
+def _is_blank_before(file: BinaryIO, position: int) -> bool:
+    """Whether what stands between the line's begin and `position` is nothing but white space."""
+    while position > 0:
+        size = min(position, _BACKWARDS_BYTES)
+        file.seek(position - size)
+        before = file.read(size)
+        on_line = before[before.rfind(b"\n") + 1 :]
+        if position == size and len(on_line) == size:
+            on_line = on_line.removeprefix(_UTF8_MARK)
+        if on_line.strip():
+            return False
+        if b"\n" in before:
+            return True
+        position -= size
+    return True
+
+
+def _identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first_byte: int) -> BlockId:
+    end_byte = first_byte + len(raw)
+    return BlockId(file, first_line, num_lines, first_byte, end_byte, hashlib.sha256(raw).hexdigest())
+
+
+def _skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
+    """(the bytes after the first line end, how many bytes that skipped, whether they were but white space)."""
+    skipped, blank = 0, True
+    for chunk in chunks:
+        after = chunk.find(b"\n") + 1
+        blank = blank and not (chunk[:after] if after else chunk).strip()
+        if after:
+            return chunk[after:], skipped + after, blank
+        skipped += len(chunk)
+    return b"", skipped, blank
+
+
+def _whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Iterator[bytes]:
+    """Runs of whole lines, of those that begin before `end`; the file's last line may come without a line end.
+
+    `position` is where the first of the chunks lies in the file.
+    """
+    begun: list[bytes] = []
+    begun_bytes = 0
+    for chunk in chunks:
+        if end is not None and position >= end:
+            return
+        after = chunk.rfind(b"\n") + 1
+        if not after:
+            begun.append(chunk)
+            begun_bytes += len(chunk)
+            if begun_bytes > MAX_RECORD_BYTES:
+                raise _too_large()
+            continue
+        lines = b"".join([*begun, chunk[:after]])
+        begun, begun_bytes = [chunk[after:]], len(chunk) - after
+        if end is not None and position + len(lines) >= end:
+            yield lines[: lines.index(b"\n", end - 1 - position) + 1]
+            return
+        yield lines
+        position += len(lines)
+    last = b"".join(begun)
+    if last and (end is None or position < end):
+        yield last
+
+
+def _up_to_limit(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_RECORD_BYTES:
+            raise _too_large()
+        yield chunk
+
+
+def _too_large() -> UnreadableFileError:
+    return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
+
+
+def _bytes_between(chunks: Iterable[bytes], start: int, end: int) -> bytes:
+    """Bytes [start, end) of a stream of chunks."""
+    parts, position = [], 0
+    for chunk in chunks:
+        parts.append(chunk[max(start - position, 0) : max(end - position, 0)])
+        position += len(chunk)
+        if position >= end:
+            break
+    return b"".join(parts)
+
+
+def _line_ends(data: bytes) -> Int64Array:
+    """Where each line ends, its line end included; a last line without one ends with the data."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_END) + 1
+    if data and data[-1] != _LINE_END:
+        ends = np.append(ends, len(data))
+    return ends

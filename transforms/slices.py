@@ -1,0 +1,169 @@
+"""Files cut in slices: where each begins, and with which line or row."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from transforms import filesystem, parquet_records
+from transforms.formats import RecordFormat
+from transforms.lines import MAX_RECORD_BYTES, refuse_other_encoding
+from transforms.records import Commit, InputFile, LeftOut, Slice
+
+
+@dataclasses.dataclass
+class FileToRead:
+    """A file of which something is left to do, with the commits of what is done."""
+
+    file: InputFile
+    done: tuple[Commit, ...] = ()
+
+
+@dataclasses.dataclass
+class Scanned:
+    """What one look at a range of a file tells: the slices in it, or why the file can't be read.
+
+    `pieces`: (first byte, byte after the last, line ends or rows) of each slice.
+    """
+
+    work: FileToRead
+    start: int
+    pieces: tuple[tuple[int, int | None, int], ...] = ()
+    problem: str | None = None
+
+
+def byte_ranges(file: InputFile, slice_bytes: int, how: RecordFormat | None = None) -> list[tuple[int, int | None]]:
+    """Where the file is cut, before anybody knows where its records end.
+
+    A compressed file is not cut, nor one that is a record; a Parquet file is cut when its footer is read.
+
+    >>> byte_ranges(InputFile("a.txt", 25, 0.0), 10)
+    [(0, 10), (10, 20), (20, 25)]
+    >>> byte_ranges(InputFile("a.txt.gz", 25, 0.0), 10)
+    [(0, None)]
+    """
+    how = how or RecordFormat()
+    if how.format == "parquet" or filesystem.is_compressed(file.path):
+        return [(0, None)]
+    if how.is_whole_file:
+        return [(0, file.size)] if file.size else []
+    return [(start, min(start + slice_bytes, file.size)) for start in range(0, file.size, slice_bytes)]
+
+
+def cut_file(
+    work: FileToRead, slice_bytes: int, how: RecordFormat | None = None
+) -> Iterator[tuple[FileToRead, int, int | None]]:
+    """The file once for each of its ranges, with the commits that begin there: each crosses the shuffle once."""
+    for start, end in byte_ranges(work.file, slice_bytes, how):
+        yield FileToRead(work.file, _begun_in(work.done, start, end)), start, end
+
+
+def scan_range(
+    work: FileToRead, start: int, end: int | None, slice_bytes: int = 1 << 20, how: RecordFormat | None = None
+) -> Scanned:
+    """Count the line ends in [start, end), at memory speed; of a compressed file only look whether it opens.
+
+    Of a Parquet file the footer says which row groups make a slice of about `slice_bytes`.
+    """
+    how = how or RecordFormat()
+    try:
+        if how.format == "parquet":
+            return Scanned(work, start, tuple(parquet_records.find_pieces(work.file, slice_bytes, how)))
+        return Scanned(work, start, ((start, end, _count_line_ends(work.file, start, end, how)),))
+    except OSError as error:
+        return Scanned(work, start, problem=reason_of(error))
+
+
+def _count_line_ends(file: InputFile, start: int, end: int | None, how: RecordFormat) -> int:
+    line_ends = 0
+    with filesystem.open_binary(file.path) as opened:
+        if end is None:
+            opened.read(1)
+            return 0
+        if how.is_whole_file:
+            if file.size > MAX_RECORD_BYTES:
+                raise OSError(
+                    f"is one record of {file.size:,} bytes (input.record: file); at most {MAX_RECORD_BYTES:,}: split it"
+                )
+            refuse_other_encoding(opened.read(4), how.encoding)
+            return 0
+        opened.seek(start)
+        left = end - start
+        while left > 0 and (chunk := opened.read(min(left, 1 << 20))):
+            if start == 0 and left == end:  # the first bytes of the file
+                refuse_other_encoding(chunk, how.encoding)
+            left -= len(chunk)
+            line_ends += chunk.count(b"\n")
+    return line_ends
+
+
+def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commit]:
+    """The slices of one file, from the scans of all its ranges in any order.
+
+    Of a file that can't be read a `LeftOut`, and the commits of what was done before: its rows stay.
+    """
+    in_order = sorted(ranges, key=lambda scanned: scanned.start)
+    for scanned in in_order:
+        if scanned.problem is not None:
+            yield LeftOut(scanned.work.file.path, scanned.problem)
+            yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
+            return
+    first_line = 0
+    for scanned in in_order:
+        for start, end, lines in scanned.pieces:
+            yield Slice(scanned.work.file, start, end, first_line, _begun_in(scanned.work.done, start, end))
+            first_line += lines
+
+
+def _begun_in(done: Iterable[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
+    return tuple(c for c in done if start <= c.block.first_byte and (end is None or c.block.first_byte < end))
+
+
+def reason_of(error: OSError) -> str:
+    """What is wrong with a file, without the name of it."""
+    return error.strerror or str(error)
+
+
+@beam.typehints.with_output_types(tuple[bytes, Scanned])
+class _ScanRanges(beam.DoFn):
+    def __init__(self, slice_bytes: int, how: RecordFormat) -> None:
+        self._slice_bytes = slice_bytes
+        self._how = how
+
+    def process(self, element: tuple[FileToRead, int, int | None]) -> Iterator[tuple[bytes, Scanned]]:
+        scanned = scan_range(*element, self._slice_bytes, self._how)
+        # Bytes, not text: a name that is not UTF-8 has no UTF-8 coding.
+        yield os.fsencode(scanned.work.file.path), scanned
+
+
+@dataclasses.dataclass
+class SliceFiles(beam.PTransform):
+    """`FileToRead` -> `Slice`, each file cut, line ends counted in parallel; tagged `LEFT_OUT`, what can't be read."""
+
+    slice_bytes: int
+    how: RecordFormat = dataclasses.field(default_factory=RecordFormat)
+
+    SLICES = "slices"
+    LEFT_OUT = "left_out"
+
+    def expand(self, files: Any) -> Any:
+        return (
+            files
+            | "cut" >> beam.FlatMap(cut_file, self.slice_bytes, self.how)
+            | "spread ranges" >> beam.Reshuffle()
+            | "count line ends" >> beam.ParDo(_ScanRanges(self.slice_bytes, self.how))
+            | "of one file" >> beam.GroupByKey()
+            | "number" >> beam.ParDo(_NumberSlices()).with_outputs(self.LEFT_OUT, main=self.SLICES)
+        )
+
+
+@beam.typehints.with_output_types(Slice)
+class _NumberSlices(beam.DoFn):
+    def process(self, element: tuple[bytes, Iterable[Scanned]]) -> Iterator[Any]:
+        for item in number_slices(element[1]):
+            yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.LEFT_OUT, item)
