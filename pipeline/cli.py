@@ -256,7 +256,7 @@ def _extract_features(options: argparse.Namespace) -> int:
     try:
         checked = config.check(settings, source="extract-features")
         extract_features.check_folders(options.input_folder, folder)
-        complete = _run_config(checked, options, [], runner=None)
+        complete = _run_config(checked, options, [], runner=None, bytes_beside=extract_features.BYTES_BESIDE)
     except UsageError as error:
         message = str(error)
         for setting, argument in extract_features.ARGUMENTS.items():
@@ -272,7 +272,14 @@ def _extract_features(options: argparse.Namespace) -> int:
     return DONE if complete else INCOMPLETE
 
 
-def _run_config(config: Config, options: argparse.Namespace, beam_arguments: list[str], *, runner: str | None) -> bool:
+def _run_config(
+    config: Config,
+    options: argparse.Namespace,
+    beam_arguments: list[str],
+    *,
+    runner: str | None,
+    bytes_beside: float = 0,
+) -> bool:
     """Run a configuration here; whether all of its input is embedded."""
     from pipeline.fit import open_for
 
@@ -298,6 +305,7 @@ def _run_config(config: Config, options: argparse.Namespace, beam_arguments: lis
         force=options.force,
         remove_gone=options.remove_gone,
         verbose=options.verbose,
+        bytes_beside=bytes_beside,
     )
     return run()
 

@@ -25,6 +25,9 @@ VIEW = "features"
 # Which files of the output folder are ours, and what they were made of.
 DOCUMENTS = "documents.json"
 
+# Of a document, for each byte of its compressed parts.
+BYTES_BESIDE = 2.1
+
 # Settings that a person gives here as arguments.
 ARGUMENTS = {
     "input.files": "INPUT_FOLDER",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from conftest import ROOT
 from pipeline import config
 from pipeline.cli import main
 
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         assert main(["run", "configs/demo.yaml"], version="test") == 0
+        (more,) = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", README, re.MULTILINE)
+        assert main(shlex.split(more), version="test") == 0
     finally:
         os.chdir(before)
     return folder
@@ -45,12 +49,17 @@ def test_snippet_runs(demo, snippet, monkeypatch):
 
 
 def test_the_configuration_explained_is_one():
-    (explained,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (explained,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     assert config.check(yaml.safe_load(explained), source="README.md").views.keys() == {"tokens", "sentences"}
 
 
 def test_there_are_snippets_for_the_tools_named():
-    assert [snippet.splitlines()[0].split(":")[0] for snippet in SNIPPETS] == ["# pandas", "# polars", "# DuckDB"]
+    assert [snippet.splitlines()[0].split(":")[0] for snippet in SNIPPETS] == [
+        "# pandas",
+        "# polars",
+        "# DuckDB",
+        "# tf.data",
+    ]
 
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):

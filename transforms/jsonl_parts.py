@@ -36,7 +36,7 @@ def write_jsonl(view: View, table: pa.Table, file: Any) -> None:
 def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
     """`linex_index` is the text's line in its file; the rest as extract_features.py has it."""
     lines = table["line"].to_numpy()
-    for start, stop in itertools.pairwise(text_splits(view, table).tolist()):
+    for start, stop in itertools.pairwise(text_splits(table).tolist()):
         rows = table.slice(start, stop - start)
         columns = [_rounded(rows[name]) for name in view.vector_columns]
         features = [

@@ -295,3 +295,15 @@ def test_json_lines_open_in_three_lines(workplace):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[('[CLS]', 64), (")
+
+
+def test_the_documents_need_room_beside_their_parts(workplace, monkeypatch):
+    from pipeline import run
+
+    workplace.write("texts/a.txt", "the bank of the river\n" * 200)
+    extract(workplace, "texts", "roomy", "-1", MODEL, "32", "4")
+    document = (workplace.folder / "roomy/a.jsonl").stat().st_size
+    monkeypatch.setattr(run, "free_bytes", lambda path: document)
+    err = extract(workplace, "texts", "out", "-1", MODEL, "32", "4", status=2).err
+    assert "OUTPUT_FOLDER: out/.layerbeam has" in err
+    extract(workplace, "texts", "out", "-1", MODEL, "32", "4", "--force")
