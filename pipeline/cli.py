@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -93,6 +94,38 @@ def _parser(version: str) -> _Parser:
     encoder.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
     encoder.add_argument("--json", action="store_true", help="as JSON")
     encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
+
+    extract = commands.add_parser(
+        "extract-features",
+        help="a folder of documents to JSON Lines, as google-research's extract_features.py writes them",
+        description="Write <name>.jsonl for each document in a folder and below it, a line of JSON for each of its "
+        "lines, as google-research's extract_features.py does. Started again, it does what is new.",
+        epilog="Exit statuses as of `layerbeam run`.",
+        allow_abbrev=False,
+    )
+    extract.add_argument("input_folder", metavar="INPUT_FOLDER", help="documents of plain text, also .gz, .bz2, .zst")
+    extract.add_argument("output_folder", metavar="OUTPUT_FOLDER", help="made where there is none")
+    extract.add_argument(
+        "layers",
+        metavar="LAYERS",
+        type=_layers,
+        help="such as -1,-2,-3,-4; -1 is the last block, 0 the first (as there, not as in `run`)",
+    )
+    extract.add_argument("model", metavar="BERT_MODEL_DIR", help="as encoder.handle in a configuration")
+    extract.add_argument(
+        "max_seq_length", metavar="MAX_SEQUENCE_LENGTH", type=_positive, help="tokens, [CLS] and [SEP] included"
+    )
+    extract.add_argument(
+        "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; shorter: more"
+    )
+    extract.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
+    extract.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
+    extract.add_argument("--force", action="store_true", help="start although the disk looks too small")
+    extract.add_argument(
+        "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
+    )
+    extract.add_argument("--json", action="store_true", help="the closing summary as JSON")
+    extract.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
     return parser
 
 
@@ -103,9 +136,22 @@ def _natural(text: str) -> int:
 
 
 def _positive(text: str) -> int:
+    text = text.strip()
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _layers(text: str) -> list[int]:
+    text = text.strip()
+    if not re.fullmatch(r"-?\d+(\s*,\s*-?\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers such as -1,-2,-3,-4")
+    return [int(layer) for layer in text.split(",")]
+
+
+def _shield_layers(arguments: list[str]) -> list[str]:
+    """`-1,-2` looks like an option to argparse, ` -1,-2` does not."""
+    return [f" {argument}" if re.match(r"-\d", argument) else argument for argument in arguments]
 
 
 def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
@@ -113,9 +159,16 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "-v" in given or "--verbose" in given
     try:
-        options, beam_arguments = _parser(version).parse_known_args(given)
+        shielded = _shield_layers(given) if given[:1] == ["extract-features"] else given
+        options, beam_arguments = _parser(version).parse_known_args(shielded)
         _quiet_logs(options.verbose)
-        commands = {"run": _run, "show": _show, "verify": _verify, "encoder": _encoder}
+        commands = {
+            "run": _run,
+            "show": _show,
+            "verify": _verify,
+            "encoder": _encoder,
+            "extract-features": _extract_features,
+        }
         return commands[options.command](options, beam_arguments)
     except UsageError as error:
         complain(str(error))
@@ -128,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             raise
         complain(f"failed: {cause(error)}")
         again = "what is committed stays: the same command goes on from there (-v shows more of the error)"
-        complain(again if options.command == "run" else "-v shows more of the error")
+        complain(again if options.command in ("run", "extract-features") else "-v shows more of the error")
         return FAILED
 
 
@@ -182,11 +235,11 @@ def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     return DONE
 
 
-def _report(output_path: str, *, as_json: bool, rows: bool = False) -> None:
+def _report(output_path: str, *, as_json: bool, rows: bool = False, more: Mapping[str, Any] | None = None) -> None:
     """Print what is in an output folder."""
     from pipeline import summary
 
-    what = summary.summarize(output_path)
+    what = summary.summarize(output_path) | dict(more or {})
     with _reader_may_go():
         if as_json:
             print(json.dumps(what, indent=1))
@@ -231,6 +284,53 @@ def _load_config(options: argparse.Namespace) -> Config:
 
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
+    complete = _run_config(config, options, beam_arguments, runner=options.runner)
+    _report(config.output.path, as_json=options.json)
+    return DONE if complete else INCOMPLETE
+
+
+def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from pipeline import config, extract_features
+    from pipeline.run import only_writer
+
+    folder = options.output_folder
+    settings = extract_features.settings(
+        options.input_folder,
+        folder,
+        layers=options.layers,
+        handle=options.model,
+        max_seq_length=options.max_seq_length,
+        batch_size=options.batch_size,
+        sentences=options.sentences,
+    )
+    try:
+        checked = config.check(settings, source="extract-features")
+        extract_features.check_folders(options.input_folder, folder)
+        complete = _run_config(checked, options, beam_arguments, runner=None, bytes_beside=extract_features.BYTES_BESIDE)
+    except UsageError as error:
+        message = str(error)
+        for setting, argument in extract_features.ARGUMENTS.items():
+            message = message.replace(f"{setting}: ", f"{argument}: ")
+        raise UsageError(message) from None
+    own = extract_features.own_folder(folder)
+    with only_writer(own):
+        documents = extract_features.assemble(folder, remove_gone=options.remove_gone)
+    _report(own, as_json=options.json, more={"documents": documents})
+    if not options.json:
+        counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
+        print(f"{folder}: documents: {counts or 'none'}")
+    return DONE if complete else INCOMPLETE
+
+
+def _run_config(
+    config: Config,
+    options: argparse.Namespace,
+    beam_arguments: list[str],
+    *,
+    runner: str | None,
+    bytes_beside: float = 0,
+) -> bool:
+    """Run a configuration here; whether all of its input is embedded."""
     from pipeline.fit import open_for
 
     if _is_elsewhere(config.encoder.handle):
@@ -243,7 +343,7 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     arguments = _beam_arguments(config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
     pipeline_options, beam_runner, workers = runners.local_options(
-        arguments, options.runner or config.beam.get("runner"), options.workers
+        arguments, runner or config.beam.get("runner"), options.workers
     )
     run = LocalRun(
         resolve(config, encoder),
@@ -253,10 +353,9 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         force=options.force,
         remove_gone=options.remove_gone,
         verbose=options.verbose,
+        bytes_beside=bytes_beside,
     )
-    complete = run()
-    _report(config.output.path, as_json=options.json)
-    return DONE if complete else INCOMPLETE
+    return run()
 
 
 def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from pipeline.manifest import RunHead
 from transforms import filesystem
 from transforms.encoders import EncoderSource
 from transforms.formats import RecordFormat
-from transforms.jsonl import is_extract_features
+from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.sequences import SequenceSettings
 from transforms.views import View

@@ -33,7 +33,11 @@ from transforms.write import TEMPORARY
 
 @dataclasses.dataclass(frozen=True)
 class LocalRun:
-    """How a job is run here. `workers`: blocks in hand at once; the rest as `layerbeam run --help` has it."""
+    """How a job is run here.
+
+    `workers`: blocks in hand at once. `bytes_beside`: what is made from each byte of the parts afterwards, on the same
+    disk. The rest as `layerbeam run --help` has it.
+    """
 
     job: Job
     options: Any
@@ -42,6 +46,7 @@ class LocalRun:
     force: bool = False
     remove_gone: bool = False
     verbose: bool = False
+    bytes_beside: float = 0
 
     def __call__(self) -> bool:
         """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
@@ -81,10 +86,11 @@ class LocalRun:
         expected = estimate(self.job, work)
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
-        if free is not None and expected.total_bytes > free and not self.force:
+        total_bytes = expected.total_bytes * (1 + self.bytes_beside)
+        if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(expected.total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
+                f"{size_text(total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
                 "--force starts all the same"
             )
 

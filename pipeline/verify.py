@@ -298,6 +298,8 @@ def _check_part(
         found = _read_part(path, view)
         if found is None:
             return [f"{part.path}: its columns are not those of the view"]
+        if view.format == "tfrecord":  # a tf.train.Example knows no float64
+            wanted = wanted.cast(pa.schema([_single(field) for field in wanted.schema]), safe=False).cast(wanted.schema)
         beside = [name for name in wanted.column_names if name in found.column_names]
         problems = _compare_rows(part, wanted.select(beside), found.select(beside))
         if problems:
@@ -359,6 +361,10 @@ def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
         f"{part.path}: rows of {count_noun(len(lines), 'record')} are {kind} (the first at line {lines[0]})"
         for kind, lines in problems.items()
     ]
+
+
+def _single(field: pa.Field) -> pa.Field:
+    return field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field
 
 
 def _same(wanted: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         assert main(["run", "configs/demo.yaml"], version="test") == 0
+        (more,) = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", README, re.MULTILINE)
+        assert main(shlex.split(more), version="test") == 0
     finally:
         os.chdir(before)
     return folder
@@ -85,7 +88,8 @@ def test_the_configuration_explained_is_one():
 
 def test_there_are_snippets_for_the_tools_named():
     own = ["layerbeam", "NumPy", "tf.data"]
-    assert list(SNIPPETS) == [*own, "pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
+    others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
+    assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
 
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):

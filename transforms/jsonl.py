@@ -1,116 +1,175 @@
-"""JSON Lines parts: at token level what google-research's extract_features.py writes, else an object per row.
+"""JSON Lines: one object per line, by Python's own parser.
 
-Values have six decimals, as there. They go through Python floats: Arrow's own text of a number takes twice the time.
+Line by line because each line stands for itself: pyarrow's reader infers one schema for a whole file, fails as a whole
+at its first bad line, and keeps one of two equal keys in silence. The parser takes some 1 % of the time of the encoder.
 """
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from transforms import filesystem
-from transforms.views import View, text_splits
+from transforms.formats import RecordFormat, Records, lone_surrogate
+from transforms.records import FIELD_TYPES, BlockId, Rejected
+from transforms.text_records import decode
 
-DECIMALS = 6
-# Values that are Python floats at a time.
-_VALUES = 1 << 20
-
-
-def is_extract_features(view: View) -> bool:
-    """Whether the view is written as extract_features.py does it: tokens, their layers separate."""
-    return view.format == "jsonl" and view.level == "token" and view.combine == "separate"
-
-
-def write_jsonl(view: View, table: pa.Table, file: Any) -> None:
-    """A line per text (tokens, layers separate) or per row, in the order of the table."""
-    lines = _texts(view, table) if is_extract_features(view) else _rows(view, table)
-    for line in lines:
-        file.write(json.dumps(line).encode("ascii") + b"\n")
+# A fixed limit: Python's own depends on who calls.
+_MAX_DEPTH = 500
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_INT64 = range(-(1 << 63), 1 << 63)
+_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
 
 
-def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """`linex_index` is the text's line in its file; the rest as extract_features.py has it."""
-    lines = table["line"].to_numpy()
-    for start, stop in itertools.pairwise(text_splits(view, table).tolist()):
-        rows = table.slice(start, stop - start)
-        columns = [_rounded(rows[name]) for name in view.vector_columns]
-        features = [
-            {
-                "token": token,
-                "layers": [
-                    {"index": index, "values": values} for index, values in zip(view.given_layers, layers, strict=True)
-                ],
-            }
-            for token, *layers in zip(rows["token"].to_pylist(), *columns, strict=True)
-        ]
-        yield {"linex_index": int(lines[start]), "features": features}
+class _Object(dict[str, Any]):
+    """A JSON object that knows which of its keys came twice."""
+
+    twice: frozenset[str] = frozenset()
 
 
-def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
-    at_once = max(_VALUES // (view.width * len(view.vector_columns)), 1)
-    for start in range(0, table.num_rows, at_once):
-        rows = table.slice(start, at_once)
-        columns = [
-            _rounded(rows[name]) if name in view.vector_columns else rows[name].to_pylist()
-            for name in table.column_names
-        ]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(table.column_names, values, strict=True))
+def _make_object(pairs: list[tuple[str, Any]]) -> _Object:
+    result = _Object(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        result.twice = frozenset(name for name in result if names.count(name) > 1)
+    return result
 
 
-def _rounded(column: pa.ChunkedArray) -> list[list[float]]:
-    """[n][W] with six decimals."""
-    vectors = column.combine_chunks()
-    values = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    rounded: list[list[float]] = values.round(DECIMALS).reshape(len(vectors), -1).tolist()
-    return rounded
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
-def read_objects(file: BinaryIO, path: str, vectors: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """{column: values} of each line, a list per column, a float32 array [n, W] for each of the `vectors`.
+_parse: Callable[[str], Any] = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_refuse_constant).decode
 
-    Of extract_features.py's lines come `line`, `sentence` (lines of one number counted from 0), `token` and the
-    vectors. ValueError or OSError where the file is damaged.
-    """
-    before, sentence = -1, 0
-    for text in _lines(file, path):
-        line = json.loads(text)
-        if not isinstance(line, Mapping):
-            raise ValueError(f"holds a line that is no object: {text[:40]!r}")
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    text: str
+    pair: str | None
+    fields: tuple[Any, ...]
+
+
+class _RejectedRecordError(Exception):
+    pass
+
+
+def decode_jsonl(block: BlockId, raw: bytes, how: RecordFormat) -> Records:
+    """The block's lines as records. A line of nothing but white space is blank, whatever `blank` says."""
+    decoded = decode(block, raw, how)
+    rejected = list(decoded.rejected)
+    full = pc.not_equal(pc.utf8_trim_whitespace(decoded.texts), "").to_numpy(zero_copy_only=False)
+    rows: list[_Row] = []
+    kept: list[int] = []
+    for index in np.flatnonzero(full).tolist():
         try:
-            if "linex_index" not in line:
-                yield {
-                    name: np.array([value], np.float32) if name in vectors else [value] for name, value in line.items()
-                }
-                continue
-            features = line["features"]
-            sentence = sentence + 1 if line["linex_index"] == before else 0
-            before = line["linex_index"]
-            values = [[layer["values"] for layer in feature["layers"]] for feature in features]
-            yield {
-                "line": [before] * len(features),
-                "sentence": [sentence] * len(features),
-                "token": [feature["token"] for feature in features],
-            } | {
-                name: np.array(column, np.float32)
-                for name, column in zip(vectors, zip(*values, strict=True), strict=True)
-            }
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"holds a line of another form: {text[:40]!r} ({error})") from error
+            rows.append(_read_row(decoded.texts[index].as_py(), how))
+            kept.append(index)
+        except _RejectedRecordError as error:
+            start, stop = int(decoded.starts[index]), int(decoded.stops[index])
+            place = (int(decoded.line[index]), block.first_byte + start)
+            rejected.append(Rejected(block.file.path, *place, "read", str(error), raw[start:stop]))
+    names = (*(("id", "string") for _ in (how.id_field,) if how.id_field is not None), *how.keep_fields)
+    columns: Iterable[tuple[Any, ...]] = zip(*(row.fields for row in rows), strict=True) if rows else [()] * len(names)
+    return Records(
+        pa.array([row.text for row in rows], pa.string()),
+        decoded.line[kept],
+        sorted(rejected, key=lambda reject: reject.line),
+        None if how.pair_field is None else pa.array([row.pair for row in rows], pa.string()),
+        {name: pa.array(values, FIELD_TYPES[type_]) for (name, type_), values in zip(names, columns, strict=True)},
+        num_blank=int(np.count_nonzero(~full)),
+    )
 
 
-def _lines(file: BinaryIO, path: str) -> Iterator[bytes]:
-    begun: list[bytes] = []
-    for chunk in filesystem.read_chunks(file, path):
-        *whole, last = chunk.split(b"\n")
-        for line in whole:
-            yield b"".join([*begun, line])
-            begun = []
-        begun.append(last)
-    if any(begun):
-        raise filesystem.TruncatedFileError("ends in the middle of a line")
+def _read_row(line: str, how: RecordFormat) -> _Row:
+    if _depth(line) > _MAX_DEPTH:
+        raise _RejectedRecordError(f"is nested more than {_MAX_DEPTH} deep")
+    try:
+        record = _parse(line)
+    except ValueError as error:
+        message = str(error).split(" at byte ")[0]
+        if isinstance(error, json.JSONDecodeError):
+            message = f"{error.msg} at character {error.pos}"
+        raise _RejectedRecordError(f"is no JSON: {message}") from None
+    if not isinstance(record, _Object):
+        raise _RejectedRecordError(f"is no JSON object but {_name(record)}")
+    text = _string(record, how.text_field)
+    if text is None:
+        missing = "is null" if how.text_field in record else "is missing"
+        raise _RejectedRecordError(f"field `{how.text_field}` {missing}")
+    pair = None if how.pair_field is None else _string(record, how.pair_field)
+    fields = [_identifier(record, how.id_field)] if how.id_field is not None else []
+    fields += [_kept(record, name, type_) for name, type_ in how.keep_fields]
+    return _Row(text, pair, tuple(fields))
+
+
+def _depth(line: str) -> int:
+    """How deep brackets are nested, roughly where the line is no JSON; 0 for a line with few of them."""
+    if line.count("[") + line.count("{") <= _MAX_DEPTH:
+        return 0
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", line)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _get(record: _Object, name: str) -> Any:
+    if name in record.twice:
+        raise _RejectedRecordError(f"field `{name}` comes twice")
+    return record.get(name)
+
+
+def _string(record: _Object, name: str) -> str | None:
+    value = _get(record, name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _RejectedRecordError(f"field `{name}` is {_name(value)}, not a string")
+    surrogate = lone_surrogate(value)
+    if surrogate is not None:
+        raise _RejectedRecordError(f"field `{name}`: {surrogate}")
+    return value
+
+
+def _identifier(record: _Object, name: str) -> str | None:
+    """A string, or the digits of a whole number."""
+    value = _get(record, name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _string(record, name)
+
+
+def _kept(record: _Object, name: str, type_: str) -> Any:
+    if type_ == "string":
+        return _string(record, name)
+    value = _get(record, name)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if type_ == "bool" and isinstance(value, bool):
+        return value
+    if type_ == "int64" and is_number and isinstance(value, int):
+        if value in _INT64:
+            return value
+        raise _RejectedRecordError(f"field `{name}` does not fit in int64")
+    if type_ == "float64" and is_number:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+        raise _RejectedRecordError(f"field `{name}` does not fit in float64")
+    shown = "a number with a fraction" if type_ == "int64" and isinstance(value, float) else _name(value)
+    raise _RejectedRecordError(f"field `{name}` is {shown}, not {type_}")
+
+
+def _name(value: Any) -> str:
+    return _NAMES.get(type(value), "an object")

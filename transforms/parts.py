@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem
-from transforms.jsonl import read_objects
-from transforms.tfrecord import read_examples
+from transforms.jsonl_parts import read_objects
+from transforms.tfrecord_parts import read_examples
 from transforms.views import View
 
 # What a part's name may end in, for patterns.

@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from transforms import filesystem, json_records, lines, metrics, parquet_records, text_records
+from transforms import filesystem, jsonl, lines, metrics, parquet_records, text_records
 from transforms.formats import RecordFormat, make_texts
 from transforms.lines import UnreadableFileError
 from transforms.records import BlockId, BlockLimits, Commit, LeftOut, Slice, TextBlock
@@ -63,7 +63,7 @@ def _cut_blocks(slice_: Slice, limits: BlockLimits, how: RecordFormat) -> Iterat
 def _decode(block: BlockId, content: Any, how: RecordFormat) -> TextBlock:
     decode = {
         "text": text_records.decode_text,
-        "jsonl": json_records.decode_jsonl,
+        "jsonl": jsonl.decode_jsonl,
         "parquet": parquet_records.decode_rows,
     }[how.format]
     return make_texts(block, decode(block, content, how), how)

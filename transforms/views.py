@@ -224,9 +224,12 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
 
 
-def text_splits(view: View, table: pa.Table) -> Int64Array:
-    """Where in a table of the view's rows each text begins and the last ends; a row by itself at other levels."""
-    if view.level not in ("token", "word"):
+def text_splits(table: pa.Table) -> Int64Array:
+    """Where in a table of a view's rows each text begins and the last ends.
+
+    Only where rows are parts of a text (they have a `word_index`) can it be longer than one row.
+    """
+    if "word_index" not in table.column_names:
         return np.arange(table.num_rows + 1)
     line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
     begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1

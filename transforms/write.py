@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem, metrics
-from transforms.jsonl import write_jsonl
+from transforms.jsonl_parts import write_jsonl
 from transforms.parts import part_path, table_name
 from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
-from transforms.tfrecord import write_tfrecord
+from transforms.tfrecord_parts import write_tfrecord
 from transforms.views import View, make_table, schema
 from transforms.word_types import make_word_types, sum_words
 

@@ -135,3 +135,38 @@ def test_estimate_is_near_what_is_written(workplace):
         size, unit = re.search(rf"about ([\d.]+) (kB|MB) in `{name}`", said).groups()
         expected = float(size) * {"kB": 1e3, "MB": 1e6}[unit]
         assert workplace.manifest()["views"][name]["bytes"] == pytest.approx(expected, rel=0.5), name
+
+
+def test_fields_go_through_into_every_format(workplace):
+    objects = [
+        {"text": "the first one. And a second!", "key": "a", "year": 1951, "weight": 0.1, "good": True},
+        {"text": "another", "key": None, "year": None, "weight": None, "good": None},
+        {"text": "the last one", "key": "ü", "year": -3, "weight": -2.5, "good": False},
+    ]
+    workplace.write("corpus/a.jsonl", "".join(json.dumps(line) + "\n" for line in objects))
+    fields = {"year": "int64", "weight": "float64", "good": "bool"}
+    settings = {"format": "jsonl", "id_field": "key", "keep_fields": fields, "unit": "sentence"}
+    workplace.configure(input=settings, views=VIEWS)
+    workplace.run()
+    workplace.verify()
+    names = ("id", *fields, "line", "sentence")
+    texts = workplace.rows("texts").select(names).to_pylist()
+    assert [row["sentence"] for row in texts] == [0, 1, 0, 0]
+
+    (path,) = (workplace.folder / "out/objects").iterdir()
+    assert [{name: json.loads(line)[name] for name in names} for line in path.read_text().splitlines()] == texts
+    features = {
+        "id": tf.io.FixedLenFeature([], tf.string, default_value="none"),
+        "year": tf.io.FixedLenFeature([], tf.int64, default_value=0),
+        "weight": tf.io.FixedLenFeature([], tf.float32, default_value=0),
+        "good": tf.io.FixedLenFeature([], tf.int64, default_value=0),
+        "sentence": tf.io.FixedLenFeature([], tf.int64),
+    }
+    (path,) = (workplace.folder / "out/records").iterdir()
+    dataset = tf.data.TFRecordDataset(str(path), compression_type="GZIP")
+    got = list(dataset.map(lambda record: tf.io.parse_single_example(record, features)).as_numpy_iterator())
+    assert [text["id"].decode() for text in got] == ["a", "a", "none", "ü"]
+    assert [text["year"] for text in got] == [1951, 1951, 0, -3]
+    assert [text["weight"] for text in got] == [np.float32(0.1), np.float32(0.1), 0, -2.5]
+    assert [text["good"] for text in got] == [1, 1, 0, 0]
+    assert [text["sentence"] for text in got] == [0, 1, 0, 0]

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from transforms.parts import read_tables
-from transforms.tfrecord import examples, parse_example, read_varints, varints
+from transforms.tfrecord_parts import examples, parse_example, read_varints, varints
 from transforms.views import View, schema
 from transforms.write import Output, write_part
 

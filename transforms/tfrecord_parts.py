@@ -60,7 +60,7 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
     """
     once = {*_ONCE, *(name for name, _ in view.fields)}
     encoded = [(name, _encode(table[name].combine_chunks())) for name in sorted(table.column_names)]
-    for start, stop in itertools.pairwise(text_splits(view, table).tolist()):
+    for start, stop in itertools.pairwise(text_splits(table).tolist()):
         features: list[Any] = []
         for name, column in encoded:
             feature = column.feature(start, start + 1 if name in once else stop)
