@@ -306,7 +306,9 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     try:
         checked = config.check(settings, source="extract-features")
         extract_features.check_folders(options.input_folder, folder)
-        complete = _run_config(checked, options, beam_arguments, runner=None, bytes_beside=extract_features.BYTES_BESIDE)
+        complete = _run_config(
+            checked, options, beam_arguments, runner=None, bytes_beside=extract_features.BYTES_BESIDE
+        )
     except UsageError as error:
         message = str(error)
         for setting, argument in extract_features.ARGUMENTS.items():
