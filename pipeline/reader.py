@@ -71,6 +71,9 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
     for commit in listed_commits(path):
         for view, part in commit.parts.items():
             parts.setdefault(view, []).append(part)
+    for name, entry in manifest["views"].items():
+        if entry["level"] == "word_type":  # a block's parts are sums; its rows are in one table
+            parts[name] = [Part(entry["path"], entry["rows"], entry["bytes"], entry["sha256"])]
     return Run(path, manifest, parts)
 
 
@@ -137,7 +140,7 @@ class RunView:
 
     @property
     def level(self) -> str:
-        """What a row is: `token`, `text`, ..."""
+        """What a row is: `token`, `word`, `text`, `record` or `word_type`."""
         return str(self._entry["level"])
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import Workplace, random_lines, vectors
 
+import layerbeam
 from transforms.reference import ReferenceWordPiece
 
 VIEWS = {
@@ -49,6 +51,26 @@ def test_the_table_is_the_numpy_computation_from_the_words(workplace):
     assert manifest["views"]["types"]["rows"] == table.num_rows == len(counted)
     assert f"{len(counted):,}" in workplace.show().out
     workplace.verify("--sample", "1000")
+    run = layerbeam.open_run(workplace.folder / "out")
+    assert run.view("types").to_arrow().equals(table)
+    np.testing.assert_array_equal(run.view("types").to_numpy("layer_3"), vectors(table, "layer_3"))
+
+
+def test_kept_fields_part_the_forms(workplace):
+    records = [{"text": "a river", "year": 1611}, {"text": "The river", "year": None}, {"text": "river", "year": 1611}]
+    workplace.write("corpus/a.jsonl", "\n".join(json.dumps(record) for record in records))
+    workplace.configure(
+        input={"format": "jsonl", "keep_fields": {"year": "int64"}},
+        views={"types": {"level": "word_type", "layers": [1], "by": ["year"]}},
+    )
+    workplace.run()
+    rows = types(workplace).drop(["layer_1", "layer_1_std"]).to_pylist()
+    assert rows == [
+        {"year": None, "word": "river", "count": 1},
+        {"year": None, "word": "the", "count": 1},
+        {"year": 1611, "word": "a", "count": 1},
+        {"year": 1611, "word": "river", "count": 2},
+    ]
 
 
 def test_a_growing_run_gives_what_one_run_gives(workplace):
