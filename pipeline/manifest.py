@@ -16,6 +16,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 
+from pipeline.doubled_ids import count_doubled_ids
 from transforms import filesystem, metrics
 from transforms.parts import SUFFIXES
 from transforms.records import Commit, InputFile, LeftOut
@@ -172,6 +173,10 @@ def finish_run(
     problem = metrics.unbalanced(counts)
     if problem is not None:
         raise AssertionError(f"records are missing: {problem}")
+    if metrics.DOUBLED_IDS in counts:
+        doubled = count_doubled_ids(output.path, views, ordered)
+        ids_compared = "block" if doubled is None else "run"
+        counts[metrics.DOUBLED_IDS] = counts[metrics.DOUBLED_IDS] if doubled is None else doubled
     listed = {part.path for commit in ordered for part in commit.parts.values()}
     for view in views:
         if not any(view.name in commit.parts for commit in ordered):
@@ -191,6 +196,7 @@ def finish_run(
         "complete": not problems,
         "problems": problems,
         "counts": counts,
+        **({"ids_compared_in": ids_compared} if metrics.DOUBLED_IDS in counts else {}),
         "views": {name: view | count_rows(name, ordered) for name, view in describe_views(views).items()},
         "inputs": _describe_inputs(reports, ordered),
     }

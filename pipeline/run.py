@@ -25,6 +25,7 @@ from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, lo
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RunLog, load_runs
+from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
 from transforms.metrics import NAMESPACE
 from transforms.records import InputFile
@@ -84,6 +85,9 @@ class LocalRun:
         encoder = self.job.encoder
         if encoder.kind == "savedmodel":  # of the others there is but one engine
             say(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
+        hint = wrapping_hint(self.job, work)
+        if hint is not None:
+            say(f"input: {hint}")
         expected = estimate(self.job, work)
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)

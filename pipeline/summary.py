@@ -38,15 +38,19 @@ def summarize(output_path: str) -> dict[str, Any]:
     counts = metrics.total([commit.counts for commit in commits])
     read = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
     views = {name: view | count_rows(name, commits) for name, view in head["views"].items()}
+    same = manifest is not None and manifest["fingerprint"] == head["fingerprint"]
+    if manifest is not None and same and metrics.DOUBLED_IDS in manifest["counts"]:
+        counts[metrics.DOUBLED_IDS] = manifest["counts"][metrics.DOUBLED_IDS]
     finished = filesystem.exists(filesystem.join(output_path, SUCCESS))
     return {
         "path": output_path,
         "state": "complete" if finished else _UNFINISHED.get(head["state"], head["state"]),
-        "problems": [] if manifest is None or manifest["fingerprint"] != head["fingerprint"] else manifest["problems"],
+        "problems": manifest["problems"] if manifest is not None and same else [],
         "fingerprint": head["fingerprint"],
         "encoder": head["encoder"],
         "inputs": head["inputs"] | {"text_bytes_done": read},
         "counts": counts,
+        "ids_compared_in": (manifest or {}).get("ids_compared_in", "block") if same else "block",
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
         "parts": {name: [c.parts[name].path for c in commits if name in c.parts] for name in views},
@@ -119,8 +123,18 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         f"{counts.get(metrics.BLANK, 0):,} blank + {counts.get(metrics.FILTERED, 0):,} filtered + "
         f"{counts.get(metrics.REJECTED, 0):,} rejected"
     )
+    if metrics.SENTENCES in counts:
+        console.print(
+            f"sentences {counts[metrics.SENTENCES]:,} found = {counts[metrics.SENTENCES_EMBEDDED]:,} embedded + "
+            f"{counts[metrics.SENTENCES_BLANK]:,} blank + {counts[metrics.SENTENCES_FILTERED]:,} filtered + "
+            f"{counts[metrics.SENTENCES_REJECTED]:,} rejected"
+        )
     for reason, count in summary["rejects"].items():
         console.print(f"          {count:,} rejected: {reason}")
+    doubled = counts.get(metrics.DOUBLED_IDS, 0)
+    if doubled:
+        within = "" if summary["ids_compared_in"] == "run" else " (compared within blocks only)"
+        console.print(f"          {count_noun(doubled, 'record')} with the id of an earlier one{within}")
     for note in notes(counts):
         console.print(f"          {note}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,13 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
+from transforms import filesystem
 from transforms.bert import BertConfig, weight_shapes
 from transforms.encoders import EncoderError, open_encoder
+from transforms.formats import RecordFormat
+from transforms.read import read_blocks
+from transforms.records import BlockLimits, Commit, Slice, TextBlock
+from transforms.slices import FileToRead, byte_ranges, number_slices, scan_range
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -42,6 +47,44 @@ def refused(handle: Path | str, **settings: Any) -> str:
         open_encoder(str(handle), **settings)
     assert str(caught.value).startswith(f"{handle}: ")
     return str(caught.value)
+
+
+UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
+
+
+def read_file(
+    path: Path, limits: BlockLimits = UNLIMITED, *, slice_bytes: int = 1 << 20, done: Iterable[Commit] = (), **how: Any
+) -> list[Any]:
+    """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
+    (file,) = filesystem.find_files([str(path)])
+    work, form = FileToRead(file, tuple(done)), RecordFormat(**how)
+    scans = [scan_range(work, start, end, slice_bytes, form) for start, end in byte_ranges(file, slice_bytes, form)]
+    items: list[Any] = []
+    for piece in number_slices(reversed(scans)):
+        items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
+    return items
+
+
+def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
+    """(line, text) of each text in the blocks among these."""
+    return [
+        (int(line), text)
+        for block in items
+        if isinstance(block, TextBlock)
+        for line, text in zip(block.line, block.texts.to_pylist(), strict=True)
+    ]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Callable[..., Path]:
+    """Write bytes to a file of this test's own."""
+
+    def write(data: bytes | str, name: str = "corpus.txt") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return path
+
+    return write
 
 
 @dataclasses.dataclass

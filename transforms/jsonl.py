@@ -95,7 +95,7 @@ def _read_row(line: str, how: RecordFormat) -> _Row:
     except ValueError as error:
         message = str(error).split(" at byte ")[0]
         if isinstance(error, json.JSONDecodeError):
-            message = f"{error.msg} at character {error.pos}"
+            message = f"{error.msg.removesuffix(' at')} at character {error.pos}"
         raise _RejectedRecordError(f"is no JSON: {message}") from None
     if not isinstance(record, _Object):
         raise _RejectedRecordError(f"is no JSON object but {_name(record)}")

@@ -59,15 +59,15 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
     2
     """
     if limits.sentence_bytes is None:
-        texts = np.ones_like(lengths)
         tokens = np.minimum(2 + lengths // 4, limits.max_seq_length)
+        fills = [limits.text_rows - 1]
     else:
         texts = 1 + lengths // limits.sentence_bytes
         tokens = 2 * texts + lengths // 4
-    full = np.cumsum(lengths) >= limits.text_bytes
-    full |= np.cumsum(tokens) >= limits.token_rows
-    full |= np.cumsum(texts) >= limits.text_rows
-    return int(np.argmax(full)) + 1 if full.any() else None
+        fills = [int(np.searchsorted(np.cumsum(texts), limits.text_rows))]
+    fills.append(int(np.searchsorted(np.cumsum(lengths), limits.text_bytes)))
+    fills.append(int(np.searchsorted(np.cumsum(tokens), limits.token_rows)))
+    return min(fills) + 1 if min(fills) < len(lengths) else None
 
 
 def cut_blocks(

@@ -145,7 +145,7 @@ def _opened(file: InputFile, how: RecordFormat) -> Iterator[pq.ParquetFile]:
         opened: BinaryIO
         with filesystem.open_binary(file.path) as opened:
             # Without pre-buffering, which holds whole row groups.
-            parquet = pq.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 16)
+            parquet = pq.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 16, page_checksum_verification=True)
             _check_columns(parquet.schema_arrow, how)
             yield parquet
     except (pa.ArrowException, OSError) as error:

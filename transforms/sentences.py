@@ -24,18 +24,30 @@ def _sentence_breaker() -> Any:
 
 
 def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(row splits [T + 1], first byte, byte after the last) of the sentences of each text, white space around them off.
+    """(which text, first byte in it, byte after the last) of each sentence, in order; white space around them off.
 
     What the breaker knows: a sentence ends after terminal punctuation (`.`, `!`, `?`, an ellipsis, their CJK forms) or
-    an emoticon, with the closing quotes and brackets that follow; acronyms of capital letters (`U.S.`) are one word.
-    What it does not know: abbreviations (`Mr. Smith`, `e.g. this` end a sentence after each point), decimal points
-    (`3.5` is cut in two), line breaks and blank lines (a heading runs on into the next sentence), whether the next
-    word has a capital letter. No language is trained in, and text without punctuation is one sentence.
+    an emoticon, with the closing brackets that follow; acronyms of capital letters (`U.S.`) hold together.
+    What it does not know: abbreviations (`Mr. Smith` and `e.g. this` are cut after each point), decimal points (`3.5`
+    is cut in two), quotes behind the point (they begin the next sentence), line breaks and blank lines (a heading runs
+    on into the next sentence), whether the next word has a capital letter. It was trained on no language, and text
+    without punctuation is one sentence.
     """
     if not len(texts):
-        return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return (np.zeros(0, np.int64),) * 3
     _, start, end = _sentence_breaker().break_sentences_with_offsets(texts.to_numpy(zero_copy_only=False))
-    return start.row_splits.numpy(), start.values.numpy(), end.values.numpy()
+    record, first, last = start.value_rowids().numpy(), start.values.numpy(), end.values.numpy()
+    # It counts white space before a sentence as one byte a character: too few of U+00A0 or U+2003, never too many.
+    begin, data = _bytes_of(texts)
+    inside = np.append((data & 0xC0) == 0x80, False)
+    for _ in range(3):
+        first = first + (inside[begin[record] + first] & (first < last))
+    pieces = binary_array(data, begin[record] + first, begin[record] + last).cast(pa.string())
+    sizes = pc.binary_length(pieces).to_numpy()
+    first = first + sizes - pc.binary_length(pc.utf8_ltrim_whitespace(pieces)).to_numpy()
+    last = last - sizes + pc.binary_length(pc.utf8_rtrim_whitespace(pieces)).to_numpy()
+    full = first < last
+    return record[full], first[full], last[full]
 
 
 def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
@@ -43,53 +55,41 @@ def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
 
     `offset` is the sentence's first code point in its record. Records and sentences are counted, each by itself.
     """
-    row_splits, first, last = find_sentences(block.texts)
-    found = np.diff(row_splits)
-    record = np.repeat(np.arange(len(found)), found)
-    is_blank = np.zeros(len(first), bool)
-    if keep_blank and (found == 0).any():
+    record, first, last = find_sentences(block.texts)
+    found = np.bincount(record, minlength=len(block.texts))
+    if keep_blank and not found.all():
         without = np.flatnonzero(found == 0)
-        sizes = pc.binary_length(block.texts).to_numpy()[without]
         record = np.concatenate([record, without])
         order = np.argsort(record, kind="stable")
         first = np.concatenate([first, np.zeros(len(without), np.int64)])[order]
-        last = np.concatenate([last, sizes])[order]
-        record, is_blank = record[order], np.zeros(len(order), bool)
-    texts, offset = _cut(block.texts, record, first, last)
-    if not keep_blank:
-        is_blank = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
-    num_found = len(texts)
-    texts, record, offset = texts.filter(pa.array(~is_blank)), record[~is_blank], offset[~is_blank]
-    kept = np.bincount(record, minlength=len(found))
-    blank_records = int(np.count_nonzero(kept == 0))
+        last = np.concatenate([last, pc.binary_length(block.texts).to_numpy()[without]])[order]
+        record, found = record[order], np.maximum(found, 1)
+    begin, data = _bytes_of(block.texts)
+    begin = begin[record]
+    code_points = row_splits_of((data & 0xC0) != 0x80)
+    blank_records = int(np.count_nonzero(found == 0))
     counts = block.counts | {
         metrics.BLANK: block.counts[metrics.BLANK] + blank_records,
         metrics.EMBEDDED: block.counts[metrics.EMBEDDED] - blank_records,
-        metrics.SENTENCES: num_found,
-        metrics.SENTENCES_EMBEDDED: len(texts),
-        metrics.SENTENCES_BLANK: num_found - len(texts),
+        metrics.SENTENCES: len(record),
+        metrics.SENTENCES_EMBEDDED: len(record),
+        metrics.SENTENCES_BLANK: 0,
         metrics.SENTENCES_FILTERED: 0,
         metrics.SENTENCES_REJECTED: 0,
     }
     return dataclasses.replace(
         block,
-        texts=texts,
+        texts=binary_array(data, begin + first, begin + last).cast(pa.string()),
         line=block.line[record],
-        sentence=(np.arange(len(record)) - np.repeat(row_splits_of(kept)[:-1], kept)).astype(np.int32),
-        offset=offset,
+        sentence=(np.arange(len(record)) - np.repeat(row_splits_of(found)[:-1], found)).astype(np.int32),
+        offset=(code_points[begin + first] - code_points[begin]).astype(np.int32),
         counts=counts,
         fields={name: column.take(pa.array(record)) for name, column in block.fields.items()},
     )
 
 
-def _cut(
-    texts: pa.StringArray, record: Int64Array, first: Int64Array, last: Int64Array
-) -> tuple[pa.StringArray, npt.NDArray[np.int32]]:
-    """The bytes [first, last) of the texts numbered `record`, and the code points before each in its text."""
+def _bytes_of(texts: pa.StringArray) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
+    """(where each text begins, the bytes of all of them)."""
     _, offsets, values = texts.buffers()
-    begin = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    data = np.frombuffer(values or b"", np.uint8)
-    code_points = np.concatenate([np.zeros(1, np.int64), np.cumsum((data & 0xC0) != 0x80)])
-    begin = begin[record]
-    offset = code_points[begin + first] - code_points[begin]
-    return binary_array(data, begin + first, begin + last).cast(pa.string()), offset.astype(np.int32)
+    begin = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)].astype(np.int64)
+    return begin, np.frombuffer(values or b"", np.uint8)

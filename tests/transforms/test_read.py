@@ -3,93 +3,61 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
+from conftest import read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import filesystem, metrics
-from transforms.formats import RecordFormat
-from transforms.read import read_blocks
-from transforms.records import BlockLimits, Commit, LeftOut, Slice, TextBlock
-from transforms.slices import FileToRead, byte_ranges, number_slices, scan_range
-
-UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
-
-
-def read(path: Path, limits: BlockLimits = UNLIMITED, *, slice_bytes: int = 1 << 20, done=(), **how) -> list:
-    """All that the file gives, through scan, slices and blocks."""
-    (file,) = filesystem.find_files([str(path)])
-    work = FileToRead(file, tuple(done))
-    form = RecordFormat(**how)
-    scans = [scan_range(work, start, end, slice_bytes, form) for start, end in byte_ranges(file, slice_bytes, form)]
-    items: list = []
-    for piece in number_slices(reversed(scans)):
-        items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
-    return items
-
-
-def texts(items: list) -> list[tuple[int, str]]:
-    return [
-        (int(line), text)
-        for block in items
-        if isinstance(block, TextBlock)
-        for line, text in zip(block.line, block.texts.to_pylist(), strict=True)
-    ]
-
-
-@pytest.fixture
-def corpus(tmp_path: Path):
-    def write(data: bytes, name: str = "corpus.txt") -> Path:
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return write
+from transforms.records import BlockLimits, Commit, LeftOut, TextBlock
+from transforms.slices import FileToRead, number_slices, scan_range
 
 
 def test_lines_with_their_numbers(corpus):
-    assert texts(read(corpus(b"one\ntwo\n\n  \t\nfive"))) == [(0, "one"), (1, "two"), (4, "five")]
+    assert texts_of(read_file(corpus(b"one\ntwo\n\n  \t\nfive"))) == [(0, "one"), (1, "two"), (4, "five")]
 
 
 def test_carriage_return_belongs_to_the_line_end_only_before_a_line_feed(corpus):
-    assert texts(read(corpus(b"a\r\nb\rc\r\r\nd\r"))) == [(0, "a"), (1, "b\rc\r"), (2, "d\r")]
+    assert texts_of(read_file(corpus(b"a\r\nb\rc\r\r\nd\r"))) == [(0, "a"), (1, "b\rc\r"), (2, "d\r")]
 
 
 def test_other_unicode_line_ends_are_text(corpus):
-    assert texts(read(corpus("a\u2028b\x0bc\u0085d\x0ce\n".encode()))) == [(0, "a\u2028b\x0bc\u0085d\x0ce")]
+    assert texts_of(read_file(corpus("a\u2028b\x0bc\u0085d\x0ce\n".encode()))) == [(0, "a\u2028b\x0bc\u0085d\x0ce")]
 
 
 def test_byte_order_mark_is_dropped_once(corpus):
-    assert texts(read(corpus(b"\xef\xbb\xbf\xef\xbb\xbfa\n\xef\xbb\xbfb\n"))) == [(0, "\ufeffa"), (1, "\ufeffb")]
+    assert texts_of(read_file(corpus(b"\xef\xbb\xbf\xef\xbb\xbfa\n\xef\xbb\xbfb\n"))) == [
+        (0, "\ufeffa"),
+        (1, "\ufeffb"),
+    ]
 
 
 @pytest.mark.parametrize("data", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf\r\n"])
 def test_nothing_but_a_byte_order_mark_is_a_blank_line(corpus, data):
-    (block,) = read(corpus(data))
+    (block,) = read_file(corpus(data))
     assert len(block.texts) == 0
     assert block.counts[metrics.BLANK] == 1
 
 
 def test_empty_file_has_no_block(corpus):
-    assert read(corpus(b"")) == []
+    assert read_file(corpus(b"")) == []
 
 
 def test_blank_lines_are_counted_or_kept(corpus):
     path = corpus(b"a\n\n \xc2\xa0\nb\n")
-    (skipped,) = read(path)
+    (skipped,) = read_file(path)
     assert (skipped.counts[metrics.BLANK], skipped.counts[metrics.EMBEDDED]) == (2, 2)
-    (kept,) = read(path, keep_blank=True)
-    assert texts([kept]) == [(0, "a"), (1, ""), (2, " \xa0"), (3, "b")]
+    (kept,) = read_file(path, keep_blank=True)
+    assert texts_of([kept]) == [(0, "a"), (1, ""), (2, " \xa0"), (3, "b")]
     assert (kept.counts[metrics.BLANK], kept.counts[metrics.EMBEDDED]) == (0, 4)
 
 
 def test_invalid_bytes_are_rejected_with_their_place(corpus):
-    (block,) = read(corpus(b"good\nb\xffd\r\n\xc3\nalso good\n"))
-    assert texts([block]) == [(0, "good"), (3, "also good")]
+    (block,) = read_file(corpus(b"good\nb\xffd\r\n\xc3\nalso good\n"))
+    assert texts_of([block]) == [(0, "good"), (3, "also good")]
     first, second = block.rejected
     assert (first.line, first.byte_offset, first.raw) == (1, 5, b"b\xffd")
     assert first.reason == "invalid UTF-8: invalid start byte at byte 1 (0xff)"
@@ -98,8 +66,8 @@ def test_invalid_bytes_are_rejected_with_their_place(corpus):
 
 
 def test_invalid_bytes_can_be_replaced(corpus):
-    (block,) = read(corpus(b"b\xffd\n"), replace_invalid=True)
-    assert texts([block]) == [(0, "b\ufffdd")]
+    (block,) = read_file(corpus(b"b\xffd\n"), replace_invalid=True)
+    assert texts_of([block]) == [(0, "b\ufffdd")]
     assert block.rejected == []
 
 
@@ -107,7 +75,7 @@ def test_invalid_bytes_can_be_replaced(corpus):
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_utf16_is_left_out_with_the_way_out(corpus, mark, name):
     data = mark + "text\n".encode("utf-16-le") * 100
-    (left_out,) = read(corpus(gzip.compress(data) if name.endswith("gz") else data, name), slice_bytes=50)
+    (left_out,) = read_file(corpus(gzip.compress(data) if name.endswith("gz") else data, name), slice_bytes=50)
     assert isinstance(left_out, LeftOut)
     assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in left_out.reason
 
@@ -115,9 +83,9 @@ def test_utf16_is_left_out_with_the_way_out(corpus, mark, name):
 def test_a_line_that_looks_like_utf16_further_on_is_only_rejected(corpus):
     # More than one chunk, less than one block: the mark stands where the second run of lines begins.
     before = [gzip.compress(b"a line of text\n" * 10_000), gzip.compress(b"\xff\xfe no text\nlast\n")]
-    (block,) = read(corpus(b"".join(before), "corpus.txt.gz"))
+    (block,) = read_file(corpus(b"".join(before), "corpus.txt.gz"))
     assert [reject.line for reject in block.rejected] == [10_000]
-    assert texts([block])[-1] == (10_001, "last")
+    assert texts_of([block])[-1] == (10_001, "last")
 
 
 LINES = b"".join(b"line %d of some text\n" % number for number in range(5000))
@@ -127,10 +95,10 @@ COMPRESSORS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstandard.Zst
 @pytest.mark.parametrize("ending", COMPRESSORS)
 def test_compressed_is_read_like_plain(corpus, ending):
     limits = BlockLimits(1000, 1 << 30, 1 << 30, 128)
-    plain = read(corpus(LINES), limits)
-    packed = read(corpus(COMPRESSORS[ending](LINES), f"corpus.txt{ending}"), limits)
+    plain = read_file(corpus(LINES), limits)
+    packed = read_file(corpus(COMPRESSORS[ending](LINES), f"corpus.txt{ending}"), limits)
     assert len(packed) == len(plain) > 50
-    assert texts(packed) == texts(plain)
+    assert texts_of(packed) == texts_of(plain)
     assert [block.block.sha256 for block in packed] == [block.block.sha256 for block in plain]
 
 
@@ -138,7 +106,7 @@ def test_compressed_is_read_like_plain(corpus, ending):
 def test_several_compressed_members_are_one_stream(corpus, ending):
     compress = COMPRESSORS[ending]
     path = corpus(compress(b"one\ntw") + compress(b"") + compress(b"o\nthree"), f"corpus.txt{ending}")
-    assert texts(read(path)) == [(0, "one"), (1, "two"), (2, "three")]
+    assert texts_of(read_file(path)) == [(0, "one"), (1, "two"), (2, "three")]
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
@@ -147,53 +115,53 @@ def test_truncated_compressed_file_is_left_out_after_the_whole_blocks(corpus, en
     random = np.random.default_rng(0)
     data = b"".join(random.bytes(30).hex().encode() + b"\n" for _ in range(10_000))
     packed = COMPRESSORS[ending](data)
-    *blocks, left_out = read(
+    *blocks, left_out = read_file(
         corpus(packed[: len(packed) // 2], f"corpus.txt{ending}"), BlockLimits(10_000, 1 << 30, 1 << 30, 128)
     )
     assert isinstance(left_out, LeftOut)
     assert "ends before its end" in left_out.reason
     assert all(isinstance(block, TextBlock) for block in blocks)
     expected = data.decode().splitlines()
-    assert [text for _, text in texts(blocks)] == expected[: len(texts(blocks))]
+    assert [text for _, text in texts_of(blocks)] == expected[: len(texts_of(blocks))]
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
 def test_damaged_compressed_file_is_left_out(corpus, ending):
-    (left_out,) = read(corpus(b"this is no compressed data", f"corpus.txt{ending}"))
+    (left_out,) = read_file(corpus(b"this is no compressed data", f"corpus.txt{ending}"))
     assert isinstance(left_out, LeftOut)
     assert "the compressed data is damaged" in left_out.reason
 
 
 def test_zeros_after_a_gzip_member_are_padding(corpus):
-    assert texts(read(corpus(gzip.compress(b"a\n") + b"\0" * 512, "corpus.txt.gz"))) == [(0, "a")]
+    assert texts_of(read_file(corpus(gzip.compress(b"a\n") + b"\0" * 512, "corpus.txt.gz"))) == [(0, "a")]
 
 
 def test_line_longer_than_many_slices_is_one_record(corpus):
     long = b"x" * 1000
-    items = read(corpus(b"a\n" + long + b"\nb\nc\n"), slice_bytes=7)
-    assert texts(items) == [(0, "a"), (1, long.decode()), (2, "b"), (3, "c")]
+    items = read_file(corpus(b"a\n" + long + b"\nb\nc\n"), slice_bytes=7)
+    assert texts_of(items) == [(0, "a"), (1, long.decode()), (2, "b"), (3, "c")]
 
 
 def test_blocks_end_with_the_line_that_fills_them(corpus):
     path = corpus(b"12345\n" * 10)
-    by_bytes = read(path, BlockLimits(13, 1 << 30, 1 << 30, 128))
+    by_bytes = read_file(path, BlockLimits(13, 1 << 30, 1 << 30, 128))
     assert [len(block.texts) for block in by_bytes] == [3, 3, 3, 1]
-    by_rows = read(path, BlockLimits(1 << 30, 1 << 30, 4, 128))
+    by_rows = read_file(path, BlockLimits(1 << 30, 1 << 30, 4, 128))
     assert [len(block.texts) for block in by_rows] == [4, 4, 2]
-    by_tokens = read(path, BlockLimits(1 << 30, 6, 1 << 30, 128))  # 2 + 6 // 4 = 3 for each line
+    by_tokens = read_file(path, BlockLimits(1 << 30, 6, 1 << 30, 128))  # 2 + 6 // 4 = 3 for each line
     assert [len(block.texts) for block in by_tokens] == [2, 2, 2, 2, 2]
 
 
 def test_block_that_is_done_and_unchanged_comes_as_its_commit(corpus):
     path = corpus(b"one\ntwo\nthree\nfour\n")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    blocks = read(path, limits)
+    blocks = read_file(path, limits)
     done = [Commit("f", block.block, block.counts, {}) for block in blocks]
     path.write_bytes(b"one\nTWO\nthree\nfour\n")
     os.utime(path, (1, 1))
-    first, second, third, fourth = read(path, limits, done=done)
+    first, second, third, fourth = read_file(path, limits, done=done)
     assert isinstance(second, TextBlock)
-    assert texts([second]) == [(1, "TWO")]
+    assert texts_of([second]) == [(1, "TWO")]
     for commit in (first, third, fourth):
         assert isinstance(commit, Commit)
         assert commit.block.file.modified == 1  # so that the next run need not read it
@@ -202,9 +170,9 @@ def test_block_that_is_done_and_unchanged_comes_as_its_commit(corpus):
 def test_appended_file_is_done_from_its_last_block_on(corpus):
     path = corpus(b"one\ntwo\nthree")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    done = [Commit("f", block.block, block.counts, {}) for block in read(path, limits)]
+    done = [Commit("f", block.block, block.counts, {}) for block in read_file(path, limits)]
     path.write_bytes(b"one\ntwo\nthree more\nfour\n")
-    kinds = [type(item) for item in read(path, limits, done=done)]
+    kinds = [type(item) for item in read_file(path, limits, done=done)]
     assert kinds == [Commit, Commit, TextBlock, TextBlock]
 
 
@@ -221,12 +189,12 @@ def test_rows_of_a_file_that_cannot_be_read_any_more_stay(corpus):
     first, second = gzip.compress(b"one\n"), gzip.compress(b"two\n")
     path = corpus(first + second, "corpus.txt.gz")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    done = [Commit("f", block.block, block.counts, {}) for block in read(path, limits)]
+    done = [Commit("f", block.block, block.counts, {}) for block in read_file(path, limits)]
     assert len(done) == 2
     status = path.stat()
     path.write_bytes(first + b"x" * len(second))  # damaged on the disk: as long, and as old
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    items = read(path, limits, done=done)
+    items = read_file(path, limits, done=done)
     assert [type(item) for item in items] == [Commit, LeftOut, Commit]
     path.unlink()
     (file,) = {commit.block.file for commit in done}
@@ -248,10 +216,10 @@ def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, l
     ended = [line.removesuffix(b"\r") for line in lines[:-1]]
     expected = dict(enumerate(ended + ([lines[-1]] if lines[-1] else [])))
     position, found = 0, {}
-    for block in read(path, limits, slice_bytes=slice_bytes, keep_blank=True):
+    for block in read_file(path, limits, slice_bytes=slice_bytes, keep_blank=True):
         assert block.block.first_byte == position
         position = block.block.end_byte
-        found |= {line: text.encode() for line, text in texts([block])}
+        found |= {line: text.encode() for line, text in texts_of([block])}
         for reject in block.rejected:
             found[reject.line] = reject.raw
             assert data[reject.byte_offset :].startswith(reject.raw)

@@ -1,0 +1,54 @@
+"""Whether text read line by line looks hard-wrapped: each line a piece of a sentence, broken where the page ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+
+from pipeline.estimate import first_blocks
+from pipeline.resolve import Job
+from pipeline.resume import Work
+
+_LINES = 1000
+_FEWEST_LINES = 20
+# A page is wider; lists of words or names are not.
+_NARROWEST = 40
+_NEARLY = 0.15
+_FINAL = tuple(".!?\u2026:;\u3002\uff01\uff1f")
+_CLOSING = "\"')]}\u00bb\u2019\u201d"
+
+
+def wrapped_lines(lines: Sequence[str]) -> int:
+    """How many of the lines end without final punctuation, at nearly the length of the one in the middle.
+
+    >>> wrapped_lines(["It is a truth universally acknowledged, that a single man in", "possession."])
+    1
+    """
+    median = statistics.median([len(line) for line in lines]) if lines else 0
+    return sum(
+        abs(len(line) - max(median, _NARROWEST)) <= _NEARLY * max(median, _NARROWEST)
+        and not line.rstrip(_CLOSING).endswith(_FINAL)
+        for line in map(str.rstrip, lines)
+    )
+
+
+def wrapping_hint(job: Job, work: Work) -> str | None:
+    """What to say where over half of the first 1,000 lines look broken; None where they do not."""
+    if (job.records.format, job.records.record) != ("text", "line"):
+        return None
+    whole_lines = dataclasses.replace(job.records, unit="record", pair_separator=None)
+    lines = list(itertools.islice(_lines(dataclasses.replace(job, records=whole_lines), work), _LINES))
+    wrapped = wrapped_lines(lines)
+    if len(lines) < _FEWEST_LINES or 2 * wrapped <= len(lines):
+        return None
+    return (
+        f"the text looks hard-wrapped: {wrapped:,} of the first {len(lines):,} lines end without final punctuation, at "
+        "nearly the same length; `record: paragraph` takes the lines up to a blank one as one text"
+    )
+
+
+def _lines(job: Job, work: Work) -> Iterator[str]:
+    for block in first_blocks(job, work):
+        yield from block.texts.to_pylist()
