@@ -23,8 +23,8 @@ _CLOSING = "\"')]}\u00bb\u2019\u201d"
 def wrapped_lines(lines: Sequence[str]) -> int:
     """How many of the lines end without final punctuation, at nearly the length of the one in the middle.
 
-    >>> wrapped_lines(["It is a truth universally acknowledged, that a single man in", "possession."])
-    1
+    >>> wrapped_lines(["It is a truth, that a single man in", "possession of a good fortune, must be in", "want."])
+    2
     """
     median = statistics.median([len(line) for line in lines]) if lines else 0
     return sum(

@@ -82,8 +82,10 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 
 
 def test_the_configuration_explained_is_one():
-    (explained,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert config.check(yaml.safe_load(explained), source="README.md").views.keys() == {"tokens", "sentences"}
+    explained, other = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    settings = yaml.safe_load(explained)
+    assert config.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
+    assert config.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():
