@@ -10,7 +10,7 @@ PARITY := .venv-parity
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-readers test-parity lint types check format bench-sizes bench-memory bench-large constraints clean
+.PHONY: help demo test test-readers test-parity lint types check format bench-sizes bench-memory bench-views bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -70,6 +70,9 @@ bench-sizes: $(VENV)/installed ## the README's table of sizes (needs Debian's bi
 
 bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)
 	$(BIN)/python tests/benchmarks/memory.py
+
+bench-views: $(VENV)/installed ## five views in one run against five runs (needs Debian's bible-kjv)
+	$(BIN)/python tests/benchmarks/views.py
 
 bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py

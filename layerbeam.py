@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.embed_text import EmbedText
     from pipeline.reader import Run
 
-__all__ = ["__version__", "open_run"]
+__all__ = ["EmbedText", "__version__", "open_run"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`EmbedText`, imported when it is asked for: it needs Beam."""
+    if name != "EmbedText":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_packages()
+    with _quiet_import():
+        from pipeline.embed_text import EmbedText
+    return EmbedText
 
 
 def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
@@ -24,18 +37,28 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
     rejected (exit status 3). FileNotFoundError where there is no run; ValueError where it has not ended, is not
     complete, or is damaged.
     """
+    _check_packages()
+    with _quiet_import():
+        from pipeline import reader
+    return reader.open_run(path, allow_incomplete=allow_incomplete)
+
+
+@contextlib.contextmanager
+def _quiet_import() -> Iterator[None]:
+    """Beam warns of its optional Google client when it is imported."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+
+
+def _check_packages() -> None:
     foreign = _foreign_package()
     if foreign is not None:
         raise ImportError(foreign)
-    root = logging.getLogger()
-    level = root.level
-    # Beam warns of its optional Google client when it is imported.
-    root.setLevel(logging.ERROR)
-    try:
-        from pipeline import reader
-    finally:
-        root.setLevel(level)
-    return reader.open_run(path, allow_incomplete=allow_incomplete)
 
 
 def main() -> int:

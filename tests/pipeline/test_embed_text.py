@@ -13,6 +13,7 @@ from apache_beam.testing.util import assert_that
 from apache_beam.transforms import window
 from conftest import DATA, random_lines, vectors
 
+import layerbeam
 from pipeline.embed_text import EmbedText
 
 VIEWS = {
@@ -93,6 +94,12 @@ def test_streaming_windows():
 def test_settings_that_do_not_hold(settings, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         EmbedText(**settings)
+
+
+def test_it_is_in_the_public_face():
+    assert layerbeam.EmbedText is EmbedText
+    with pytest.raises(AttributeError, match="has no attribute 'EmbedTexts'"):
+        _ = layerbeam.EmbedTexts
 
 
 def test_a_text_that_is_none():

@@ -1,0 +1,66 @@
+"""Five views in one run against five runs with one view: what one forward pass saves.
+
+Needs Debian's package bible-kjv for the text. Each run is a process of its own; start-up is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from corpus import read_bible
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = 3000
+ROUNDS = 3
+MOST = 1.3
+VIEWS = {
+    "tokens": {"level": "token", "layers": [-1]},
+    "words": {"level": "word", "layers": [-1, -2], "combine": "sum"},
+    "texts": {"level": "text", "layers": [-2], "pooling": "mean"},
+    "firsts": {"level": "text", "layers": [-1], "pooling": "cls"},
+    "pooled": {"level": "text", "pooling": "pooler"},
+}
+
+
+def seconds(folder: Path, name: str, views: dict) -> float:
+    """Of one run with these views."""
+    settings = {
+        "input": {"files": ["lines.txt"], "slice_bytes": 100_000},
+        "encoder": {"handle": "minilm"},
+        "views": views,
+        "output": {"path": name},
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
+    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", "c.yaml"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return json.loads((folder / name / "_runs" / "1.json").read_text())["seconds"]
+
+
+def main() -> None:
+    times: dict[str, list[float]] = {name: [] for name in (*VIEWS, "all five")}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "lines.txt").write_text("\n".join(read_bible()[:LINES]))
+        for round_ in range(ROUNDS):
+            for view, settings in VIEWS.items():
+                times[view].append(seconds(folder, f"{view}-{round_}", {view: settings}))
+            times["all five"].append(seconds(folder, f"all-{round_}", VIEWS))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for name, median in medians.items():
+        print(f"{name:10} {median:6.1f} s")
+    longest = max(median for name, median in medians.items() if name != "all five")
+    ratio = medians["all five"] / longest
+    print(
+        f"all five in one run: {ratio:.2f} times the longest, {medians['all five'] / sum(medians[v] for v in VIEWS):.2f} of all"
+    )
+    sys.exit(ratio > MOST)
+
+
+if __name__ == "__main__":
+    main()
