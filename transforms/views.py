@@ -227,9 +227,9 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
 def text_splits(table: pa.Table) -> Int64Array:
     """Where in a table of a view's rows each text begins and the last ends.
 
-    Only where rows are parts of a text (they have a `word_index`) can it be longer than one row.
+    Only where rows are parts of a text, tokens or words, can it be longer than one row.
     """
-    if "word_index" not in table.column_names:
+    if not {"token", "word_index"}.intersection(table.column_names):
         return np.arange(table.num_rows + 1)
     line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
     begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
