@@ -28,6 +28,7 @@ from transforms.encoders import EncoderSource, load_encoder, load_weights, open_
 from transforms.read import read_block
 from transforms.records import Commit, Part, TextBlock
 from transforms.reference import ReferenceWordPiece, forward
+from transforms.threads import load_tensorflow
 from transforms.views import View
 
 Array = npt.NDArray[Any]
@@ -116,6 +117,8 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         )
     job = _job_of(manifest, output_path)
     commits = listed_commits(output_path)
+    if job.records.unit == "sentence":
+        load_tensorflow(1)
     expected = Expected(job.encoder, job.config.encoder.max_seq_length)
     embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
     columns = {
@@ -320,8 +323,6 @@ class Expected:
         self._last: tuple[tuple[str, str | None], dict[int, Array], Array | None] | None = None
         self.path = "the plain NumPy computation"
         if encoder.kind == "savedmodel":
-            from transforms.threads import load_tensorflow
-
             load_tensorflow(1)
             called = open_encoder(encoder.handle, do_lower_case=encoder.do_lower_case, engine="savedmodel")
             self._saved_model = load_encoder(called, layers=called.layers, pooler=called.has_pooler)

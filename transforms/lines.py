@@ -200,7 +200,7 @@ def _cut_paragraphs(
             begins, lines = np.concatenate([begins, len(pending) + new]), np.concatenate([lines, new_lines])
             pending += run
         if len(pending) - (begins[-1] if len(begins) else 0) > MAX_RECORD_BYTES:
-            raise _too_large()
+            raise too_large()
         position, line, after_blank = position + len(run), line + num_lines, bool(is_blank[-1])
         if is_last:
             break
@@ -289,7 +289,7 @@ def _whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Ite
             begun.append(chunk)
             begun_bytes += len(chunk)
             if begun_bytes > MAX_RECORD_BYTES:
-                raise _too_large()
+                raise too_large()
             continue
         lines = b"".join([*begun, chunk[:after]])
         begun, begun_bytes = [chunk[after:]], len(chunk) - after
@@ -308,11 +308,12 @@ def _up_to_limit(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         size += len(chunk)
         if size > MAX_RECORD_BYTES:
-            raise _too_large()
+            raise too_large()
         yield chunk
 
 
-def _too_large() -> UnreadableFileError:
+def too_large() -> UnreadableFileError:
+    """The error for a record that is held in memory as a whole and should not be."""
     return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
 
 

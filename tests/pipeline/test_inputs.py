@@ -221,6 +221,7 @@ def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
     ]
     assert "records   5 read = 2 embedded + 1 blank + 0 filtered + 2 rejected" in done.out
     assert "1 record with the id of an earlier one\n" in done.out
+    assert "1 rejected: is no JSON: Expecting value\n" in done.out
 
 
 @pytest.mark.parametrize("level", ["token", "text"])
