@@ -224,6 +224,7 @@ def _batches(parquet: pq.ParquetFile, groups: list[_Group], how: RecordFormat) -
     """The needed columns of the row groups, some rows at a time."""
     schema = _schema(parquet, how)
     for group in groups:
+        found = 0
         metadata = parquet.metadata.row_group(group.number)
         row_bytes = max(metadata.total_byte_size // group.rows, 1)
         rows = int(np.clip(_BATCH_BYTES // row_bytes, 1, _BATCH_ROWS))
@@ -231,7 +232,10 @@ def _batches(parquet: pq.ParquetFile, groups: list[_Group], how: RecordFormat) -
             columns = [
                 _decoded(batch.column(batch.schema.get_field_index(field.name))).cast(field.type) for field in schema
             ]
+            found += batch.num_rows
             yield pa.Table.from_arrays(columns, schema=schema)
+        if found != group.rows:
+            raise UnreadableFileError(f"row group {group.number} has {found:,} rows, by the footer {group.rows:,}")
 
 
 def _decoded(column: pa.Array) -> pa.Array:
