@@ -10,7 +10,7 @@ PARITY := .venv-parity
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-parity lint types check format bench-sizes bench-memory bench-large constraints clean
+.PHONY: help demo test test-readers test-parity lint types check format bench-sizes bench-memory bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -29,6 +29,15 @@ demo: $(VENV)/installed ## embed a small corpus with real weights and show what 
 
 test: $(VENV)/installed ## all tests
 	$(BIN)/python -m pytest
+
+$(VENV)/installed-readers: $(VENV)/installed
+	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[readers]'
+	@touch $@
+
+test-readers: $(VENV)/installed-readers ## the README's snippets for PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
+	$(BIN)/python -c 'import datasets, pyspark'
+	$(BIN)/python -m pytest tests/test_readme.py -k 'PySpark or Hugging'
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -50,7 +59,7 @@ lint: $(VENV)/installed ## format and lint, as checks
 types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
 
-check: lint types test demo test-parity ## all that CI does
+check: lint types test demo test-readers test-parity ## all that CI does
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -66,7 +75,7 @@ bench-large: $(VENV)/installed ## a run and its verification with an encoder of 
 	$(BIN)/python tests/benchmarks/large.py
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra readers --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote

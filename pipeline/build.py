@@ -11,7 +11,7 @@ from pipeline.manifest import FinishRun
 from pipeline.resolve import Job
 from pipeline.resume import FindWork
 from transforms import coders
-from transforms.encode import EncodeBlocks
+from transforms.encode import EncodeBlocks, EncodeSettings
 from transforms.encoders import load_encoder
 from transforms.read import ReadBlocks
 from transforms.sequences import TokenizeBlocks
@@ -31,16 +31,15 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     find = FindWork(config.input.files, job.output.path, remove_gone=remove_gone)
     read = ReadBlocks(job.limits, job.records, num_threads)
     tokenize = TokenizeBlocks(
-        encoder.vocabulary,
-        do_lower_case=encoder.do_lower_case,
-        max_seq_length=config.encoder.max_seq_length,
-        num_threads=num_threads,
+        encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, num_threads=num_threads
     )
     layers, pooler = needed_layers(job.views), any(view.uses_pooler for view in job.views)
     encode = EncodeBlocks(
         functools.partial(load_encoder, encoder, layers=layers, pooler=pooler),
         job.views,
-        batch_tokens=config.encoder.batch_tokens,
+        EncodeSettings(
+            config.encoder.batch_tokens, config.encoder.max_seq_length, window_overlap=config.encoder.window_overlap
+        ),
         num_threads=num_threads,
     )
     write = WriteBlocks(job.output, job.views, encoder.vocabulary)

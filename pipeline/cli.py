@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import BusyError, UsageError, cause, complain
@@ -27,6 +29,9 @@ OWN_OPTIONS = (
     "--json",
     "--verbose",
 )
+
+
+_OPTIONS_OF_STORES = "Options of Beam's file systems may follow, for example --s3_region_name=..."
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,7 +66,9 @@ def _parser(version: str) -> _Parser:
     run.add_argument("--json", action="store_true", help="the closing summary as JSON")
     run.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
 
-    show = commands.add_parser("show", help="what is in an output folder, of a finished run or an unfinished one")
+    show = commands.add_parser(
+        "show", help="what is in an output folder, of a finished run or an unfinished one", epilog=_OPTIONS_OF_STORES
+    )
     show.add_argument("output", metavar="OUT", help="the output folder")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
@@ -71,25 +78,80 @@ def _parser(version: str) -> _Parser:
         help="compare rows of a finished run with the plain computation",
         description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
         epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
-        "has changed, and cannot be verified.",
+        "has changed, and cannot be verified. " + _OPTIONS_OF_STORES,
     )
     verify.add_argument("output", metavar="OUT", help="the output folder")
     verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
-    verify.add_argument("--seed", metavar="S", type=int, default=0, help="another seed draws other texts; default: 0")
+    verify.add_argument(
+        "--seed", metavar="S", type=_natural, default=0, help="another seed draws other texts; default: 0"
+    )
     verify.add_argument("--json", action="store_true", help="as JSON")
     verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
 
-    encoder = commands.add_parser("encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint")
+    encoder = commands.add_parser(
+        "encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint", epilog=_OPTIONS_OF_STORES
+    )
     encoder.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
     encoder.add_argument("--json", action="store_true", help="as JSON")
     encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
+
+    extract = commands.add_parser(
+        "extract-features",
+        help="a folder of documents to JSON Lines, as google-research's extract_features.py writes them",
+        description="Write <name>.jsonl for each document in a folder and below it, a line of JSON for each of its "
+        "lines, as google-research's extract_features.py does. Started again, it does what is new.",
+        epilog="Exit statuses as of `layerbeam run`.",
+        allow_abbrev=False,
+    )
+    extract.add_argument("input_folder", metavar="INPUT_FOLDER", help="documents of plain text, also .gz, .bz2, .zst")
+    extract.add_argument("output_folder", metavar="OUTPUT_FOLDER", help="made where there is none")
+    extract.add_argument(
+        "layers",
+        metavar="LAYERS",
+        type=_layers,
+        help="such as -1,-2,-3,-4; -1 is the last block, 0 the first (as there, not as in `run`)",
+    )
+    extract.add_argument("model", metavar="BERT_MODEL_DIR", help="as encoder.handle in a configuration")
+    extract.add_argument(
+        "max_seq_length", metavar="MAX_SEQUENCE_LENGTH", type=_positive, help="tokens, [CLS] and [SEP] included"
+    )
+    extract.add_argument(
+        "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; shorter: more"
+    )
+    extract.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
+    extract.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
+    extract.add_argument("--force", action="store_true", help="start although the disk looks too small")
+    extract.add_argument(
+        "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
+    )
+    extract.add_argument("--json", action="store_true", help="the closing summary as JSON")
+    extract.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
     return parser
 
 
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return int(text)
+
+
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _layers(text: str) -> list[int]:
+    text = text.strip()
+    if not re.fullmatch(r"-?\d+(\s*,\s*-?\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers such as -1,-2,-3,-4")
+    return [int(layer) for layer in text.split(",")]
+
+
+def _shield_layers(arguments: list[str]) -> list[str]:
+    """`-1,-2` looks like an option to argparse, ` -1,-2` does not."""
+    return [f" {argument}" if re.match(r"-\d", argument) else argument for argument in arguments]
 
 
 def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
@@ -97,13 +159,17 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "-v" in given or "--verbose" in given
     try:
-        options, beam_arguments = _parser(version).parse_known_args(given)
+        shielded = _shield_layers(given) if given[:1] == ["extract-features"] else given
+        options, beam_arguments = _parser(version).parse_known_args(shielded)
         _quiet_logs(options.verbose)
-        if options.command == "run":
-            return _run(options, beam_arguments)
-        if beam_arguments:
-            raise UsageError(f"{beam_arguments[0]}: `layerbeam {options.command}` has no such option")
-        return {"show": _show, "verify": _verify, "encoder": _encoder}[options.command](options)
+        commands = {
+            "run": _run,
+            "show": _show,
+            "verify": _verify,
+            "encoder": _encoder,
+            "extract-features": _extract_features,
+        }
+        return commands[options.command](options, beam_arguments)
     except UsageError as error:
         complain(str(error))
         return USAGE
@@ -115,49 +181,79 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             raise
         complain(f"failed: {cause(error)}")
         again = "what is committed stays: the same command goes on from there (-v shows more of the error)"
-        complain(again if options.command == "run" else "-v shows more of the error")
+        complain(again if options.command in ("run", "extract-features") else "-v shows more of the error")
         return FAILED
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _is_elsewhere(path: str) -> bool:
+    """Whether it lies on one of Beam's file systems, or should: told without Beam, whose import takes 0.9 s."""
+    return "://" in path and not path.lower().startswith(("https://", "http://", "hf://"))
+
+
+def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
+    """Give Beam's file systems their options. UsageError for a path that they cannot reach."""
+    from transforms import filesystem
+
+    filesystem.set_options(beam_arguments)
+    for path in paths:
+        why_not = filesystem.why_not(path)
+        if why_not is not None:
+            raise UsageError(f"{path}: {why_not}")
+
+
+def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.verify import print_verdict, verify
 
+    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    if options.json:
-        print(json.dumps(verdict.to_json(), indent=1))
-    else:
-        print_verdict(verdict)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(verdict.to_json(), indent=1))
+        else:
+            print_verdict(verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
-def _encoder(options: argparse.Namespace) -> int:
+def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.describe import describe_encoder, print_encoder
 
+    if beam_arguments or _is_elsewhere(options.handle):
+        _reach([], _beam_arguments({}, beam_arguments))
     what = describe_encoder(options.handle)
-    if options.json:
-        print(json.dumps(what, indent=1))
-    else:
-        print_encoder(what)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(what, indent=1))
+        else:
+            print_encoder(what)
     return DONE
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    if beam_arguments or _is_elsewhere(options.output):
+        _reach([options.output], _beam_arguments({}, beam_arguments))
     _report(options.output, as_json=options.json, rows=True)
     return DONE
 
 
-def _report(output_path: str, *, as_json: bool, rows: bool = False) -> None:
-    """Print what is in an output folder. Whoever reads it may go before its end (`| head`): the exit status stays."""
+def _report(output_path: str, *, as_json: bool, rows: bool = False, more: Mapping[str, Any] | None = None) -> None:
+    """Print what is in an output folder."""
     from pipeline import summary
 
-    what = summary.summarize(output_path)
-    try:
+    what = summary.summarize(output_path) | dict(more or {})
+    with _reader_may_go():
         if as_json:
             print(json.dumps(what, indent=1))
         else:
             summary.print_summary(what)
             if rows:
                 summary.print_rows(what)
+
+
+@contextlib.contextmanager
+def _reader_may_go() -> Iterator[None]:
+    """Whoever reads what is printed may go before its end (`| head`): the exit status stays."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -174,7 +270,9 @@ def _load_config(options: argparse.Namespace) -> Config:
         if not equals:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
         try:
-            overrides[key] = yaml.safe_load(value)
+            overrides[key] = config.parse_yaml(value)
+        except config.RepeatedKeyError as error:
+            raise UsageError(f"--set {item}: {error}") from error
         except (yaml.YAMLError, ValueError) as error:
             raise UsageError(f"--set {item}: the value is not YAML") from error
     if options.input:
@@ -186,21 +284,68 @@ def _load_config(options: argparse.Namespace) -> Config:
 
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
+    complete = _run_config(config, options, beam_arguments, runner=options.runner)
+    _report(config.output.path, as_json=options.json)
+    return DONE if complete else INCOMPLETE
+
+
+def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from pipeline import config, extract_features
+    from pipeline.run import only_writer
+
+    folder = options.output_folder
+    settings = extract_features.settings(
+        options.input_folder,
+        folder,
+        layers=options.layers,
+        handle=options.model,
+        max_seq_length=options.max_seq_length,
+        batch_size=options.batch_size,
+        sentences=options.sentences,
+    )
+    try:
+        checked = config.check(settings, source="extract-features")
+        extract_features.check_folders(options.input_folder, folder)
+        complete = _run_config(
+            checked, options, beam_arguments, runner=None, bytes_beside=extract_features.BYTES_BESIDE
+        )
+    except UsageError as error:
+        message = str(error)
+        for setting, argument in extract_features.ARGUMENTS.items():
+            message = message.replace(f"{setting}: ", f"{argument}: ")
+        raise UsageError(message) from None
+    own = extract_features.own_folder(folder)
+    with only_writer(own):
+        documents = extract_features.assemble(folder, remove_gone=options.remove_gone)
+    _report(own, as_json=options.json, more={"documents": documents})
+    if not options.json:
+        counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
+        print(f"{folder}: documents: {counts or 'none'}")
+    return DONE if complete else INCOMPLETE
+
+
+def _run_config(
+    config: Config,
+    options: argparse.Namespace,
+    beam_arguments: list[str],
+    *,
+    runner: str | None,
+    bytes_beside: float = 0,
+) -> bool:
+    """Run a configuration here; whether all of its input is embedded."""
     from pipeline.fit import open_for
 
+    if _is_elsewhere(config.encoder.handle):
+        _reach([], _beam_arguments(config.beam, beam_arguments))
     encoder = open_for(config)
     from pipeline import runners
     from pipeline.resolve import resolve
-    from pipeline.run import LocalRun, check_file_systems
+    from pipeline.run import LocalRun
 
-    check_file_systems(config)
-    settings = dict(config.beam)
-    configured_runner = settings.pop("runner", None)
-    runners.check_settings(settings)
-    runners.check_arguments(beam_arguments, OWN_OPTIONS)
-    arguments = runners.as_arguments(settings) + beam_arguments
+    arguments = _beam_arguments(config.beam, beam_arguments)
+    _reach([*config.input.files, config.output.path], arguments)
     pipeline_options, beam_runner, workers = runners.local_options(
-        arguments, options.runner or configured_runner, options.workers
+        arguments, runner or config.beam.get("runner"), options.workers
     )
     run = LocalRun(
         resolve(config, encoder),
@@ -210,10 +355,19 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         force=options.force,
         remove_gone=options.remove_gone,
         verbose=options.verbose,
+        bytes_beside=bytes_beside,
     )
-    complete = run()
-    _report(config.output.path, as_json=options.json)
-    return DONE if complete else INCOMPLETE
+    return run()
+
+
+def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:
+    """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
+    from pipeline import runners
+
+    settings = {name: value for name, value in configured.items() if name != "runner"}
+    runners.check_settings(settings)
+    runners.check_arguments(given, OWN_OPTIONS)
+    return runners.as_arguments(settings) + given
 
 
 def _quiet_logs(verbose: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -69,7 +69,9 @@ class EncoderConfig(_Section):
     """What turns tokens into vectors."""
 
     handle: str = _setting(
-        "minilm", "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system"
+        "minilm",
+        "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system",
+        min_length=1,
     )
     max_seq_length: int = _setting(128, "tokens of one text that are encoded, [CLS] and [SEP] included", ge=3)
     long_text: Literal["truncate", "window", "reject"] = _setting("truncate", "what happens to a longer text")
@@ -113,6 +115,11 @@ class ViewConfig(_Section):
     layers: Annotated[list[int | str] | Literal["all"] | None, BeforeValidator(_check_layers)] = _setting(
         None,
         "integers and ranges such as 0..12, or all; 0 is the embedding layer's output, -1 the encoder's last block",
+    )
+    numbering: Literal["hidden_states", "extract_features"] = _setting(
+        "hidden_states",
+        "what `layers` that are not negative count from: 0 is the embedding layer's output, or, as in "
+        "extract_features.py, the first block's",
     )
     combine: Literal["separate", "sum", "mean", "concat"] = _setting("separate", "how several layers become columns")
     words: Literal["basic", "whitespace"] = _setting("basic", "word, word_type: what a word is")
@@ -159,6 +166,8 @@ class Config(_Section):
 # Settings that only some levels know; a view of another level that names one is mistaken.
 _LEVELS = {
     "words": ("word", "word_type"),
+    "keep_words": ("token", "word", "word_type"),
+    "match_case": ("token", "word", "word_type"),
     "pooling": ("word", "text"),
     "include_text": ("token", "word"),
     "special_tokens": ("token", "text"),
@@ -169,17 +178,32 @@ _POOLINGS = {"word": ("first", "last", "mean", "sum", "max"), "text": ("cls", "p
 
 # What works so far. Everything else is known and refused, so that a configuration does not change its meaning later.
 _WORKS: dict[str, tuple[Any, ...]] = {
-    "encoder.long_text": ("truncate",),
     "encoder.compute_dtype": ("float32",),
     "encoder.device": ("auto", "cpu"),
     "encoder.length_buckets": (None,),
     "encoder.xla": (False,),
-    "views.*.level": ("token", "text"),
-    "views.*.pooling": ("cls", "pooler", "mean", "max"),
-    "views.*.keep_words": (None,),
-    "views.*.include_text": (False,),
-    "views.*.format": ("parquet",),
 }
+
+
+class RepeatedKeyError(yaml.YAMLError):
+    """A key that comes twice in one mapping: YAML forbids it, and PyYAML takes the last without a word."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in first:
+                raise RepeatedKeyError(f"`{name}` comes twice, in lines {first[name]} and {line}; take one away")
+            first[name] = line
+        return node
+
+
+def parse_yaml(text: str | IO[str]) -> Any:
+    """The value in a YAML text. yaml.YAMLError or ValueError for what is none, RepeatedKeyError among them."""
+    return yaml.load(text, _Loader)
 
 
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -189,9 +213,11 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            settings = yaml.safe_load(file)
+            settings = parse_yaml(file)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
+    except RepeatedKeyError as error:
+        raise UsageError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
@@ -249,6 +275,8 @@ def _explain(source: str, mistake: Any) -> str:
         return (
             f"{source}: {name}: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start"
         )
+    if mistake["type"] == "string_too_short":
+        return f"{source}: {name}: is empty"
     if mistake["type"] == "too_short":
         return f"{source}: {name}: is empty; at least one is needed"
     message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "should")
@@ -269,10 +297,14 @@ def _known_keys(place: list[str]) -> list[str]:
 
 def _contradictions(config: Config) -> Iterator[str]:
     yield from input_contradictions(config)
+    names: dict[str, str] = {}
     for name, view in config.views.items():
         where = f"views.{name}"
         given = view.model_fields_set
-        if name in RESERVED_VIEW_NAMES:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            yield f"{where}: differs from views.{other} in case only, and both are one folder on macOS; rename one"
+        if name.lower() in RESERVED_VIEW_NAMES:
             yield f"{where}: the name {name} is taken; call the view something else"
         for key, levels in _LEVELS.items():
             if key in given and view.level not in levels:
@@ -285,6 +317,20 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}.layers: pooling pooler reads the last layer; take `layers` away"
         if pooler and "combine" in given:
             yield f"{where}.combine: pooling pooler gives one vector; take `combine` away"
+        if view.match_case and view.keep_words is None:
+            yield f"{where}.match_case: is about keep_words, which is not set"
+        if view.level == "word_type" and view.normalize:
+            yield f"{where}.normalize: level word_type gives means beside their standard deviations; take it away"
+        if view.level == "word_type" and view.format == "tfrecord":
+            yield f"{where}.format: tfrecord holds texts, and level word_type has none; take parquet or jsonl"
+        for field in view.by:
+            if field not in config.input.keep_fields:
+                known = ", ".join(config.input.keep_fields) or "none"
+                yield f"{where}.by: {field} is not in input.keep_fields (there: {known})"
+        if view.format == "tfrecord" and view.dtype == "float16":
+            yield f"{where}.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet"
+        if view.format == "parquet" and not view.compress:
+            yield f"{where}.compress: is false; Parquet is always compressed (zstd): take `compress` away"
         if not pooler and view.layers is None:
             yield f"{where}.layers: is missing; for example [-1], [-4..-1] or all"
     if config.encoder.long_text == "window" and config.encoder.window_overlap >= config.encoder.max_seq_length - 2:
@@ -317,8 +363,10 @@ def _yaml(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def expand_layers(layers: list[int | str] | Literal["all"], num_layers: int) -> list[int]:
-    """Absolute numbers of the layers asked for, in that order; `num_layers` is L.
+def expand_layers(
+    layers: list[int | str] | Literal["all"], num_layers: int, numbering: str = "hidden_states"
+) -> list[int]:
+    """Absolute numbers of the layers asked for, in that order; `num_layers` is L, `numbering` as in `ViewConfig`.
 
     ValueError for a layer that the encoder does not have or one that comes twice.
 
@@ -326,25 +374,30 @@ def expand_layers(layers: list[int | str] | Literal["all"], num_layers: int) -> 
     [6, 0, 1, 2]
     >>> expand_layers("all", 2)
     [0, 1, 2]
+    >>> expand_layers([-1, 0], 2, "extract_features")
+    [2, 1]
     """
-    given = [f"0..{num_layers}"] if layers == "all" else layers
+    first_layer = 1 if numbering == "extract_features" else 0
+    given = [f"0..{num_layers - first_layer}"] if layers == "all" else layers
     expanded: list[int] = []
     for item in given:
         ends = _RANGE.fullmatch(item).groups() if isinstance(item, str) else (item, item)  # type: ignore[union-attr]
-        first, last = (_absolute(int(end), num_layers) for end in ends)
+        first, last = (_absolute(int(end), num_layers, first_layer) for end in ends)
         step = 1 if last >= first else -1
         expanded.extend(range(first, last + step, step))
     twice = {layer for layer in expanded if expanded.count(layer) > 1}
     if twice:
         layer = min(twice)
-        raise ValueError(f"layer {layer} comes twice ({layer} and {layer - num_layers - 1} are the same)")
+        same = f"{layer - first_layer} and {layer - num_layers - 1} are the same"
+        raise ValueError(f"layer {layer - first_layer} comes twice ({same})")
     return expanded
 
 
-def _absolute(layer: int, num_layers: int) -> int:
-    if not -num_layers - 1 <= layer <= num_layers:
+def _absolute(layer: int, num_layers: int, first_layer: int) -> int:
+    last = num_layers - first_layer
+    if not -last - 1 <= layer <= last:
         raise ValueError(
-            f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to {num_layers} "
-            f"or -{num_layers + 1} to -1"
+            f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to {last} "
+            f"or -{last + 1} to -1"
         )
-    return layer if layer >= 0 else num_layers + 1 + layer
+    return first_layer + layer if layer >= 0 else num_layers + 1 + layer

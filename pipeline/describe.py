@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.terminal import plain_console, size_text
 from transforms.bert import weight_shapes
 from transforms.encoders import EncoderError, open_encoder
 
@@ -37,9 +38,6 @@ def describe_encoder(handle: str) -> dict[str, Any]:
 
 def print_encoder(what: Mapping[str, Any]) -> None:
     """To the terminal: a name and a value on each line."""
-    from pipeline.estimate import size_text
-    from pipeline.summary import plain_console
-
     kinds = {"huggingface": "Hugging Face", "google": "checkpoint as Google released them", "savedmodel": "SavedModel"}
     layers = what["layers"]
     lines = {

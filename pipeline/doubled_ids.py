@@ -25,7 +25,7 @@ def count_doubled_ids(output_path: str, views: Sequence[View], commits: Sequence
     rows = {
         view.name: sum(commit.parts[view.name].rows for commit in commits if view.name in commit.parts)
         for view in views
-        if view.format == "parquet" and view.level in ("token", "text")
+        if view.format == "parquet" and view.level in ("token", "text", "record") and view.keep_words is None
     }
     if not rows or sum(commit.counts.get(metrics.EMBEDDED, 0) for commit in commits) > MOST_RECORDS:
         return None

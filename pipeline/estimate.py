@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.resolve import Job
 from pipeline.resume import Work
+from pipeline.terminal import size_text
 from transforms import filesystem
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, Slice, TextBlock
@@ -42,7 +43,7 @@ def estimate(job: Job, work: Work) -> Estimate:
     to_read = [file for file in work.to_read if file.file.size]
     sampled = texts = tokens = 0
     for block in first_blocks(job, work):
-        counted = tokenize_block(block, wordpiece, job.config.encoder.max_seq_length)
+        counted = tokenize_block(block, wordpiece, job.sequences)
         size = block.block.end_byte - block.block.first_byte
         sampled += size
         texts += len(block.texts)
@@ -53,7 +54,18 @@ def estimate(job: Job, work: Work) -> Estimate:
     scale = left / sampled if sampled else 0.0
     texts, tokens = round(texts * scale), round(tokens * scale)
     rows = {view.name: rows_of(view, texts=texts, tokens=tokens) for view in job.views}
-    return Estimate(rows, {view.name: rows[view.name] * view.row_bytes for view in job.views})
+    return Estimate(rows, {view.name: round(rows[view.name] * _row_bytes(view)) for view in job.views})
+
+
+def _row_bytes(view: View) -> float:
+    return len(view.vector_columns) * view.width * value_bytes(view)
+
+
+def value_bytes(view: View) -> float:
+    """Bytes of one value in the view's files; as JSON it is some ten characters, half of that compressed."""
+    if view.format == "jsonl":
+        return 5 if view.compress else 10.5
+    return np.dtype(view.dtype).itemsize
 
 
 def first_blocks(job: Job, work: Work) -> Iterator[TextBlock]:
@@ -69,8 +81,10 @@ def first_blocks(job: Job, work: Work) -> Iterator[TextBlock]:
 
 def rows_of(view: View, *, texts: int, tokens: int) -> int:
     """Rows that the view makes of so many texts and tokens, [CLS] and [SEP] among them."""
-    if view.level == "text":
+    if view.level in ("text", "record"):
         return texts
+    if view.level in ("word", "word_type"):
+        return tokens - 2 * texts  # a word has a token at least
     return tokens if view.special_tokens else tokens - 2 * texts
 
 
@@ -105,7 +119,7 @@ def describe(estimate: Estimate, view: View) -> str:
     layers = len(view.layers) if view.combine == "separate" and not view.uses_pooler else 1
     factors = [rows, *([f"{layers} layers"] if layers > 1 else []), str(view.width)]
     size = size_text(estimate.view_bytes[view.name])
-    return f"about {size} in `{view.name}`: {' x '.join(factors)} x {2 if view.dtype == 'float16' else 4} bytes"
+    return f"about {size} in `{view.name}`: {' x '.join(factors)} x {value_bytes(view):g} bytes"
 
 
 def free_bytes(output_path: str) -> int | None:
@@ -116,25 +130,6 @@ def free_bytes(output_path: str) -> int | None:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder).free
-
-
-def size_text(size: float) -> str:
-    """
-    >>> size_text(6_600_000_000), size_text(1_500), size_text(12)
-    ('6.6 GB', '1.5 kB', '12 bytes')
-    """
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"
-
-
-def count_noun(count: int, noun: str) -> str:
-    """
-    >>> count_noun(1, "file"), count_noun(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def count_text(count: int) -> str:

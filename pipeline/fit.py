@@ -24,6 +24,7 @@ def open_for(config: Config) -> EncoderSource:
     for name, view in config.views.items():
         layers = resolve_layers(name, view, encoder)
         width = encoder.hidden_size * (len(layers) if view.combine == "concat" else 1)
+        width *= 2 if view.pooling == "mean_max" else 1
         if view.dims is not None and view.dims > width:
             raise UsageError(f"views.{name}.dims: is {view.dims}; the vectors have {width} dimensions")
     return encoder
@@ -33,7 +34,7 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
     """Absolute layers of the view; none for the pooler. UsageError for what the encoder does not have."""
     pooler = view.level == "text" and view.pooling == "pooler"
     try:
-        layers = () if pooler else tuple(expand_layers(view.layers or [], encoder.num_hidden_layers))
+        layers = () if pooler else tuple(expand_layers(view.layers or [], encoder.num_hidden_layers, view.numbering))
     except ValueError as error:
         raise UsageError(f"views.{name}.layers: {error}") from error
     why_not = encoder.why_not(layers, pooler=pooler)
@@ -44,9 +45,9 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
 
 def given_layers(view: ViewConfig, encoder: EncoderSource) -> tuple[int, ...]:
     """The view's layers with the signs that they were written with, ranges expanded: as extract_features.py has it."""
-    given: list[int] = []
-    for item in view.layers if isinstance(view.layers, list) else []:
-        absolute = expand_layers([item], encoder.num_hidden_layers)
-        negative = str(item).startswith("-")
-        given += [layer - encoder.num_hidden_layers - 1 if negative else layer for layer in absolute]
-    return tuple(given) if given or view.layers != "all" else tuple(range(encoder.num_hidden_layers + 1))
+    num_layers, given = encoder.num_hidden_layers, []
+    for item in view.layers if isinstance(view.layers, list) else [view.layers] if view.layers else []:
+        for layer in expand_layers("all" if item == "all" else [item], num_layers, view.numbering):
+            first_layer = 1 if view.numbering == "extract_features" else 0
+            given.append(layer - num_layers - 1 if str(item).startswith("-") else layer - first_layer)
+    return tuple(given)

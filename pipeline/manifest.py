@@ -10,23 +10,32 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 
 from pipeline.doubled_ids import count_doubled_ids
 from transforms import filesystem, metrics
-from transforms.records import Commit, InputFile, LeftOut
-from transforms.views import View, schema
-from transforms.write import COMMITS, REJECTS, TEMPORARY, Output, write_empty_part
+from transforms.parts import SUFFIXES, part_folder
+from transforms.records import Commit, InputFile, LeftOut, Part
+from transforms.views import View, schema, vector_type
+from transforms.write import (
+    COMMITS,
+    REJECTS,
+    TEMPORARY,
+    Output,
+    write_empty_part,
+    write_word_types,
+)
 
 SCHEMA_VERSION = 1
 PARTS = "parts.jsonl"
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 
-_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)\.(parquet|jsonl)")
+_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -107,7 +116,7 @@ def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[s
 
 def _parts_are_there(output_path: str, commit: Commit, sizes: dict[str, dict[str, int]]) -> bool:
     for part in commit.parts.values():
-        folder, name = part.path.split("/")
+        folder, _, name = part.path.rpartition("/")
         if folder not in sizes:
             sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
         if sizes[folder].get(name) != part.bytes:
@@ -176,8 +185,14 @@ def finish_run(
         ids_compared = "block" if doubled is None else "run"
         counts[metrics.DOUBLED_IDS] = counts[metrics.DOUBLED_IDS] if doubled is None else doubled
     listed = {part.path for commit in ordered for part in commit.parts.values()}
+    described = describe_views(views)
     for view in views:
-        if not any(view.name in commit.parts for commit in ordered):
+        parts = [commit.parts[view.name] for commit in ordered if view.name in commit.parts]
+        if view.level == "word_type":
+            parts = [write_word_types(output, view, parts)]
+            described[view.name] |= {"path": parts[0].path, "sha256": parts[0].sha256}
+        described[view.name] |= count_rows(parts)
+        if not parts:
             listed.add(write_empty_part(output, view).path)
     problems = [f"{filesystem.printable(r.path)}: {r.reason}" for r in _sorted(reports, LeftOut)]
     problems += [
@@ -195,11 +210,11 @@ def finish_run(
         "problems": problems,
         "counts": counts,
         **({"ids_compared_in": ids_compared} if metrics.DOUBLED_IDS in counts else {}),
-        "views": {name: view | count_rows(name, ordered) for name, view in describe_views(views).items()},
+        "views": described,
         "inputs": _describe_inputs(reports, ordered),
     }
     _write(output, PARTS, b"".join(json.dumps(c.to_json(), sort_keys=True).encode("ascii") + b"\n" for c in ordered))
-    for folder in (*(view.name for view in views), REJECTS):
+    for folder in (*(part_folder(view) for view in views), REJECTS):
         stray = stray_parts(output.path, folder, listed)
         filesystem.delete_files(filesystem.join(output.path, path) for path in stray)
     _write(output, MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
@@ -225,14 +240,24 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
             "vectors": list(view.vector_columns),
             "width": view.width,
             "dtype": view.dtype,
+            "format": view.format,
         }
         for view in views
     }
 
 
-def count_rows(view: str, commits: Iterable[Commit]) -> dict[str, int]:
-    """Rows, bytes and parts of a view in these commits."""
-    parts = [commit.parts[view] for commit in commits if view in commit.parts]
+def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
+    """The columns of a view as the manifest describes them."""
+    vector = vector_type(entry["dtype"], entry["width"])
+    types = {
+        name: vector if type_.startswith("fixed_size_list") else pa.type_for_alias(type_)
+        for name, type_ in entry["columns"].items()
+    }
+    return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
+
+
+def count_rows(parts: Sequence[Part]) -> dict[str, int]:
+    """Rows, bytes and number of these parts."""
     return {"rows": sum(part.rows for part in parts), "bytes": sum(part.bytes for part in parts), "parts": len(parts)}
 
 

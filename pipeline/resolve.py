@@ -9,11 +9,15 @@ from typing import Any
 
 from pipeline import manifest
 from pipeline.config import Config
+from pipeline.errors import UsageError
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
+from transforms import filesystem
 from transforms.encoders import EncoderSource
 from transforms.formats import RecordFormat
+from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
+from transforms.sequences import SequenceSettings
 from transforms.views import View
 from transforms.write import Output
 
@@ -28,7 +32,12 @@ _PASSED_ON = {
     "dtype",
     "format",
     "compress",
+    "words",
+    "match_case",
+    "include_text",
+    "min_count",
 }
+_NO_LIMIT = 1 << 40
 # Settings of the input that `transforms.formats.RecordFormat` has under the same name.
 _READING = {
     "format",
@@ -58,6 +67,7 @@ class Job:
     head: RunHead
     output: Output
     limits: BlockLimits
+    sequences: SequenceSettings
     records: RecordFormat
 
 
@@ -70,6 +80,8 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
             hidden_size=encoder.hidden_size,
             given_layers=given_layers(view, encoder),
             fields=kept_fields(config),
+            keep_words=read_forms(name, view.keep_words),
+            by=tuple(view.by),
             **view.model_dump(include=_PASSED_ON),
         )
         for name, view in config.views.items()
@@ -79,7 +91,24 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
     del settings["output"]["path"]  # equal runs into two folders are equal
     head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
     output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
-    return Job(config, encoder, views, head, output, block_limits(config, views), record_format(config))
+    sequences = SequenceSettings(config.encoder.max_seq_length, config.encoder.long_text)
+    return Job(config, encoder, views, head, output, block_limits(config, views), sequences, record_format(config))
+
+
+def read_forms(view: str, keep_words: list[str] | str | None) -> tuple[str, ...] | None:
+    """The forms of `keep_words`, given as a list or as a file with one on each line; None where there are none."""
+    if keep_words is None:
+        return None
+    if isinstance(keep_words, str):
+        try:
+            lines = filesystem.read_bytes(keep_words).decode("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"views.{view}.keep_words: {keep_words}: cannot be read ({error})") from error
+        keep_words = lines
+    forms = tuple(dict.fromkeys(form.strip() for form in keep_words if form.strip()))
+    if not forms:
+        raise UsageError(f"views.{view}.keep_words: holds no form; name at least one, or take it away")
+    return forms
 
 
 def kept_fields(config: Config) -> tuple[tuple[str, str], ...]:
@@ -106,11 +135,15 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
         "input": config.input.model_dump(exclude={"files", "max_rejected"}),
         "encoder": {
             "fingerprint": encoder.fingerprint,
+            "engine": encoder.engine,  # they differ by rounding only, but the manifest names one
             "do_lower_case": encoder.do_lower_case,
             **config.encoder.model_dump(include={"max_seq_length", "long_text", "window_overlap", "compute_dtype"}),
         },
         "views": {
-            view.name: config.views[view.name].model_dump(exclude={"layers"}) | {"layers": list(view.layers)}
+            view.name: config.views[view.name].model_dump(exclude={"layers", "keep_words", "numbering"})
+            | {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
+            # These lines say how each layer was asked for.
+            | ({"given_layers": list(view.given_layers)} if is_extract_features(view) else {})
             for view in views
         },
         "output": {"part_bytes": config.output.part_bytes},
@@ -120,15 +153,15 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
 def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     """How much goes into a block, so that the part of its largest view stays near `part_bytes`."""
     part_bytes = config.output.part_bytes
-    rows = {
-        level: part_bytes // max((view.row_bytes for view in views if view.level == level), default=1)
-        for level in ("token", "text")
-    }
+    token_bytes = max((view.row_bytes for view in views if view.level == "token"), default=1)
+    # Words are fewer than tokens: the estimate is on the safe side.
+    word_bytes = max((view.row_bytes for view in views if view.level in ("word", "word_type")), default=1)
+    text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
-        token_rows=max(rows["token"], 1),
-        text_rows=max(rows["text"], 1),
-        max_seq_length=config.encoder.max_seq_length,
+        token_rows=max(part_bytes // max(token_bytes, word_bytes), 1),
+        text_rows=max(part_bytes // text_bytes, 1),
+        max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
     )
 

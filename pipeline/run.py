@@ -15,16 +15,15 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
 
 from pipeline.build import build
-from pipeline.config import Config
 from pipeline.errors import BusyError, UsageError, cause, complain, say
-from pipeline.estimate import count_noun, describe, estimate, free_bytes, size_text
+from pipeline.estimate import describe, estimate, free_bytes
 from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_json
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RunLog, load_runs
+from pipeline.terminal import count_noun, size_text
 from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
 from transforms.metrics import NAMESPACE
@@ -35,7 +34,11 @@ from transforms.write import TEMPORARY
 
 @dataclasses.dataclass(frozen=True)
 class LocalRun:
-    """How a job is run here. `workers`: blocks in hand at once; the rest as `layerbeam run --help` has it."""
+    """How a job is run here.
+
+    `workers`: blocks in hand at once. `bytes_beside`: what is made from each byte of the parts afterwards, on the same
+    disk. The rest as `layerbeam run --help` has it.
+    """
 
     job: Job
     options: Any
@@ -44,6 +47,7 @@ class LocalRun:
     force: bool = False
     remove_gone: bool = False
     verbose: bool = False
+    bytes_beside: float = 0
 
     def __call__(self) -> bool:
         """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
@@ -86,10 +90,11 @@ class LocalRun:
         expected = estimate(self.job, work)
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
-        if free is not None and expected.total_bytes > free and not self.force:
+        total_bytes = expected.total_bytes * (1 + self.bytes_beside)
+        if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(expected.total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
+                f"{size_text(total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
                 "--force starts all the same"
             )
 
@@ -149,18 +154,6 @@ class _Stop:
     def _stop(self, number: int, _: Any) -> None:
         self.number = number
         raise KeyboardInterrupt
-
-
-def check_file_systems(config: Config) -> None:
-    """UsageError for a path whose scheme Beam does not know here."""
-    for path in (*config.input.files, config.output.path):
-        try:
-            FileSystems.get_filesystem(path)
-        except ValueError as error:
-            raise UsageError(
-                f"{path}: Beam has no file system for {FileSystems.get_scheme(path)}:// here; a local path has no "
-                "scheme, gs:// needs the extra gcp: pip install 'layerbeam[gcp]'"
-            ) from error
 
 
 @contextlib.contextmanager

@@ -54,11 +54,14 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
-    """UsageError for an option that Beam does not know, which Beam alone drops silently, or a value of a wrong type.
+    """UsageError for an option that Beam does not know, which Beam alone drops silently, a value of a wrong type, and
+    what is no option.
 
     `own_options`: the command's, to be named where one is near.
     """
     unknown, known = _unknown(arguments)
+    if unknown is not None and not unknown.startswith("-"):
+        raise UsageError(f"{unknown}: unexpected argument")
     if unknown is not None:
         hint = did_you_mean(unknown, [*own_options, *known])
         raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")

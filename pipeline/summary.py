@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.estimate import count_noun, size_text
-from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json
+from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
 from pipeline.runlog import load_runs
+from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
+from transforms.parts import read_tables
+from transforms.records import Part
+from transforms.rows import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from transforms.write import REJECTS
 
 # Over this share of [UNK] the vocabulary does not know the language.
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
 _PLACE = re.compile(r" at (?:byte|character) \d")
-_SHOWN = ("line", "start", "end", "token", "text")
+_SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
+_NAMED_FORMS = 10
 _UNFINISHED = {
     "started": "unfinished: at work, or killed",
     "interrupted": "unfinished: interrupted",
@@ -38,7 +42,12 @@ def summarize(output_path: str) -> dict[str, Any]:
     commits = load_commits(output_path)
     counts = metrics.total([commit.counts for commit in commits])
     read = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
-    views = {name: view | count_rows(name, commits) for name, view in head["views"].items()}
+    parts = {name: [commit.parts[name] for commit in commits if name in commit.parts] for name in head["views"]}
+    views = {name: view | count_rows(parts[name]) for name, view in head["views"].items()}
+    for name, view in views.items():
+        if view["level"] == "word_type":  # its rows are made at the end
+            of_run = manifest["views"].get(name, {}) if manifest else {}
+            views[name] = view | {figure: of_run.get(figure, 0) for figure in ("rows", "bytes", "parts", "path")}
     same = manifest is not None and manifest["fingerprint"] == head["fingerprint"]
     if manifest is not None and same and metrics.DOUBLED_IDS in manifest["counts"]:
         counts[metrics.DOUBLED_IDS] = manifest["counts"][metrics.DOUBLED_IDS]
@@ -54,8 +63,45 @@ def summarize(output_path: str) -> dict[str, Any]:
         "ids_compared_in": (manifest or {}).get("ids_compared_in", "block") if same else "block",
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
-        "parts": {name: [c.parts[name].path for c in commits if name in c.parts] for name in views},
+        "words": _words(counts, head["identity"]["views"]),
+        "parts": {name: _part_paths(view, parts[name]) for name, view in views.items()},
     }
+
+
+def _part_paths(view: Mapping[str, Any], parts: Iterable[Part]) -> list[str]:
+    """The files that hold a view's rows."""
+    if view["level"] == "word_type":
+        return [view["path"]] if view["path"] else []
+    return [part.path for part in parts]
+
+
+def _words(counts: Mapping[str, int], views: Mapping[str, Any]) -> dict[str, Any]:
+    """Of each view of words or forms: words lost, words of which nothing is left, how often each form of keep_words."""
+    words = {}
+    for name, view in views.items():
+        of_view: dict[str, Any] = {
+            "lost": counts.get(f"{LOST_WORDS}:{name}", 0),
+            "empty": counts.get(f"{EMPTY_WORDS}:{name}", 0),
+        }
+        if view["keep_words"]:
+            of_view["kept"] = {form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in view["keep_words"]}
+        if view["level"] in ("word", "word_type") or view["keep_words"]:
+            words[name] = of_view
+    return words
+
+
+def _word_notes(words: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, of_view in words.items():
+        if of_view["lost"]:
+            lines.append(f"{name}: {count_noun(of_view['lost'], 'word')} lost to max_seq_length")
+        if of_view["empty"]:
+            lines.append(f"{name}: {count_noun(of_view['empty'], 'word')} of which nothing is left after cleaning")
+        never = [form for form, count in of_view.get("kept", {}).items() if not count]
+        if never:
+            more = f" and {len(never) - _NAMED_FORMS:,} more" if len(never) > _NAMED_FORMS else ""
+            lines.append(f"{name}: 0 of {', '.join(never[:_NAMED_FORMS])}{more} (keep_words that never come)")
+    return lines
 
 
 def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
@@ -67,15 +113,13 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     return dict(reasons.most_common())
 
 
-def first_rows(output_path: str, paths: list[str]) -> list[dict[str, Any]]:
-    """A few rows of a view, vectors cut to their first values."""
-    import pyarrow.parquet as pq
-
+def first_rows(output_path: str, view: Mapping[str, Any], paths: list[str]) -> list[dict[str, Any]]:
+    """A few rows of a view, as the summary describes it."""
     if not paths:
         return []
-    with filesystem.open_binary(filesystem.join(output_path, paths[0])) as file:
-        batch = next(pq.ParquetFile(file).iter_batches(_ROWS), None)
-    return [] if batch is None else batch.to_pylist()
+    tables = read_tables(filesystem.join(output_path, paths[0]), view_schema(view))
+    table = next(tables, None)
+    return [] if table is None else table.slice(0, _ROWS).to_pylist()
 
 
 def notes(counts: Mapping[str, int]) -> list[str]:
@@ -93,17 +137,6 @@ def notes(counts: Mapping[str, int]) -> list[str]:
             line += ": the vocabulary does not know this language or script; take an encoder that was trained on it"
         lines.append(line)
     return lines
-
-
-def plain_console(**settings: Any) -> Any:
-    """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
-    from rich.console import Console
-
-    class PlainConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return PlainConsole(highlight=False, markup=False, **settings)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -138,13 +171,13 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     if doubled:
         within = "" if summary["ids_compared_in"] == "run" else " (compared within blocks only)"
         console.print(f"          {count_noun(doubled, 'record')} with the id of an earlier one{within}")
-    for note in notes(counts):
+    for note in [*notes(counts), *_word_notes(summary["words"])]:
         console.print(f"          {note}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("view", "rows", "size", "parts", "vectors"):
         table.add_column(heading, justify="right" if heading in ("rows", "size", "parts") else "left")
     for name, view in summary["views"].items():
-        table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", _vectors(view))
+        table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))
     console.print(table)
     for problem in summary["problems"]:
         console.print(f"problem   {problem}")
@@ -158,10 +191,10 @@ def print_rows(summary: Mapping[str, Any]) -> None:
     """The first rows of each view."""
     console = plain_console()
     for name in summary["views"]:
-        _print_rows(console, name, first_rows(summary["path"], summary["parts"][name]))
+        _print_rows(console, name, first_rows(summary["path"], summary["views"][name], summary["parts"][name]))
 
 
-def _vectors(view: Mapping[str, Any]) -> str:
+def vectors_text(view: Mapping[str, Any]) -> str:
     """`layer_0 ... layer_6, each 384 x float32`."""
     names = view["vectors"]
     shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
@@ -178,7 +211,7 @@ def _print_rows(console: Any, name: str, rows: list[dict[str, Any]]) -> None:
     vector = next(column for column in rows[0] if isinstance(rows[0][column], list))
     shown = [column for column in _SHOWN if column in rows[0]]
     for column in shown:
-        is_text = column in ("token", "text")
+        is_text = column in ("token", "word", "text")
         table.add_column(column, no_wrap=True, max_width=32, justify="left" if is_text else "right")
     table.add_column(f"{vector}, 3 of {len(rows[0][vector])}", no_wrap=True)
     for row in rows:

@@ -1,14 +1,17 @@
 """`layerbeam verify`: rows of a finished run against the plain computation, made anew from the text.
 
-Texts are drawn at random. Of each block that holds one, all rows are compared by line, place and token; of each text
-drawn, all vectors. What is compared with: the SavedModel itself, one text at a time, or `transforms.reference`.
+Texts are drawn at random. Of each block that holds one, all rows are compared in all columns but the vectors, and the
+bytes of its parts with their hash; of each text drawn, the tokens with the plain WordPiece and all vectors with the
+SavedModel itself, one text at a time, or with `transforms.reference`.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,17 +22,17 @@ import pyarrow.parquet as pq
 
 from pipeline import config as configuration
 from pipeline.errors import UsageError
-from pipeline.estimate import count_noun
+from pipeline.expected import Expected, PlainEncoder
 from pipeline.fit import open_for
-from pipeline.manifest import MANIFEST, differences, listed_commits, load_json, stray_parts
+from pipeline.manifest import MANIFEST, SUCCESS, differences, listed_commits, load_json
 from pipeline.resolve import Job, resolve
+from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
-from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from transforms.encoders import EncoderError
+from transforms.parts import part_folder, part_path, read_tables, table_name
 from transforms.read import read_block
-from transforms.records import Commit, Part, TextBlock
-from transforms.reference import ReferenceWordPiece, forward
-from transforms.threads import load_tensorflow
-from transforms.views import View
+from transforms.records import Commit, LeftOut, Part, TokenBlock
+from transforms.views import View, schema
 
 Array = npt.NDArray[Any]
 
@@ -45,12 +48,22 @@ class Tolerance:
     relative: float
 
     def __str__(self) -> str:
-        return f"{self.absolute:.0e} + {self.relative:.0e} |x|"
+        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
 
 
 # By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
 # float16 keeps 11 bits.
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
+# JSON Lines hold six decimals: one in the last of them beyond that.
+_DECIMALS = 1e-6
+
+
+def tolerance_of(view: View) -> Tolerance:
+    """How far the values of a view's files may be off."""
+    tolerance = TOLERANCES[view.dtype]
+    if view.format != "jsonl":
+        return tolerance
+    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
 
 
 @dataclasses.dataclass
@@ -60,6 +73,7 @@ class Compared:
     view: str
     column: str
     dtype: str
+    format: str
     tolerance: Tolerance
     rows: int = 0
     max_difference: float = 0.0
@@ -74,7 +88,7 @@ class Compared:
         # max and min of NaN are NaN, which is no pass.
         self.max_difference = float(np.max([self.max_difference, off.max(initial=0)]))
         norms = np.linalg.norm(got, axis=1) * np.linalg.norm(expected, axis=1)
-        cosines = np.where(norms > 0, (got * expected).sum(axis=1) / np.where(norms > 0, norms, 1), 1.0)
+        cosines = np.where(norms == 0, 1.0, (got * expected).sum(axis=1) / np.where(norms == 0, 1.0, norms))
         self.min_cosine = float(np.min([self.min_cosine, cosines.min(initial=1)]))
         allowed = self.tolerance.absolute + self.tolerance.relative * np.abs(expected)
         wrong = np.flatnonzero(~(off <= allowed).all(axis=1))
@@ -105,42 +119,80 @@ class Verdict:
         return "fail" if self.failed else "cannot verify" if self.unverifiable else "pass"
 
     def to_json(self) -> dict[str, Any]:
-        return {"result": self.result} | dataclasses.asdict(self)
+        """Plain values for JSON, which knows no NaN: null."""
+        columns = []
+        for column in self.columns:
+            figures = dataclasses.asdict(column)
+            columns.append({k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()})
+        return {"result": self.result} | dataclasses.asdict(self) | {"columns": columns}
 
 
 def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError where there is no finished run or another encoder."""
-    manifest = load_json(filesystem.join(output_path, MANIFEST))
-    if manifest is None:
-        raise UsageError(
-            f"{output_path}: holds no finished run (no {MANIFEST} in it); run its configuration to the end"
-        )
+    manifest = _read_manifest(output_path)
     job = _job_of(manifest, output_path)
-    commits = listed_commits(output_path)
-    if job.records.unit == "sentence":
-        load_tensorflow(1)
-    expected = Expected(job.encoder, job.config.encoder.max_seq_length)
+    commits = _read_commits(output_path)
+    plain = _plain_encoder(job)
     embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
     columns = {
-        (view.name, column): Compared(view.name, column, view.dtype, TOLERANCES[view.dtype])
+        (view.name, column): Compared(view.name, column, view.dtype, view.format, tolerance_of(view))
         for view in job.views
+        if view.level != "word_type"
         for column in view.vector_columns
     }
-    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, expected.path, list(columns.values()))
+    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, list(columns.values()))
     verdict.problems += _check_files(output_path, manifest, job.views, commits)
+    verdict.unverifiable |= _changed_inputs(manifest)
+    expected = Expected(job, plain)
     for number, texts in _draw(embedded, sample, seed):
         commit = commits[number]
+        path = filesystem.printable(commit.block.file.path)
+        if path in verdict.unverifiable:
+            continue
         try:
             block = read_block(commit.block, job.records)
         except OSError as error:
-            path = filesystem.printable(commit.block.file.path)
             verdict.unverifiable[path] = error.strerror or str(error)
             continue
+        tokens = expected.tokens(block)
+        if len(tokens.num_dropped) != embedded[number]:
+            verdict.problems.append(
+                f"{path}: {commit.block.name} has {len(tokens.num_dropped)} texts, not {embedded[number]}"
+            )
+            continue
         verdict.sampled += len(texts)
+        verdict.problems += expected.check_tokens(tokens, texts)
         for view in job.views:
+            part = commit.parts.get(view.name)
+            if view.level == "word_type":
+                continue
             of_view = {column: columns[view.name, column] for column in view.vector_columns}
-            verdict.problems += _check_part(output_path, commit, block, view, texts, expected, of_view)
+            verdict.problems += _check_part(output_path, part, tokens, view, texts, expected, of_view)
+    if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
+        verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
+
+
+def _read_manifest(output_path: str) -> dict[str, Any]:
+    """The manifest of a finished run. UsageError where there is none, or a later run has begun and not ended."""
+    path = filesystem.join(output_path, MANIFEST)
+    manifest = load_json(path)
+    if manifest is None:
+        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
+        raise UsageError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
+    missing = {"settings", "identity", "views", "inputs", "complete"} - manifest.keys()
+    if missing:
+        raise UsageError(f"{path}: is no manifest of layerbeam: it has no {', '.join(sorted(missing))}")
+    if manifest["complete"] and not filesystem.exists(filesystem.join(output_path, SUCCESS)):
+        raise UsageError(f"{output_path}: a later run has begun here and not ended; run its configuration to the end")
+    return manifest
+
+
+def _read_commits(output_path: str) -> list[Commit]:
+    try:
+        return listed_commits(output_path)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
@@ -158,27 +210,64 @@ def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
     return job
 
 
+def _plain_encoder(job: Job) -> PlainEncoder:
+    try:
+        return PlainEncoder(job.encoder)
+    except EncoderError as error:
+        raise UsageError(f"encoder.handle: {error}") from error
+
+
+def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """{file: reason} of the input files on this machine that are gone or have another size than when they were read."""
+    changed = {}
+    for entry in manifest["inputs"]:
+        if entry.get("left_out") is not None or not filesystem.is_local(entry["path"]):
+            continue  # elsewhere each look costs a call: there it is told by the bytes of the blocks drawn
+        now = filesystem.stat_file(entry["path"])
+        if isinstance(now, LeftOut):
+            where = "" if os.path.isabs(entry["path"]) else f" ({os.path.abspath(entry['path'])})"
+            changed[filesystem.printable(entry["path"])] = f"{now.reason}{where}"
+        elif now.size != entry["size"]:
+            changed[filesystem.printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
+    return changed
+
+
 def _check_files(
     output_path: str, manifest: Mapping[str, Any], views: Sequence[View], commits: Sequence[Commit]
 ) -> list[str]:
     """Parts that are missing, of another size, or there without being listed: whoever reads the folder doubles rows."""
     problems = []
     for view in views:
-        rows = sum(commit.parts[view.name].rows for commit in commits if view.name in commit.parts)
-        if rows != manifest["views"][view.name]["rows"]:
-            problems.append(
-                f"{view.name}: parts.jsonl lists {rows:,} rows, {MANIFEST} {manifest['views'][view.name]['rows']:,}"
-            )
-        sizes = filesystem.list_folder(filesystem.join(output_path, view.name))
-        for part in (commit.parts[view.name] for commit in commits if view.name in commit.parts):
-            size = sizes.get(part.path.split("/")[1])
+        parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
+        said = manifest["views"].get(view.name, {})
+        sizes = filesystem.list_folder(filesystem.join(output_path, part_folder(view)))
+        for part in parts:
+            size = sizes.pop(part.path.rpartition("/")[2], None)
             if size != part.bytes:
                 found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
                 problems.append(f"{part.path} {found}")
-        listed = {commit.parts[view.name].path for commit in commits if view.name in commit.parts}
-        stray = stray_parts(output_path, view.name, listed or {f"{view.name}/empty.parquet"})
-        problems += [f"{path} is there and not listed in parts.jsonl" for path in stray]
+        if view.level == "word_type":
+            problems += _check_word_types(output_path, view, said)
+            continue
+        rows = sum(part.rows for part in parts)
+        if rows != said.get("rows"):
+            problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {said.get('rows')}")
+        if not parts:
+            sizes.pop(part_path(view, "empty").rpartition("/")[2], None)
+        stray = (name for name in sorted(sizes) if not name.startswith(("_", ".")))
+        problems += [f"{view.name}/{name} is there and not listed in parts.jsonl" for name in stray]
     return problems
+
+
+def _check_word_types(output_path: str, view: View, said: Mapping[str, Any]) -> list[str]:
+    """The table of a `word_type` view against its hash; its vectors are over the whole corpus and not made anew."""
+    path = f"{view.name}/{table_name(view)}"
+    try:
+        data = filesystem.read_bytes(filesystem.join(output_path, path))
+    except OSError as error:
+        return [f"{path} cannot be read: {error.strerror or error}"]
+    changed = hashlib.sha256(data).hexdigest() != said.get("sha256")
+    return [f"{path}: has changed since it was written: its SHA-256 is not the one in {MANIFEST}"] if changed else []
 
 
 def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[tuple[int, list[int]]]:
@@ -193,215 +282,103 @@ def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[t
 
 def _check_part(
     output_path: str,
-    commit: Commit,
-    block: TextBlock,
+    part: Part | None,
+    tokens: TokenBlock,
     view: View,
     texts: Sequence[int],
     expected: Expected,
     columns: Mapping[str, Compared],
 ) -> list[str]:
-    """Compare the rows of a block with what its texts should give, and the vectors of some of them."""
-    texts_of_block = block.texts.to_pylist()
-    pairs = [None] * len(texts_of_block) if block.pairs is None else block.pairs.to_pylist()
-    through = [
-        tuple(map(_comparable, row)) for row in zip(*(block.fields[n].to_pylist() for n, _ in view.fields), strict=True)
-    ]
-    through = through or [()] * len(texts_of_block)
-    wanted = [
-        [row + fields for row in expected.rows(view, text, pair)]
-        for text, pair, fields in zip(texts_of_block, pairs, through, strict=True)
-    ]
-    keys = [(int(line), int(sentence)) for line, sentence in zip(block.line, block.sentence, strict=True)]
-    part = commit.parts.get(view.name)
+    """Compare all rows of a block without their vectors, and the vectors of the texts drawn."""
+    wanted = pa.table(expected.rows(view, tokens))
     if part is None:
-        return [f"{view.name}: {commit.block.name} has no part"] if any(wanted) else []
+        return [f"{view.name}: {tokens.text.block.name} has no part"] if wanted.num_rows else []
     try:
-        with filesystem.open_binary(filesystem.join(output_path, part.path)) as file:
-            parquet = pq.ParquetFile(file)
-            found = _rows_of_texts(parquet, [*expected.COLUMNS[view.level], *(name for name, _ in view.fields)])
-            problems = _compare_rows(part, dict(zip(keys, wanted, strict=True)), found)
-            for index in texts:
-                rows, place = found.get(keys[index], ([], 0))
-                if rows != wanted[index] or not rows:
-                    continue  # reported above
-                where = f"{filesystem.printable(commit.block.file.path)} line {keys[index][0]}"
-                got = _read_rows(parquet, list(columns), place, len(rows))
-                vectors = expected.vectors(view, texts_of_block[index], pairs[index])
-                for (name, compared), values in zip(columns.items(), vectors, strict=True):
-                    compared.add(got[name], values, where)
-    except (OSError, pa.ArrowException) as error:
+        path = filesystem.join(output_path, part.path)
+        found = _read_part(path, view)
+        if found is None:
+            return [f"{part.path}: its columns are not those of the view"]
+        if view.format == "tfrecord":  # a tf.train.Example knows no float64
+            wanted = wanted.cast(pa.schema([_single(field) for field in wanted.schema]), safe=False).cast(wanted.schema)
+        beside = [name for name in wanted.column_names if name in found.column_names]
+        problems = _compare_rows(part, wanted.select(beside), found.select(beside))
+        if problems:
+            return problems  # where rows are amiss, vectors have no rows to be compared with
+        if hashlib.sha256(filesystem.read_bytes(path)).hexdigest() != part.sha256:
+            problems.append(f"{part.path}: has changed since it was written: its SHA-256 is not the one listed")
+        for text in texts:
+            rows, vectors = expected.vectors(view, tokens, text)
+            if not len(rows):
+                continue
+            where = f"{filesystem.printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
+            for (name, compared), values in zip(columns.items(), vectors, strict=True):
+                given = found[name].slice(int(rows[0]), len(rows)).combine_chunks()
+                got = given.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+                compared.add(got, values, where)
+    except (OSError, ValueError, pa.ArrowException) as error:
         return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
     return problems
 
 
-_Rows = dict[tuple[int, int], tuple[list[tuple[Any, ...]], int]]
+def _read_part(path: str, view: View) -> pa.Table | None:
+    """A part's rows, of any format (lines as extract_features.py's have few columns); None for another view's."""
+    columns = schema(view)
+    if view.format == "parquet":
+        with filesystem.open_binary(path) as file:
+            table = pq.read_table(file)
+        return table if table.schema.equals(columns) else None
+    tables = list(read_tables(path, columns))
+    table = pa.concat_tables(tables) if tables else columns.empty_table()
+    return table if all(name in table.column_names for name in view.vector_columns) else None
 
 
-def _rows_of_texts(parquet: pq.ParquetFile, names: list[str]) -> _Rows:
-    """{(line, sentence): (its rows, where they begin)}; rows of one text in two places count as one, too long."""
-    table = parquet.read(columns=["line", "sentence", *names])
-    found: _Rows = {}
-    for place, (line, sentence, *rest) in enumerate(
-        zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
-    ):
-        found.setdefault((line, sentence), ([], place))[0].append(tuple(map(_comparable, rest)))
-    return found
-
-
-def _comparable(value: Any) -> Any:
-    """The value, but NaN as text: it is not equal to itself."""
-    return "NaN" if isinstance(value, float) and math.isnan(value) else value
-
-
-def _compare_rows(part: Part, wanted: Mapping[tuple[int, int], list[tuple[Any, ...]]], found: _Rows) -> list[str]:
-    problems: collections.Counter[str] = collections.Counter()
-    first: dict[str, int] = {}
-    if list(found) != sorted(found):
-        problems["not in the order of their lines"] += 1
-        first["not in the order of their lines"] = next(iter(found))[0]
-    for line, sentence in sorted(wanted.keys() | found.keys()):
-        should, (rows, _) = wanted.get((line, sentence), []), found.get((line, sentence), ([], 0))
-        if rows == should:
+def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
+    """What is wrong with the rows of a part, without their vectors."""
+    odd = [name for name in wanted.column_names if not _same(wanted[name], found[name])]
+    if not odd:
+        return []
+    should, rows = _rows_of_lines(wanted), _rows_of_lines(found)
+    problems: dict[str, list[int]] = collections.defaultdict(list)
+    if found.num_rows and list(rows) != sorted(rows):
+        problems["not in the order of their lines"].append(next(iter(rows)))
+    for line in sorted(should.keys() | rows.keys()):
+        expected, got = should.get(line, []), rows.get(line, [])
+        if repr(got) == repr(expected):
             continue
-        if not rows:
+        if not got:
             kind = "missing"
-        elif not should:
+        elif not expected:
             kind = "there, and no text has them"
-        elif len(rows) > len(should) and set(rows) == set(should):
+        elif len(got) > len(expected) and {repr(row) for row in got} == {repr(row) for row in expected}:
             kind = "doubled"
-        elif len(rows) != len(should):
-            kind = "of another number than its tokens"
+        elif len(got) != len(expected):
+            kind = "of another number than they should be"
         else:
-            kind = "of other tokens or in another order"
-        problems[kind] += 1
-        first.setdefault(kind, line)
+            names = [name for name in odd if [row[name] for row in got] != [row[name] for row in expected]]
+            kind = f"with another {', '.join(names)}"
+        problems[kind].append(line)
     return [
-        f"{part.path}: rows of {count_noun(count, 'text')} are {kind} (the first at line {first[kind]})"
-        for kind, count in problems.items()
+        f"{part.path}: rows of {count_noun(len(lines), 'record')} are {kind} (the first at line {lines[0]})"
+        for kind, lines in problems.items()
     ]
 
 
-def _read_rows(parquet: pq.ParquetFile, columns: list[str], start: int, count: int) -> dict[str, Array]:
-    """{column: [count, W]}, from the row groups that hold them only."""
-    groups, before, skipped = [], 0, 0
-    for group in range(parquet.num_row_groups):
-        rows = parquet.metadata.row_group(group).num_rows
-        if before + rows <= start:
-            skipped += rows
-        elif before < start + count:
-            groups.append(group)
-        before += rows
-    table = parquet.read_row_groups(groups, columns=columns).slice(start - skipped, count)
-    return {name: table[name].combine_chunks().flatten().to_numpy().reshape(count, -1) for name in columns}
+def _single(field: pa.Field) -> pa.Field:
+    return field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sequence:
-    """What the encoder reads: token ids, segment ids, which are not special tokens; and how many were cut off."""
-
-    ids: list[int]
-    segments: list[int]
-    is_text: npt.NDArray[np.bool_]
-    dropped: int
+def _same(wanted: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
+    """Whether both hold the same; NaN is equal to itself here."""
+    return wanted.equals(found) or (
+        pa.types.is_floating(wanted.type) and repr(wanted.to_pylist()) == repr(found.to_pylist())
+    )
 
 
-class Expected:
-    """What the encoder should give for a text, text by text. `path` says how it is computed."""
-
-    # Of the columns beside the vectors, those that `rows` gives.
-    COLUMNS: Mapping[str, tuple[str, ...]] = {
-        "token": ("token_index", "token_id", "segment_id", "token"),
-        "text": ("text", "num_tokens", "num_dropped"),
-    }
-
-    def __init__(self, encoder: EncoderSource, max_seq_length: int) -> None:
-        self._encoder = encoder
-        self._wordpiece = ReferenceWordPiece(encoder.vocabulary, encoder.do_lower_case)
-        self._max_seq_length = max_seq_length
-        self._saved_model: Any = None
-        self._weights = load_weights(encoder) if encoder.config else {}
-        self._last: tuple[tuple[str, str | None], dict[int, Array], Array | None] | None = None
-        self.path = "the plain NumPy computation"
-        if encoder.kind == "savedmodel":
-            load_tensorflow(1)
-            called = open_encoder(encoder.handle, do_lower_case=encoder.do_lower_case, engine="savedmodel")
-            self._saved_model = load_encoder(called, layers=called.layers, pooler=called.has_pooler)
-            self.path = "the SavedModel, one text at a time"
-
-    def _sequence(self, text: str, pair: str | None) -> _Sequence:
-        """As extract_features.py makes it: of a pair, tokens are taken one by one from the end of the longer text."""
-        first, second = self._wordpiece.tokenize(text), self._wordpiece.tokenize(pair or "")
-        total, room = len(first) + len(second), self._max_seq_length - (3 if second else 2)
-        while len(first) + len(second) > room:
-            (first if len(first) > len(second) else second).pop()
-        special = self._wordpiece.ids
-        ids = [special["[CLS]"], *first, special["[SEP]"]]
-        segments = [0] * len(ids) + [1] * (len(second) + 1 if second else 0)
-        places = [0, len(ids) - 1]
-        if second:
-            ids += [*second, special["[SEP]"]]
-            places.append(len(ids) - 1)
-        is_text = np.ones(len(ids), bool)
-        is_text[places] = False
-        return _Sequence(ids, segments, is_text, total - len(first) - len(second))
-
-    def rows(self, view: View, text: str, pair: str | None = None) -> list[tuple[Any, ...]]:
-        """The text's rows in a view, without vectors."""
-        sequence = self._sequence(text, pair)
-        if view.level == "text":
-            return [(text, int(sequence.is_text.sum()), sequence.dropped)]
-        rows = [
-            (index, token, segment, self._encoder.vocabulary[token])
-            for index, (token, segment) in enumerate(zip(sequence.ids, sequence.segments, strict=True))
-        ]
-        return rows if view.special_tokens else [row for row in rows if sequence.is_text[row[0]]]
-
-    def vectors(self, view: View, text: str, pair: str | None = None) -> list[Array]:
-        """The text's vectors in a view, an array for each vector column."""
-        sequence = self._sequence(text, pair)
-        if self._last is None or self._last[0] != (text, pair):
-            self._last = ((text, pair), *self._encode(sequence.ids, sequence.segments))
-        _, layers, pooled_output = self._last
-        if view.uses_pooler:
-            assert pooled_output is not None
-            columns = [pooled_output[None]]
-        else:
-            columns = [layers[layer].astype(np.float64) for layer in view.layers]
-            if view.combine == "concat":
-                columns = [np.concatenate(columns, axis=1)]
-            elif view.combine != "separate":
-                columns = [np.sum(columns, axis=0) / (len(columns) if view.combine == "mean" else 1)]
-            if not view.special_tokens and (view.level == "token" or view.pooling != "cls"):
-                columns = [values[sequence.is_text] for values in columns]
-            if view.level == "text":
-                columns = [_pool(values, view.pooling) for values in columns]
-        columns = [values[:, : view.width] for values in columns]
-        if view.normalize:
-            columns = [values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-30) for values in columns]
-        return columns
-
-    def _encode(self, ids: list[int], segments: list[int]) -> tuple[dict[int, Array], Array | None]:
-        """All layers [S, H] that there are, and the pooled output [H]."""
-        config = self._encoder.config
-        if self._saved_model is None:
-            assert config is not None
-            layers, pooled = forward(config, self._weights, ids, segments)
-            return dict(enumerate(layers)), pooled
-        batch = (np.array(values, np.int32) for values in ([ids], [len(ids)], [segments]))
-        given, pooled = self._saved_model(*batch)
-        if config is not None:
-            # TF Hub's SavedModels do not give the embedding layer's output.
-            embeddings_only = dataclasses.replace(config, num_hidden_layers=0)
-            given[0] = forward(embeddings_only, self._weights, ids, segments)[0][0]
-        return given, None if pooled is None else pooled[0]
-
-
-def _pool(values: Array, pooling: str) -> Array:
-    """[1, H] of a text's vectors [n, H]; zeros of none."""
-    if not len(values):
-        return np.zeros((1, values.shape[1]))
-    pooled: Array = {"cls": values[0], "mean": values.mean(0), "max": values.max(0)}[pooling]
-    return pooled[None]
+def _rows_of_lines(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        rows.setdefault(-1 if row["line"] is None else row["line"], []).append(row)
+    return rows
 
 
 def print_verdict(verdict: Verdict) -> None:
@@ -409,7 +386,7 @@ def print_verdict(verdict: Verdict) -> None:
     from rich import box
     from rich.table import Table
 
-    from pipeline.summary import plain_console
+    from pipeline.terminal import plain_console
 
     console = plain_console(soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -422,15 +399,16 @@ def print_verdict(verdict: Verdict) -> None:
             column.column,
             column.dtype,
             f"{column.rows:,}",
-            f"{column.max_difference:.2g}",
-            f"{column.min_cosine:.9f}",
+            f"{column.max_difference:.2g}" if column.rows else "-",
+            f"{column.min_cosine:.9f}" if column.rows else "-",
             "FAIL" if column.failures else "pass" if column.rows else "",
         )
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
     console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
     console.print(table)
-    for dtype in sorted({column.dtype for column in verdict.columns}):
-        console.print(f"allowed   {TOLERANCES[dtype]} in {dtype}")
+    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    for (dtype, is_text), tolerance in sorted(allowed.items()):
+        console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:
         for failure in column.failures[:_PLACES]:
             console.print(f"FAIL      {column.view}, {column.column}: {failure}")

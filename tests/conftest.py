@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -39,6 +41,19 @@ def edit(path: Path, **fields: Any) -> None:
     """Set fields of a JSON file; None takes a field out."""
     content = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let this file be one that may not be read; taking away its mode would not stop root."""
+    real = io.open
+
+    def open_other(file: Any, *arguments: Any, **named: Any) -> Any:
+        if str(file) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(file, *arguments, **named)
+
+    monkeypatch.setattr("io.open", open_other)
+    monkeypatch.setattr("builtins.open", open_other)
 
 
 def refused(handle: Path | str, **settings: Any) -> str:
@@ -185,6 +200,17 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     place._capture = capture
     return place
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """The object store `memory://`, empty."""
+    from object_store import MemoryFileSystem
+
+    monkeypatch.setattr(MemoryFileSystem, "stored", {})
+    monkeypatch.setattr(MemoryFileSystem, "opened", [])
+    monkeypatch.setattr(MemoryFileSystem, "short", set())
+    return MemoryFileSystem
 
 
 def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,14 @@ from conftest import ROOT
 from pipeline import config
 from pipeline.cli import main
 
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+README = (ROOT / "README.md").read_text()
+# By the tool's name, with which the first line begins.
+SNIPPETS = {
+    re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet
+    for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+}
+# Of the extra `readers`: `make test-readers` installs it.
+HEAVY = {"PySpark": "pyspark", "Hugging Face datasets": "datasets"}
 
 
 @pytest.fixture(scope="module")
@@ -25,34 +35,63 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         assert main(["run", "configs/demo.yaml"], version="test") == 0
+        (more,) = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", README, re.MULTILINE)
+        assert main(shlex.split(more), version="test") == 0
     finally:
         os.chdir(before)
     return folder
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.splitlines()[0][2:])
-def test_snippet_runs(demo, snippet, monkeypatch):
+@pytest.fixture
+def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Before they are imported: their cache goes where the test's own files go. After: Spark is stopped."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    yield
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+
+
+@pytest.mark.parametrize("tool", SNIPPETS)
+def test_snippet_runs(demo, tool, monkeypatch, request):
+    if tool in HEAVY:
+        request.getfixturevalue("heavy")
+        pytest.importorskip(HEAVY[tool], reason=f"{HEAVY[tool]} is not installed: make test-readers")
     monkeypatch.chdir(demo)
-    names: dict = {}
+    snippet = SNIPPETS[tool]
+    names: dict = {"__name__": "snippet"}
     exec(snippet, names)
     stated = re.search(r"vectors = .*# \[(\d+), (\d+)\]", snippet)
     if stated:
         assert names["vectors"].shape == (int(stated[1]), int(stated[2]))
         assert names["vectors"].dtype == np.float32
-    else:
+        assert names["vectors"].any()
+    elif tool == "DuckDB":
         assert len(names["nearest"]) == 5
         assert 1 > names["nearest"][0][1] > names["nearest"][4][1]
+    else:
+        (vectors, tags, weights) = next(iter(names["batches"]))
+        assert (tags.shape, weights.shape) == (vectors.shape[:2], vectors.shape[:2])
+        np.testing.assert_array_equal(names["model"].layers[0].compute_mask(vectors), weights.numpy() == 1)
+        assert set(np.unique(tags)) <= {0, 1, 2}
+        assert names["history"]["loss"][-1] < names["history"]["loss"][0]
 
 
 def test_the_configuration_explained_is_one():
-    explained, other = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    explained, other = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     settings = yaml.safe_load(explained)
     assert config.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
     assert config.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():
-    assert [snippet.splitlines()[0].split(":")[0] for snippet in SNIPPETS] == ["# pandas", "# polars", "# DuckDB"]
+    own = ["layerbeam", "NumPy", "tf.data"]
+    others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
+    assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
 
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):

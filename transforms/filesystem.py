@@ -10,6 +10,7 @@ import bz2
 import contextlib
 import glob
 import hashlib
+import importlib
 import io
 import os
 import shutil
@@ -21,8 +22,16 @@ from typing import IO, Any, BinaryIO, Protocol, cast
 
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from transforms.records import InputFile, LeftOut
+
+# What each of Beam's file systems needs: (a module that it imports, what brings it).
+_PACKAGES = {
+    "gs": ("apache_beam.io.gcp.gcsfilesystem", "layerbeam[gcp]"),
+    "s3": ("boto3", "apache-beam[aws]"),
+    "hdfs": ("hdfs", "apache-beam[hadoop]"),
+}
 
 _CHUNK_BYTES = 1 << 20
 _COMPRESSED_CHUNK_BYTES = 1 << 16  # text rarely grows more than a hundredfold
@@ -35,6 +44,40 @@ class TruncatedFileError(OSError):
 def is_local(path: str) -> bool:
     """Whether the path lies on this machine's file system."""
     return FileSystems.get_scheme(path) is None
+
+
+def set_options(arguments: Iterable[str] = ()) -> None:
+    """Give Beam's file systems their options, as its command line has them; without any, s3:// and hdfs:// refuse."""
+    FileSystems.set_options(PipelineOptions(list(arguments)))
+
+
+def why_not(path: str) -> str | None:
+    """Why no file can be reached under this path, and what to do; None where one can. `set_options` comes first."""
+    scheme = FileSystems.get_scheme(path)
+    if scheme is None:
+        return None
+    if scheme == "file":
+        return "a local path has no scheme: leave off file://"
+    package, install = _PACKAGES.get(scheme, ("", ""))
+    if package and not _is_installed(package):
+        return f"{scheme}:// needs a package that is not installed; run: pip install '{install}'"
+    try:
+        FileSystems.get_filesystem(path)
+    except Exception as error:  # ValueError, BeamIOError, and what each store's client has
+        if package:
+            options = "; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user" if scheme == "hdfs" else ""
+            return f"Beam cannot open {scheme}:// here ({error}){options}"
+        known = ", ".join(f"{name}://" for name in _PACKAGES)
+        return f"Beam has no file system for {scheme}:// here; it has local paths (without a scheme), {known}"
+    return None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        return False
+    return True
 
 
 def join(folder: str, *names: str) -> str:
@@ -128,10 +171,10 @@ def list_tree(folder: str) -> dict[str, InputFile]:
     return {file.path[len(root) :]: _input_file(file) for file in matches}
 
 
-def copy_to_local(path: str, target: str | os.PathLike[str]) -> None:
-    """Copy the bytes of a file, on any file system, into a local one. OSError where they are fewer than its size."""
+def copy_into(path: str, file: IO[bytes]) -> None:
+    """Copy the bytes of a file, on any file system, into an open one. OSError where they are fewer than its size."""
     expected = stat_file(path)
-    with open_binary(path) as source, open(target, "wb") as file:
+    with open_binary(path) as source:
         shutil.copyfileobj(source, file, _CHUNK_BYTES)
         copied = file.tell()
     if not isinstance(expected, InputFile) or copied != expected.size:

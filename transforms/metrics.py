@@ -34,6 +34,10 @@ _BALANCES = {
 }
 
 
+# A sentence's counter by a record's.
+OF_SENTENCES = {FILTERED: SENTENCES_FILTERED, REJECTED: SENTENCES_REJECTED}
+
+
 def unbalanced(counts: Mapping[str, int]) -> str | None:
     """What is wrong with the balance `read = embedded + blank + filtered + rejected`, of records or sentences, or None.
 

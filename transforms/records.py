@@ -102,7 +102,7 @@ def file_key(path: str) -> str:
 class Rejected:
     """A record that could not be embedded, with the reason and its raw bytes: nothing is lost.
 
-    Of a Parquet row `raw` is the text, and `byte_offset` -1.
+    `byte_offset`: in the file, decompressed; -1 where only the line is known. Of a Parquet row `raw` is the text.
     """
 
     file: str
@@ -208,6 +208,69 @@ class TextBlock:
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
 
+    def take(self, texts: Int64Array) -> TextBlock:
+        """The block with these of its texts only; its counts are as they were."""
+        index = pa.array(texts)
+        return dataclasses.replace(
+            self,
+            texts=self.texts.take(index),
+            line=self.line[texts],
+            sentence=self.sentence[texts],
+            offset=self.offset[texts],
+            pairs=None if self.pairs is None else self.pairs.take(index),
+            pair_offset=None if self.pair_offset is None else self.pair_offset[texts],
+            fields={name: values.take(index) for name, values in self.fields.items()},
+        )
+
+
+def _no_int32() -> Int32Array:
+    return np.empty(0, np.int32)
+
+
+def _no_strings() -> pa.StringArray:
+    return pa.array([], pa.string())
+
+
+@dataclasses.dataclass
+class Dropped:
+    """The tokens of a block that were cut off, int32 [D] each: their text, segment, place, word and its form."""
+
+    text: Int32Array = dataclasses.field(default_factory=_no_int32)
+    segment: Int32Array = dataclasses.field(default_factory=_no_int32)
+    start: Int32Array = dataclasses.field(default_factory=_no_int32)
+    word_index: Int32Array = dataclasses.field(default_factory=_no_int32)
+    form: Int32Array = dataclasses.field(default_factory=_no_int32)
+
+
+@dataclasses.dataclass
+class Words:
+    """Where the rows of a view stand in their records: int32 [R] each. `forms[form]`: the word as it is normalized.
+
+    `segment`: int8 [R], 1 in the second text of a pair.
+    """
+
+    start: Int32Array
+    end: Int32Array
+    word_index: Int32Array
+    form: Int32Array
+    segment: Int8Array
+    forms: pa.StringArray
+
+
+@dataclasses.dataclass
+class Rows:
+    """Which tokens the R rows of a view are made of, in the order of the texts.
+
+    `text`: int64 [R]; row r has the block's tokens `positions[splits[r]:splits[r + 1]]`. `words`: of rows of words.
+    `counts`: what is to be counted of them, by name.
+    """
+
+    text: Int64Array
+    positions: Int64Array
+    splits: Int64Array
+    words: Words | None = None
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
 
 @dataclasses.dataclass
 class TokenBlock:
@@ -216,7 +279,8 @@ class TokenBlock:
     Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
     `segment_ids`: int8 [N]; `start`, `end`: int32 [N], code points of the record, -1 for special tokens;
     `word_index`: int32 [N], from 0 in the text, -1 for special tokens; `num_dropped`: int32 [T], tokens lost to
-    `max_seq_length`.
+    `max_seq_length`; `form`: int32 [N], the word that the token is of is `forms[form]`, -1 for special tokens.
+    `rows`: of each view.
     """
 
     text: TextBlock
@@ -227,14 +291,18 @@ class TokenBlock:
     end: Int32Array
     word_index: Int32Array
     num_dropped: Int32Array
+    form: Int32Array = dataclasses.field(default_factory=_no_int32)
+    forms: pa.StringArray = dataclasses.field(default_factory=_no_strings)
+    dropped: Dropped = dataclasses.field(default_factory=Dropped)
+    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class VectorBlock:
     """What the views keep of a block: `vectors[view]` holds an array for each of its vector columns.
 
-    float32 or float16, [N, W] at token level, [T, W] at text level. The layers themselves are never held for a whole
-    block: a view of texts needs a hundredth of their memory.
+    float32 or float16, [R, W]: a row for each of `tokens.rows[view]`; at record level for each record. The layers
+    themselves are never held for a whole block: a view of texts needs a hundredth of their memory.
     """
 
     tokens: TokenBlock

@@ -46,6 +46,17 @@ class ReferenceWordPiece:
         """The ids of a text."""
         return [self.ids[piece] for word in self.words(text) for piece in self.pieces(word)]
 
+    def sequence(self, first: list[int], second: list[int], max_seq_length: int) -> tuple[list[int], list[int]]:
+        """(ids, segment ids) of [CLS] first [SEP] second [SEP], cut to length as `_truncate_seq_pair` does."""
+        first, second = list(first), list(second)
+        if second:
+            while len(first) + len(second) > max_seq_length - 3:
+                (first if len(first) > len(second) else second).pop()
+        first = first[: max_seq_length - 2]
+        ids = [self.ids["[CLS]"], *first, self.ids["[SEP]"]]
+        more = [*second, self.ids["[SEP]"]] if second else []
+        return ids + more, [0] * len(ids) + [1] * len(more)
+
     def words(self, text: str) -> list[str]:
         """What BERT calls basic tokens."""
         words: list[str] = []

@@ -7,14 +7,29 @@ Source: `extract_features.py` of google-research/bert.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 
-from transforms.records import Int8Array, Int32Array, Int64Array, TextBlock, TokenBlock, row_splits_of
+from transforms import metrics
+from transforms.batching import token_positions
+from transforms.records import (
+    Dropped,
+    Int8Array,
+    Int32Array,
+    Int64Array,
+    Rejected,
+    TextBlock,
+    TokenBlock,
+    row_splits_of,
+)
+from transforms.rows import BoolArray, KeepWords, rows_of
 from transforms.threads import load_tensorflow
-from transforms.wordpiece import Pieces, WordPiece
+from transforms.views import View
+from transforms.wordpiece import PIECE_COLUMNS, Pieces, WordPiece
 
 
 def split_pair(text: str, separator: str) -> tuple[str, str | None]:
@@ -45,71 +60,73 @@ def kept_pieces(first: Int64Array, second: Int64Array, max_seq_length: int) -> t
     return np.where(second > 0, kept, single), np.where(second > 0, kept_second, 0)
 
 
-def truncate(pieces: Pieces, keep: Int64Array) -> Pieces:
-    """The first `keep` [T] pieces of each text."""
+def truncate(pieces: Pieces, keep: Int64Array) -> tuple[Pieces, Pieces]:
+    """The first `keep` [T] pieces of each text, and the rest."""
     counts = np.diff(pieces.row_splits)
-    if (keep >= counts).all():
-        return pieces
     within = np.arange(len(pieces.ids)) - np.repeat(pieces.row_splits[:-1], counts)
     kept = within < np.repeat(keep, counts)
-    columns = (column[kept] for column in (pieces.ids, pieces.start, pieces.end, pieces.word_index))
-    return Pieces(row_splits_of(np.minimum(keep, counts)), *columns)
+    return (pieces if kept.all() else pieces.take(kept)), pieces.take(~kept)
 
 
-def add_special_tokens(first: Pieces, second: Pieces | None, *, cls_id: int, sep_id: int) -> tuple[Pieces, Int8Array]:
+def add_special_tokens(first: Pieces, second: Pieces, *, cls_id: int, sep_id: int) -> tuple[Pieces, Int8Array]:
     """[CLS], the pieces, [SEP] and, of a pair, the second pieces and [SEP] again; and the segment ids [N].
 
-    `start`, `end` and `word_index` of special tokens are -1. Segment 1 is the second text with its [SEP].
+    `start`, `end`, `word_index` and `form` of special tokens are -1. Segment 1 is the second text with its [SEP]. Both
+    have the same `forms`.
     """
-    counts = np.diff(first.row_splits)
-    second_counts = np.zeros_like(counts) if second is None else np.diff(second.row_splits)
+    counts, second_counts = np.diff(first.row_splits), np.diff(second.row_splits)
     has_pair = second_counts > 0
     row_splits = row_splits_of(2 + counts + second_counts + has_pair)
     begin, behind_first = row_splits[:-1], row_splits[:-1] + 1 + counts
     place = np.arange(len(first.ids)) + np.repeat(begin + 1 - first.row_splits[:-1], counts)
+    place_second = np.arange(len(second.ids)) + np.repeat(behind_first + 1 - second.row_splits[:-1], second_counts)
     segment_ids = np.zeros(row_splits[-1], np.int8)
-    if second is not None:
-        place_second = np.arange(len(second.ids)) + np.repeat(behind_first + 1 - second.row_splits[:-1], second_counts)
-        segment_ids[place_second] = 1
-        segment_ids[row_splits[1:][has_pair] - 1] = 1
+    segment_ids[place_second] = 1
+    segment_ids[row_splits[1:][has_pair] - 1] = 1
 
     def spread(name: str) -> Int32Array:
         result = np.full(row_splits[-1], -1, np.int32)
         result[place] = getattr(first, name)
-        if second is not None:
-            result[place_second] = getattr(second, name)
+        result[place_second] = getattr(second, name)
         return result
 
     ids = spread("ids")
     ids[begin] = cls_id
     ids[behind_first] = sep_id
     ids[row_splits[1:] - 1] = sep_id
-    return Pieces(row_splits, ids, spread("start"), spread("end"), spread("word_index")), segment_ids
+    columns = {name: spread(name) for name in PIECE_COLUMNS} | {"ids": ids}
+    return dataclasses.replace(first, row_splits=row_splits, **columns), segment_ids
 
 
-def tokenize_block(block: TextBlock, wordpiece: WordPiece, max_seq_length: int) -> TokenBlock:
-    """The tokens of a block, at most `max_seq_length` for each text, [CLS] and [SEP] included.
+@dataclasses.dataclass(frozen=True)
+class SequenceSettings:
+    """How texts become sequences. `max_seq_length`: tokens of one, [CLS] and [SEP] included.
 
-    Words of a second text are counted on from those of the first.
+    `long_text`: what is longer is cut off, rejected, or kept whole to be encoded in windows.
     """
-    _check_max_seq_length(max_seq_length)
-    first = _in_record(wordpiece.tokenize(block.texts), block.offset)
-    counts = np.diff(first.row_splits)
-    second = None
-    second_counts = np.zeros_like(counts)
-    if block.pairs is not None and block.pair_offset is not None:
-        second = _in_record(wordpiece.tokenize(block.pairs.fill_null("")), block.pair_offset)
-        second_counts = np.diff(second.row_splits)
-        words = np.zeros(len(counts), np.int32)
-        words[counts > 0] = first.word_index[first.row_splits[1:][counts > 0] - 1] + 1
-        second = dataclasses.replace(second, word_index=second.word_index + np.repeat(words, second_counts))
-    keep, keep_second = kept_pieces(counts, second_counts, max_seq_length)
-    tokens, segment_ids = add_special_tokens(
-        truncate(first, keep),
-        None if second is None else truncate(second, keep_second),
-        cls_id=wordpiece.cls_id,
-        sep_id=wordpiece.sep_id,
-    )
+
+    max_seq_length: int
+    long_text: Literal["truncate", "window", "reject"] = "truncate"
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length < 3:
+            raise ValueError(f"max_seq_length: {self.max_seq_length}; at least 3, since [CLS] and [SEP] count")
+
+
+def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSettings) -> TokenBlock:
+    """The tokens of a block's texts. Words of a second text are counted on from those of the first."""
+    first, second = _pieces(block, wordpiece)
+    counts, second_counts = np.diff(first.row_splits), np.diff(second.row_splits)
+    keep, keep_second = kept_pieces(counts, second_counts, settings.max_seq_length)
+    lost = counts + second_counts - keep - keep_second
+    if settings.long_text == "window":
+        keep, keep_second, lost = counts, second_counts, np.zeros_like(lost)
+    elif settings.long_text == "reject" and lost.any():
+        lengths = 2 + counts + second_counts + (second_counts > 0)
+        return tokenize_block(_reject_long(block, lengths, lost > 0, settings), wordpiece, settings)
+    kept, dropped = truncate(first, keep)
+    kept_second, dropped_second = truncate(second, keep_second)
+    tokens, segment_ids = add_special_tokens(kept, kept_second, cls_id=wordpiece.cls_id, sep_id=wordpiece.sep_id)
     return TokenBlock(
         text=block,
         row_splits=tokens.row_splits,
@@ -118,8 +135,81 @@ def tokenize_block(block: TextBlock, wordpiece: WordPiece, max_seq_length: int) 
         start=tokens.start,
         end=tokens.end,
         word_index=tokens.word_index,
-        num_dropped=(counts + second_counts - keep - keep_second).astype(np.int32),
+        num_dropped=lost.astype(np.int32),
+        form=tokens.form,
+        forms=tokens.forms,
+        dropped=_dropped(dropped, dropped_second),
     )
+
+
+def _pieces(block: TextBlock, wordpiece: WordPiece) -> tuple[Pieces, Pieces]:
+    """The pieces of the first texts and of the second ones, none where there is no pair; with the same `forms`."""
+    if block.pairs is None or block.pair_offset is None:
+        first = _in_record(wordpiece.tokenize(block.texts), block.offset)
+        return first, first.take(np.zeros(len(first.ids), bool))
+    texts = len(block.texts)
+    both = wordpiece.tokenize(pa.concat_arrays([block.texts, block.pairs.fill_null("")]))
+    both = _in_record(both, np.concatenate([block.offset, block.pair_offset]))
+    middle = int(both.row_splits[texts])
+    first, second = (
+        dataclasses.replace(both, row_splits=splits, **{name: getattr(both, name)[part] for name in PIECE_COLUMNS})
+        for splits, part in (
+            (both.row_splits[: texts + 1], slice(middle)),
+            (both.row_splits[texts:] - middle, slice(middle, None)),
+        )
+    )
+    counts = np.diff(first.row_splits)
+    words = np.zeros(texts, np.int32)
+    words[counts > 0] = first.word_index[first.row_splits[1:][counts > 0] - 1] + 1
+    return first, dataclasses.replace(
+        second, word_index=second.word_index + np.repeat(words, np.diff(second.row_splits))
+    )
+
+
+def _dropped(first: Pieces, second: Pieces) -> Dropped:
+    sides = (first, second)
+    texts = [np.repeat(np.arange(len(side.row_splits) - 1), np.diff(side.row_splits)) for side in sides]
+    return Dropped(
+        text=np.concatenate(texts).astype(np.int32),
+        segment=np.repeat(np.arange(2, dtype=np.int32), [len(side.ids) for side in sides]),
+        start=np.concatenate([side.start for side in sides]),
+        word_index=np.concatenate([side.word_index for side in sides]),
+        form=np.concatenate([side.form for side in sides]),
+    )
+
+
+def _reject_long(block: TextBlock, lengths: Int64Array, too_long: BoolArray, settings: SequenceSettings) -> TextBlock:
+    """The block without its texts that are too long, which become rejects."""
+    file = block.block.file.path
+    rejected = [
+        Rejected(
+            file,
+            int(block.line[text]),
+            -1,
+            "wordpiece",
+            f"over max_seq_length {settings.max_seq_length} ({int(lengths[text]):,} tokens with [CLS] and [SEP])",
+            str(block.texts[int(text)]).encode(),
+        )
+        for text in np.flatnonzero(too_long)
+    ]
+    return leave_out(block, too_long, metrics.REJECTED, rejected)
+
+
+def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
+    """The block without some of its texts, which are counted as `counter` and no longer as embedded.
+
+    Where the unit is a sentence, sentences are; a record of which no sentence is left is counted so, too.
+    """
+    counts = dict(block.counts)
+    rest = block.take(np.flatnonzero(~which))
+    gone = len(np.unique(block.line)) - len(np.unique(rest.line))
+    amounts = [(metrics.EMBEDDED, counter, gone)]
+    if metrics.SENTENCES in counts:
+        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
+    for embedded, name, amount in amounts:
+        counts[embedded] = counts.get(embedded, 0) - amount
+        counts[name] = counts.get(name, 0) + amount
+    return dataclasses.replace(rest, counts=counts, rejected=[*block.rejected, *rejected])
 
 
 def _in_record(pieces: Pieces, offset: Int32Array) -> Pieces:
@@ -128,31 +218,79 @@ def _in_record(pieces: Pieces, offset: Int32Array) -> Pieces:
     return dataclasses.replace(pieces, start=pieces.start + shift, end=pieces.end + shift)
 
 
-def _check_max_seq_length(max_seq_length: int) -> None:
-    if max_seq_length < 3:
-        raise ValueError(f"max_seq_length: {max_seq_length}; at least 3, since [CLS] and [SEP] count")
+def find_rows(tokens: TokenBlock, views: Sequence[View], keep: Mapping[str, KeepWords]) -> TokenBlock:
+    """The block with the rows of each view. Where every view keeps some words only, texts with none of them go.
+
+    `keep`: of the views that have `keep_words`.
+    """
+    rows = {view.name: rows_of(view, tokens, keep.get(view.name)) for view in views}
+    if keep and len(keep) == len(views):
+        has_rows = np.zeros(len(tokens.num_dropped), bool)
+        for found in rows.values():
+            has_rows[found.text] = True
+        if not has_rows.all():
+            tokens = take_texts(tokens, has_rows)
+            counts = {name: found.counts for name, found in rows.items()}
+            rows = {view.name: rows_of(view, tokens, keep[view.name]) for view in views}
+            for name, found in rows.items():
+                found.counts = counts[name]
+    return dataclasses.replace(tokens, rows=rows)
+
+
+def take_texts(tokens: TokenBlock, which: BoolArray) -> TokenBlock:
+    """The block with these texts only; the others are counted as filtered."""
+    texts = np.flatnonzero(which)
+    positions = token_positions(tokens.row_splits, texts)
+    columns = ("token_ids", "segment_ids", "start", "end", "word_index", "form")
+    new_number = np.cumsum(which) - 1
+    dropped = tokens.dropped
+    kept = which[dropped.text]
+    return dataclasses.replace(
+        tokens,
+        text=leave_out(tokens.text, ~which, metrics.FILTERED),
+        row_splits=row_splits_of(np.diff(tokens.row_splits)[texts]),
+        num_dropped=tokens.num_dropped[texts],
+        dropped=Dropped(
+            text=new_number[dropped.text[kept]].astype(np.int32),
+            segment=dropped.segment[kept],
+            start=dropped.start[kept],
+            word_index=dropped.word_index[kept],
+            form=dropped.form[kept],
+        ),
+        **{name: getattr(tokens, name)[positions] for name in columns},
+    )
 
 
 @beam.typehints.with_input_types(TextBlock)
 @beam.typehints.with_output_types(TokenBlock)
 class TokenizeBlocks(beam.DoFn):
-    """`TextBlock` -> `TokenBlock`.
-
-    `max_seq_length` counts [CLS] and [SEP]. `num_threads`: blocks that the process has in hand at once.
-    """
+    """`TextBlock` -> `TokenBlock`, with the rows of each view. `num_threads`: blocks in hand at once in the process."""
 
     def __init__(
-        self, vocabulary: tuple[str, ...], *, do_lower_case: bool, max_seq_length: int, num_threads: int
+        self,
+        vocabulary: tuple[str, ...],
+        settings: SequenceSettings,
+        views: tuple[View, ...],
+        *,
+        do_lower_case: bool,
+        num_threads: int,
     ) -> None:
-        _check_max_seq_length(max_seq_length)
         self._vocabulary = vocabulary
+        self._settings = settings
+        self._views = views
         self._do_lower_case = do_lower_case
-        self._max_seq_length = max_seq_length
         self._num_threads = num_threads
 
     def setup(self) -> None:
         load_tensorflow(self._num_threads)
         self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
+        self._keep = {
+            view.name: KeepWords(view, self._wordpiece) for view in self._views if view.keep_words is not None
+        }
 
     def process(self, block: TextBlock) -> Iterator[TokenBlock]:
-        yield tokenize_block(block, self._wordpiece, self._max_seq_length)
+        tokens = find_rows(tokenize_block(block, self._wordpiece, self._settings), self._views, self._keep)
+        before, after = block.counts, tokens.text.counts
+        for name in after:
+            metrics.count(name, after[name] - before.get(name, 0))
+        yield tokens

@@ -12,12 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transforms import filesystem
-from transforms.batching import token_positions
-from transforms.records import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
+from transforms.records import (
+    FIELD_TYPES,
+    Float32Array,
+    Int8Array,
+    Int32Array,
+    Int64Array,
+    Rows,
+    TextBlock,
+    TokenBlock,
+)
 
-Level = Literal["token", "text"]
+Level = Literal["token", "word", "text", "record", "word_type"]
 Combine = Literal["separate", "sum", "mean", "concat"]
-Pooling = Literal["cls", "pooler", "mean", "max"]
+Pooling = Literal["first", "last", "mean", "sum", "max", "cls", "pooler", "mean_max"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,12 @@ class View:
     fields: tuple[tuple[str, str], ...] = ()
     format: Literal["parquet", "tfrecord", "jsonl"] = "parquet"
     compress: bool = True
+    words: Literal["basic", "whitespace"] = "basic"
+    keep_words: tuple[str, ...] | None = None
+    match_case: bool = False
+    include_text: bool = False
+    by: tuple[str, ...] = ()
+    min_count: int = 1
 
     @property
     def uses_pooler(self) -> bool:
@@ -61,6 +75,7 @@ class View:
     def width(self) -> int:
         """Values in one vector."""
         full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
+        full *= 2 if self.pooling == "mean_max" else 1
         return full if self.dims is None else min(self.dims, full)
 
     @property
@@ -83,31 +98,43 @@ def _column(name: str, type_: pa.DataType, levels: str, meaning: str) -> Column:
     return Column(name, type_, frozenset(levels.split()), meaning)
 
 
+_IN_RECORD = "token word text"
+
 COLUMNS = (
-    _column("file", pa.string(), "token text", "the input file, as the glob matched it"),
-    _column("line", pa.int64(), "token text", "the record's first line in its file, from 0"),
-    _column("sentence", pa.int32(), "token text", "the text in its record, from 0; 0 where the record is the text"),
-    _column("start", pa.int32(), "token text", "first code point in the record; -1 for special tokens"),
-    _column("end", pa.int32(), "token text", "code point after the last; -1 for special tokens"),
+    _column("file", pa.string(), f"{_IN_RECORD} record", "the input file, as the glob matched it"),
+    _column("line", pa.int64(), f"{_IN_RECORD} record", "the record's first line in its file, from 0"),
+    _column("sentence", pa.int32(), _IN_RECORD, "the text in its record, from 0; 0 where the record is the text"),
+    _column("start", pa.int32(), _IN_RECORD, "first code point in the record; -1 for special tokens"),
+    _column("end", pa.int32(), _IN_RECORD, "code point after the last; -1 for special tokens"),
     _column("token_index", pa.int32(), "token", "place in the text, from 0, which is [CLS]"),
-    _column("word_index", pa.int32(), "token", "word of the text, from 0; -1 for special tokens"),
+    _column("word_index", pa.int32(), "token word", "word of the text, from 0; -1 for special tokens"),
     _column("token", pa.string(), "token", "the WordPiece"),
     _column("token_id", pa.int32(), "token", "its id in the vocabulary"),
     _column("segment_id", pa.int8(), "token", "0, and 1 in the second text of a pair"),
-    _column("text", pa.string(), "text", "the text itself"),
-    _column("num_tokens", pa.int32(), "text", "tokens kept, without [CLS] and [SEP]"),
+    _column("word", pa.string(), "word word_type", "the record's own characters; word_type: as normalized"),
+    _column("text", pa.string(), "text", "the text itself; token, word: where include_text is set"),
+    _column("num_tokens", pa.int32(), "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
     _column("num_dropped", pa.int32(), "text", "tokens lost to max_seq_length"),
+    _column("num_texts", pa.int32(), "record", "texts of the record that were embedded"),
+    _column("count", pa.int64(), "word_type", "how often the word comes"),
 )
+
+
+def _has(view: View, column: Column) -> bool:
+    return view.level in column.levels or (column.name == "text" and view.include_text)
 
 
 def schema(view: View) -> pa.Schema:
     """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
-    columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if view.level in c.levels]
-    through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in view.fields]
-    fields = [*columns[:1], *through, *columns[1:]]
-    type_ = _vector_type(view.dtype, view.width)
-    fields += [pa.field(name, type_, nullable=False) for name in view.vector_columns]
-    return pa.schema(fields)
+    columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
+    kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.by]
+    through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
+    after = 0 if view.level == "word_type" else 1
+    type_ = vector_type(view.dtype, view.width)
+    vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
+    if view.level == "word_type":
+        vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
+    return pa.schema([*columns[:after], *through, *columns[after:], *vectors])
 
 
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
@@ -117,85 +144,154 @@ def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class BatchOutput:
-    """One forward pass, n real tokens of B texts, row after row.
+    """What the encoder gave for B texts with n real tokens, row after row, in one forward pass or several windows.
 
-    `layers[k]`: [n, H]; `pooled_output`: [B, H] or None; `row_splits`: int64 [B + 1]; `is_special`: bool [n].
+    `layers[k]`: [n, H]; `pooled_output`: [B, H] or None. `cls[k]`: [B, H], where a text's is not its first token's.
     """
 
     layers: Mapping[int, Float32Array]
     pooled_output: Float32Array | None
-    row_splits: Int64Array
-    is_special: npt.NDArray[np.bool_]
+    cls: Mapping[int, Float32Array] | None = None
 
 
-def empty_vectors(view: View, tokens: TokenBlock) -> list[npt.NDArray[Any]]:
-    """Room for the view's vectors of a whole block, an array per vector column."""
-    rows = len(tokens.token_ids) if view.level == "token" else len(tokens.num_dropped)
-    return [np.empty((rows, view.width), view.dtype) for _ in view.vector_columns]
+def empty_vectors(view: View, rows: int) -> list[Float32Array]:
+    """Room for the vectors of this many rows, an array per vector column."""
+    return [np.empty((rows, view.width), np.float32) for _ in view.vector_columns]
 
 
-def rows_of_texts(view: View, tokens: TokenBlock, texts: Int64Array) -> Int64Array:
-    """Where in `empty_vectors` these texts' rows stand, one text after the other."""
-    return token_positions(tokens.row_splits, texts) if view.level == "token" else texts
+def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits: Int64Array) -> list[Float32Array]:
+    """The vectors of r rows, an array [r, W] per vector column, not finished yet.
 
-
-def batch_vectors(view: View, batch: BatchOutput) -> list[npt.NDArray[Any]]:
-    """The view's vectors of a batch, an array per vector column: [n, W] at token level, [B, W] at text level."""
+    Row i is made of the tokens `positions[splits[i]:splits[i + 1]]` of the batch; of pooling `pooler`, and of `cls`
+    where the batch has its own, `positions` are those of texts.
+    """
     if view.uses_pooler:
         if batch.pooled_output is None:
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder was not asked for")
-        vectors = [batch.pooled_output]
-    else:
-        vectors = combine_layers([batch.layers[layer] for layer in view.layers], view.combine)
-        if view.level == "text":
-            counted = np.ones(len(batch.is_special), bool) if view.special_tokens else ~batch.is_special
-            vectors = [pool(combined, batch.row_splits, counted, view.pooling) for combined in vectors]
-    return [_finish(view, column) for column in vectors]
+        return [batch.pooled_output[positions][:, : view.width]]
+    source = batch.layers if not reads_cls(view, batch) or batch.cls is None else batch.cls
+    # Gathered before they are combined: of a view that keeps some words only, most is not touched.
+    columns = combine_layers([source[layer][positions] for layer in view.layers], view.combine)
+    if view.pooling != "mean_max":
+        columns = [values[:, : view.width] for values in columns]
+    if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
+        return columns
+    pooling = "mean" if view.level in ("record", "word_type") else view.pooling
+    return [pool(values, splits, pooling)[:, : view.width] for values in columns]
+
+
+def reads_cls(view: View, batch: BatchOutput) -> bool:
+    """Whether the rows of the view are texts' [CLS] vectors that the batch has beside the tokens'."""
+    return view.level == "text" and view.pooling == "cls" and batch.cls is not None
+
+
+def records_of(block: TextBlock) -> Int64Array:
+    """Where each record's texts begin, and T at the end: int64. All texts of a record are in one block."""
+    begins = np.flatnonzero(np.diff(block.line, prepend=-1) != 0)
+    return np.append(begins, len(block.line)).astype(np.int64)
+
+
+def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
+    """A column of a whole block as it is written: records averaged over their texts, unit length, the number type."""
+    if view.level == "record":
+        splits = records_of(tokens.text)
+        vectors = pool(vectors, splits, "mean")
+    if view.normalize:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.where(norms == 0, np.float32(1), norms)
+    return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
+
+
+def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
+    """The columns beside the vectors of the view's rows for a block, in the order line, sentence, index."""
+    rows = tokens.rows[view.name]
+    text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
+    columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
+    block, place = tokens.text, pa.array(text)
+    columns |= {"file": _repeated(filesystem.printable(block.block.file.path), len(text)), "line": block.line[text]}
+    columns |= {"sentence": block.sentence[text]}
+    if view.include_text:
+        columns["text"] = block.texts.take(place)
+    columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
+    beside = (field for field in schema(view) if field.name not in view.vector_columns)
+    return {field.name: pa.array(columns[field.name], field.type) for field in beside}
 
 
 def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
     """The view's rows for a block, in the order line, sentence, index."""
-    rows = _token_rows(tokens, vocabulary) if view.level == "token" else _text_rows(tokens)
-    times = np.diff(tokens.row_splits) if view.level == "token" else np.ones(len(tokens.text.texts), np.int64)
-    text = np.repeat(np.arange(len(times)), times)
-    rows |= {name: tokens.text.fields[name].take(pa.array(text)) for name, _ in view.fields}
-    columns = rows | {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
-    expected = schema(view)
-    table = pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in expected], schema=expected)
-    if view.level == "token" and not view.special_tokens:
-        table = table.filter(pa.array(tokens.start >= 0))
-    return table
+    columns = row_columns(view, tokens, vocabulary)
+    columns |= {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
+    return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
 
 
-def _token_rows(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
-    text = tokens.text
-    lengths = np.diff(tokens.row_splits)
+def text_splits(table: pa.Table) -> Int64Array:
+    """Where in a table of a view's rows each text begins and the last ends.
+
+    Only where rows are parts of a text (they have a `word_index`) can it be longer than one row.
+    """
+    if "word_index" not in table.column_names:
+        return np.arange(table.num_rows + 1)
+    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
+    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
+    return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
+
+
+def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    positions = rows.positions
+    ids = tokens.token_ids[positions]
     return {
-        "file": _repeated(filesystem.printable(text.block.file.path), len(tokens.token_ids)),
-        "line": np.repeat(text.line, lengths),
-        "sentence": np.repeat(text.sentence, lengths),
-        "start": tokens.start,
-        "end": tokens.end,
-        "token_index": np.arange(len(tokens.token_ids)) - np.repeat(tokens.row_splits[:-1], lengths),
-        "word_index": tokens.word_index,
-        "token": vocabulary.take(pa.array(tokens.token_ids)),
-        "token_id": tokens.token_ids,
-        "segment_id": tokens.segment_ids,
+        "start": tokens.start[positions],
+        "end": tokens.end[positions],
+        "token_index": positions - tokens.row_splits[rows.text],
+        "word_index": tokens.word_index[positions],
+        "token": vocabulary.take(pa.array(ids)),
+        "token_id": ids,
+        "segment_id": tokens.segment_ids[positions],
     }
 
 
-def _text_rows(tokens: TokenBlock) -> dict[str, Any]:
+def _word_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    words = rows.words
+    assert words is not None
+    return {
+        "start": words.start,
+        "end": words.end,
+        "word_index": words.word_index,
+        "word": pa.array(own_characters(tokens.text, rows.text, words.segment, words.start, words.end), pa.string()),
+        "num_tokens": np.diff(rows.splits),
+    }
+
+
+def _text_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
     text = tokens.text
     return {
-        "file": _repeated(filesystem.printable(text.block.file.path), len(text.texts)),
-        "line": text.line,
-        "sentence": text.sentence,
         "start": text.offset,
         "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
         "text": text.texts,
         "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1]) if len(text.texts) else [],
         "num_dropped": tokens.num_dropped,
     }
+
+
+def _record_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    return {"num_texts": np.diff(records_of(tokens.text))}
+
+
+_COLUMNS_OF = {"token": _token_columns, "word": _word_columns, "text": _text_columns, "record": _record_columns}
+
+
+def own_characters(
+    block: TextBlock, text: Int64Array, segment: Int8Array, start: Int32Array, end: Int32Array
+) -> list[str]:
+    """Of each of these spans the record's own characters; segment 1 is the second text of a pair."""
+    sides = [(block.texts.to_pylist(), block.offset.tolist())]
+    if block.pairs is not None and block.pair_offset is not None:
+        sides.append((block.pairs.to_pylist(), block.pair_offset.tolist()))
+    spans = zip(text.tolist(), segment.tolist(), start.tolist(), end.tolist(), strict=True)
+    return [
+        sides[side][0][index][first - sides[side][1][index] : last - sides[side][1][index]]
+        for index, side, first, last in spans
+    ]
 
 
 def _repeated(value: str, times: int) -> pa.Array:
@@ -216,40 +312,41 @@ def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32
     return [total]
 
 
-def pool(vectors: Float32Array, row_splits: Int64Array, counted: npt.NDArray[np.bool_], pooling: str) -> Float32Array:
-    """[T, W] of [N, W]: the vector of [CLS], or the mean or the maximum over the counted tokens of each text.
+def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Array:
+    """[R, W] of [P, W]: the first or the last, the mean, the sum or the maximum of rows `splits[r]:splits[r + 1]`.
 
-    Every text has tokens ([CLS] at least). One of which none is counted gets zeros.
+    `mean_max`: both side by side. A row without any gets zeros.
     """
-    if len(row_splits) == 1:
-        return np.empty((0, vectors.shape[1]), np.float32)
-    starts = row_splits[:-1]
-    if pooling == "cls":
-        return vectors[starts]
-    if pooling == "mean":
-        sums = np.add.reduceat(vectors if counted.all() else vectors * counted[:, None], starts, axis=0)
-        counts = np.add.reduceat(counted, starts, dtype=np.float32)
-        return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32, copy=False)
-    if pooling == "max":
-        largest = np.maximum.reduceat(np.where(counted[:, None], vectors, -np.inf), starts, axis=0)
-        return np.where(np.isneginf(largest), np.float32(0), largest).astype(np.float32)
-    raise ValueError(f"pooling is {pooling!r}; allowed: cls, mean, max")
-
-
-def _finish(view: View, vectors: Float32Array) -> npt.NDArray[Any]:
-    """The first `dims` dimensions, then unit length (zeros stay zeros), then the number type."""
-    vectors = vectors[:, : view.width]
-    if view.normalize:
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(norms == 0, np.float32(1), norms)
-    return vectors.astype(view.dtype, copy=False)
+    if pooling == "mean_max":
+        return np.concatenate([pool(vectors, splits, part) for part in ("mean", "max")], axis=1)
+    counts = np.diff(splits)
+    filled = np.flatnonzero(counts)
+    starts = splits[:-1][filled]
+    if pooling == "first":
+        some = vectors[starts]
+    elif pooling == "last":
+        some = vectors[splits[1:][filled] - 1]
+    elif pooling == "max":
+        some = np.maximum.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+    elif pooling in ("mean", "sum"):
+        some = np.add.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+        if pooling == "mean":
+            some = (some / counts[filled].astype(np.float32)[:, None]).astype(np.float32, copy=False)
+    else:
+        raise ValueError(f"pooling is {pooling!r}; allowed: first, last, mean, sum, max, mean_max")
+    if len(filled) == len(counts):
+        return some
+    pooled = np.zeros((len(counts), vectors.shape[1]), np.float32)
+    pooled[filled] = some
+    return pooled
 
 
 def _vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
     """[n, W] as n fixed-size lists, without a copy."""
-    type_ = _vector_type(vectors.dtype, vectors.shape[1])
+    type_ = vector_type(vectors.dtype, vectors.shape[1])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
 
 
-def _vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+    """The Arrow type of a vector column."""
     return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)

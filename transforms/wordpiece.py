@@ -45,8 +45,9 @@ _CAPITAL_SIGMA, _FINAL_SIGMA, _DOTTED_CAPITAL_I = 0x03A3, 0x03C2, 0x0130
 class Pieces:
     """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
 
-    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_index`: int32 [P]. `start` and `end` count code points of
-    the text as given; `word_index` counts BERT's basic tokens from 0 in each text.
+    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_index`, `form`: int32 [P]. `start` and `end` count code
+    points of the text as given; `word_index` counts words (BERT's basic tokens) from 0 in each text. `forms[form]` is
+    the word that the piece is of, as the encoder normalizes it; `forms` are distinct.
     """
 
     row_splits: Int64Array
@@ -54,6 +55,20 @@ class Pieces:
     start: Int32Array
     end: Int32Array
     word_index: Int32Array
+    form: Int32Array
+    forms: pa.StringArray
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> Pieces:
+        """Those that are `kept` [P]."""
+        text = np.repeat(np.arange(len(self.row_splits) - 1), np.diff(self.row_splits))
+        row_splits = row_splits_of(np.bincount(text[kept], minlength=len(self.row_splits) - 1))
+        return dataclasses.replace(
+            self, row_splits=row_splits, **{name: getattr(self, name)[kept] for name in PIECE_COLUMNS}
+        )
+
+
+# The columns of `Pieces` that have a value for each piece.
+PIECE_COLUMNS = ("ids", "start", "end", "word_index", "form")
 
 
 def normalize_character(character: str, do_lower_case: bool) -> str:
@@ -202,7 +217,7 @@ class WordPiece:
 
         chars, kind, origin, marks_end = self._normalizer(source)
         chars, origin, word_start = split_words(chars, kind, origin)
-        ids, words, piece_start = self._cut_words(chars, word_start)
+        ids, words, piece_start, form, forms = self._cut_words(chars, word_start)
 
         word_row = np.searchsorted(text_start, origin[word_start], side="right") - 1
         first_word = np.searchsorted(word_row, np.arange(len(texts)))
@@ -216,10 +231,14 @@ class WordPiece:
             start=(start - text_start[row]).astype(np.int32),
             end=(end - text_start[row]).astype(np.int32),
             word_index=(words - first_word[row]).astype(np.int32),
+            form=form,
+            forms=forms,
         )
 
-    def _cut_words(self, chars: UInt32Array, word_start: Int64Array) -> tuple[Int32Array, Int64Array, Int64Array]:
-        """Of each piece the id, the index of its word and the index in `chars` of its first character: [P] each."""
+    def _cut_words(
+        self, chars: UInt32Array, word_start: Int64Array
+    ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, pa.StringArray]:
+        """Of each piece the id, the indexes of its word, its first character and its form, [P] each; and the forms."""
         byte_start = row_splits_of(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
         offsets = byte_start[np.append(word_start, len(chars))].astype(np.int32)
         data = _text(chars).encode()
@@ -238,7 +257,9 @@ class WordPiece:
         piece = np.repeat(splits[word] - np.cumsum(counts) + counts, counts) + np.arange(len(piece_word))
         # TF Text's offsets are bytes.
         piece_byte = byte_start[word_start][piece_word] + starts.values.numpy()[piece]
-        return ids.values.numpy()[piece], piece_word, np.searchsorted(byte_start, piece_byte)
+        first_char = np.searchsorted(byte_start, piece_byte)
+        form = word[piece_word].astype(np.int32, copy=False)
+        return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
 
 
 def split_words(chars: UInt32Array, kind: UInt8Array, origin: Int64Array) -> tuple[UInt32Array, Int64Array, Int64Array]:

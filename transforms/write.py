@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
+import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -14,8 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem, metrics
+from transforms.jsonl_parts import write_jsonl
+from transforms.parts import part_path, table_name
 from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
+from transforms.tfrecord_parts import write_tfrecord
 from transforms.views import View, make_table, schema
+from transforms.word_types import make_word_types, sum_words
 
 REJECTS = "rejects"
 COMMITS = "_commits"
@@ -25,6 +31,7 @@ UNKNOWN = "[UNK]"
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1
 _ROW_GROUP_BYTES = 32 << 20
+_GZIP_LEVEL = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,31 +52,80 @@ def write_parquet(table: pa.Table, file: Any, *, metadata: dict[str, str], byte_
 
     `metadata` goes into the schema's. `byte_stream_split`: for float32 vectors, some 8 % smaller.
     """
-    vectors = [field for field in table.schema if pa.types.is_fixed_size_list(field.type)]
-    strings = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    others = [field.name for field in table.schema if field not in vectors]
-    split = [field.name for field in vectors if byte_stream_split and field.type.value_type == pa.float32()]
-    row_bytes = sum(field.type.list_size * field.type.value_type.bit_width // 8 for field in vectors)
     pq.write_table(
         table.replace_schema_metadata(metadata),
         file,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        use_dictionary=strings,
-        write_statistics=others,
-        # The path of the leaf: pyarrow passes over a wrong one in silence.
-        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in split} or None,
-        row_group_size=max(_ROW_GROUP_BYTES // max(row_bytes, 1), 1),
+        row_group_size=row_group_size(table.schema),
+        **parquet_options(table.schema, byte_stream_split=byte_stream_split),
     )
 
 
+def _vectors(columns: pa.Schema) -> list[pa.Field]:
+    return [field for field in columns if pa.types.is_fixed_size_list(field.type)]
+
+
+def row_group_size(columns: pa.Schema) -> int:
+    """Rows of a group, by the bytes of their vectors."""
+    row_bytes: int = sum(field.type.list_size * field.type.value_type.bit_width // 8 for field in _vectors(columns))
+    return max(_ROW_GROUP_BYTES // max(row_bytes, 1), 1)
+
+
+def parquet_options(columns: pa.Schema, *, byte_stream_split: bool) -> dict[str, Any]:
+    """What pyarrow's Parquet writers are told."""
+    vectors = _vectors(columns)
+    split = [field.name for field in vectors if byte_stream_split and field.type.value_type == pa.float32()]
+    return {
+        "compression": "zstd",
+        "compression_level": _ZSTD_LEVEL,
+        "use_dictionary": [field.name for field in columns if pa.types.is_string(field.type)],
+        "write_statistics": [field.name for field in columns if field not in vectors],
+        # The path of the leaf: pyarrow passes over a wrong one in silence.
+        "column_encoding": {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in split} or None,
+    }
+
+
+def _metadata(output: Output, view: View) -> dict[str, str]:
+    return {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+
+
 def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
-    """Write the view's rows of one block under `<view>/<name>.parquet`."""
-    path = f"{view.name}/{name}.parquet"
-    metadata = {"layerbeam.fingerprint": output.fingerprint, "layerbeam.view": view.name}
+    """Write the view's rows of one block under `<view>/<name>.<format>`; equal tables give equal bytes."""
+    path = part_path(view, name)
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
-        write_parquet(table, file, metadata=metadata, byte_stream_split=output.byte_stream_split)
+        if view.format == "parquet" or view.level == "word_type":  # a block's sums are for the end of the run only
+            write_parquet(table, file, metadata=_metadata(output, view), byte_stream_split=output.byte_stream_split)
+        else:
+            with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
+                if view.format == "tfrecord":
+                    scratch = output.temporary if filesystem.is_local(output.path) else None
+                    write_tfrecord(view, table, stream, scratch=scratch)
+                else:
+                    write_jsonl(view, table, stream)
     return Part(path, table.num_rows, file.num_bytes, file.sha256)
+
+
+def gzip_stream(file: Any) -> gzip.GzipFile:
+    """What is written goes compressed into the file, without a clock or a name in its header."""
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
+
+
+def write_word_types(output: Output, view: View, parts: Sequence[Part]) -> Part:
+    """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.<format>`."""
+    path = f"{view.name}/{table_name(view)}"
+    rows, tables = make_word_types(output.path, view, parts)
+    columns = schema(view).with_metadata(_metadata(output, view))
+    with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
+        if view.format == "parquet":
+            options = parquet_options(columns, byte_stream_split=output.byte_stream_split)
+            with pq.ParquetWriter(file, columns, **options) as writer:
+                for table in tables:
+                    table = table.replace_schema_metadata(columns.metadata)
+                    writer.write_table(table, row_group_size=row_group_size(columns))
+        else:
+            with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
+                for table in tables:
+                    write_jsonl(view, table, stream)
+    return Part(path, rows, file.num_bytes, file.sha256)
 
 
 def write_empty_part(output: Output, view: View) -> Part:
@@ -110,12 +166,18 @@ def write_block(output: Output, views: Iterable[View], vocabulary: pa.StringArra
         raise AssertionError(f"{text.block.name}: records are missing: {problem}")
     parts = {}
     for view in views:
-        table = make_table(view, block.tokens, block.vectors[view.name], vocabulary)
+        vectors = block.vectors[view.name]
+        if view.level == "word_type":
+            table = sum_words(view, block.tokens, vectors)
+        else:
+            table = make_table(view, block.tokens, vectors, vocabulary)
         if table.num_rows:
             parts[view.name] = write_part(output, view, text.block.name, table)
     if text.rejected:
         parts[REJECTS] = write_rejects(output, text.block.name, text.rejected)
     counts = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
+    for rows in block.tokens.rows.values():
+        counts |= rows.counts
     commit = Commit(output.fingerprint, text.block, counts, parts)
     path = filesystem.join(output.path, COMMITS, f"{text.block.name}.json")
     with filesystem.write_whole(path, temporary=output.temporary) as file:

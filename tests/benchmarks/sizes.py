@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from corpus import read_bible
 
-from pipeline.estimate import size_text
+from pipeline.terminal import size_text
 from transforms.encoders import open_encoder
 from transforms.wordpiece import WordPiece
 

@@ -64,6 +64,10 @@ def test_unknown_key(workplace):
         ),
         ("--num_workers=many", "Beam option: argument --num_workers: invalid int value: 'many'"),
         ("--workers=0", "argument --workers: '0' is no number from 1 up"),
+        ("--workers=²", "argument --workers: '²' is no number from 1 up"),
+        ("--workers=٣", "argument --workers: '٣' is no number from 1 up"),
+        ("other.yaml", "layerbeam: other.yaml: unexpected argument"),
+        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` comes twice"),
         ("--runner=DaskRunner", "runner: DaskRunner cannot be used: Beam's runner for Dask loses"),
         ("--runner=DataflowRunner", "runner: DataflowRunner is not there yet; so far: local"),
         ("--set=encoder", "--set encoder: is not of the form K=V"),
@@ -340,7 +344,7 @@ def test_interrupt_before_the_run_begins(workplace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "file:///x"], "file:///x: Beam has no file system for file:// here; a local path has no scheme"),
+        (["--output", "file:///x"], "file:///x: a local path has no scheme: leave off file://"),
         (["--input", "foo://b/x*"], "foo://b/x*: Beam has no file system for foo:// here"),
         (["--output", ""], "c.yaml: output.path: "),
         (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: the value is not YAML"),

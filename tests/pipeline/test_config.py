@@ -99,6 +99,14 @@ def test_defaults():
         ),
         ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
         (
+            "views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}",
+            "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet",
+        ),
+        (
+            "views: {t: {level: text, layers: [1], compress: false}}",
+            "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): take `compress` away",
+        ),
+        (
             "input: {format: csv}",
             "c.yaml: input.format: should be 'text', 'jsonl' or 'parquet'; given: 'csv'",
         ),
@@ -172,7 +180,6 @@ def test_defaults():
             "c.yaml: input.keep_fields.year: should be 'string', 'int64', 'float64' or 'bool'; given: 'int32'",
         ),
         ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
-        ("views: {t: {level: word, layers: [1]}}", "c.yaml: views.t.level: word is not there yet; so far: token, text"),
         (
             "encoder: {long_text: window, window_overlap: 126}",
             "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "
@@ -276,6 +283,17 @@ def test_layers_that_do_not_exist_or_come_twice(layers, message):
         config.expand_layers(layers, 6)
 
 
+def test_layers_counted_as_extract_features_counts_them():
+    assert config.expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
+    assert config.expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    for layer in (6, -7):
+        message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
+        with pytest.raises(ValueError, match=message):
+            config.expand_layers([layer], 6, "extract_features")
+    with pytest.raises(ValueError, match=r"layer 5 comes twice \(5 and -1 are the same\)"):
+        config.expand_layers([-1, 5], 6, "extract_features")
+
+
 def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
@@ -286,3 +304,30 @@ def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
     root = str(Path(config.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_key_that_comes_twice(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
+    with pytest.raises(UsageError) as error:
+        config.load(str(path))
+    assert str(error.value) == f"{path}: `s` comes twice, in lines 8 and 9; take one away"
+    path.write_text(MINIMAL + "input: {}\n")
+    with pytest.raises(UsageError, match="`input` comes twice, in lines 2 and 10; take one away"):
+        config.load(str(path))
+
+
+def test_merged_keys_may_be_given_again():
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}"
+    assert config.parse_yaml(text)["c"] == {"x": 4, "y": 2}
+
+
+def test_views_that_differ_in_case_only():
+    assert mistakes("views: {Tokens: {level: token, layers: [1]}}") == (
+        "c.yaml: views.Tokens: differs from views.tokens in case only, and both are one folder on macOS; rename one"
+    )
+    assert "views.Rejects: the name Rejects is taken" in mistakes("views: {Rejects: {level: token, layers: [1]}}")
+
+
+def test_empty_handle():
+    assert mistakes("encoder: {handle: ''}") == "c.yaml: encoder.handle: is empty"

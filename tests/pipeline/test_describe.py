@@ -85,7 +85,10 @@ def test_no_encoder(workplace):
     done = workplace.start("encoder", "nowhere")
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("layerbeam: nowhere: there is no such folder (absolute: ")
-    assert "`layerbeam encoder` has no such option" in workplace.encoder("minilm", "--fast", status=2).err
+    for command in ("encoder", "show", "verify"):
+        assert workplace._call(command, "x", "more", status=2).err == "layerbeam: more: unexpected argument\n"
+        error = workplace._call(command, "x", "--fast", status=2).err
+        assert error.startswith("layerbeam: --fast: neither layerbeam nor Beam has such an option")
 
 
 @pytest.mark.parametrize(
@@ -105,13 +108,13 @@ def test_a_run_says_and_records_its_engine(workplace, engine, because):
     assert (recorded["engine"], recorded["engine_because"]) == (engine, because)
 
 
-def test_the_two_engines_write_the_same_but_for_rounding(workplace):
-    """So an output may be continued with the other engine."""
+def test_an_output_is_of_one_engine(workplace):
     workplace.write("corpus/a.txt", "a river\n")
     views = {"tokens": {"level": "token", "layers": [-1]}}
     workplace.configure(encoder={"handle": str(DATA / "tfhub_uncased")}, views=views)
     workplace.run()
-    assert "nothing to do" in workplace.run("--set", "encoder.engine=savedmodel").err
+    message = workplace.run("--set", "encoder.engine=savedmodel", status=2).err
+    assert "encoder.engine: native -> savedmodel" in message
 
 
 def test_layer_0_of_a_saved_model(workplace):

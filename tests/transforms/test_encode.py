@@ -8,8 +8,9 @@ import pytest
 from apache_beam.coders import registry
 
 from transforms import coders
-from transforms.encode import encode_block, pad_batch
+from transforms.encode import EncodeSettings, cut_sequences, cut_windows, encode_block, pad_batch
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock, VectorBlock
+from transforms.rows import rows_of
 from transforms.views import View
 
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
@@ -51,7 +52,8 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
         View("means", "text", (0,), hidden_size=2),
         View("pooled", "text", (), hidden_size=2, pooling="pooler"),
     ]
-    vectors = encode_block(tokens, encoder, views, batch_tokens=batch_tokens).vectors
+    tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
+    vectors = encode_block(tokens, encoder, views, EncodeSettings(batch_tokens, max_seq_length=128)).vectors
     flat = np.concatenate(TEXTS)
     assert vectors["tokens"][0][:, 0].tolist() == (flat + 3).tolist()
     assert vectors["tokens"][1][:, 1].tolist() == flat.tolist()
@@ -62,10 +64,62 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
 
 
 def test_padded_batch(tokens):
-    token_ids, lengths, segment_ids = pad_batch(tokens, np.array([1, 3]), pad_id=99)
+    token_ids, lengths, segment_ids = pad_batch(
+        tokens, cut_sequences(tokens, np.arange(5), 128, 0), np.array([1, 3]), 99
+    )
     assert token_ids.tolist() == [[5, 99, 99, 99], [1, 2, 3, 4]]
     assert lengths.tolist() == [1, 4]
     assert segment_ids.tolist() == [[0] * 4] * 2
+
+
+def test_windows_share_tokens_and_each_token_has_the_context_that_it_can_have():
+    word_index = np.array([-1, *range(20), -1])
+    windows, owner = cut_windows(word_index, max_seq_length=10, overlap=4)
+    assert [window.tolist() for window in windows] == [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 21],
+        [0, 5, 6, 7, 8, 9, 10, 11, 12, 21],
+        [0, 9, 10, 11, 12, 13, 14, 15, 16, 21],
+        [0, 13, 14, 15, 16, 17, 18, 19, 20, 21],
+    ]
+    together = np.concatenate(windows)
+    assert together[owner].tolist() == list(range(22))
+    assert (owner // 10).tolist() == [0] * 7 + [1] * 4 + [2] * 4 + [3] * 7
+
+
+def test_all_pieces_of_a_word_are_from_one_window():
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        lengths = random.integers(1, 5, 30)
+        word_index = np.concatenate([[-1], np.repeat(np.arange(30), lengths), [-1]])
+        windows, owner = cut_windows(word_index, max_seq_length=16, overlap=6)
+        assert (np.concatenate(windows)[owner] == np.arange(len(word_index))).all()
+        for word in range(30):
+            assert len(set(owner[word_index == word] // 16)) == 1
+
+
+def test_a_word_longer_than_a_window():
+    windows, owner = cut_windows(np.array([-1, *[0] * 30, -1]), max_seq_length=8, overlap=2)
+    assert (np.concatenate(windows)[owner] == np.arange(32)).all()
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 12, 1000])
+def test_a_text_in_windows(tokens, batch_tokens):
+    """Layer k of token i is i + k whatever the window: so the windows put together are the text."""
+    views = [
+        View("tokens", "token", (3,), hidden_size=2),
+        View("means", "text", (0,), hidden_size=2),
+        View("firsts", "text", (0,), hidden_size=2, pooling="cls"),
+        View("pooled", "text", (), hidden_size=2, pooling="pooler"),
+    ]
+    tokens.start[:] = 0
+    tokens.word_index = np.concatenate([np.arange(len(text)) for text in TEXTS]).astype(np.int32)
+    tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
+    settings = EncodeSettings(batch_tokens, max_seq_length=3, window_overlap=0)
+    vectors = encode_block(tokens, CountingEncoder(), views, settings).vectors
+    assert vectors["tokens"][0][:, 0].tolist() == (np.concatenate(TEXTS) + 3).tolist()
+    assert vectors["means"][0][:, 0].tolist() == [8, 5, 8, 2.5, 6]
+    assert vectors["firsts"][0][:, 0].tolist() == [7, 5, 7, 1, 6]
+    assert vectors["pooled"][0][:, 0].tolist() == [7, 5, 7, 1, 6]
 
 
 def test_size_of_a_block_is_known_without_pickling(tokens):

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from conftest import DATA
 
-from transforms.encode import pad_batch
+from transforms.encode import cut_sequences, pad_batch
 from transforms.encoders import EncoderSource, load_encoder, open_encoder
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
-from transforms.sequences import split_pair, tokenize_block
+from transforms.sequences import SequenceSettings, split_pair, tokenize_block
 from transforms.wordpiece import WordPiece
 
 # The figures have 6 decimals and come from TensorFlow 1.15.
@@ -37,7 +37,7 @@ def read_pairs(source: EncoderSource) -> TokenBlock:
         pairs=pa.array(seconds, pa.string()),
         pair_offset=zeros,
     )
-    return tokenize_block(block, WordPiece(source.vocabulary, source.do_lower_case), max_seq_length=32)
+    return tokenize_block(block, WordPiece(source.vocabulary, source.do_lower_case), SequenceSettings(32))
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
@@ -51,7 +51,7 @@ def test_tokens_and_layers(tmp_path, monkeypatch, case, kind, engine):
     source = open_encoder(str(handle), engine=engine)
     tokens = read_pairs(source)
     encoder = load_encoder(source, layers=[3, 2, 1], pooler=False)
-    layers, _ = encoder(*pad_batch(tokens, np.arange(15), encoder.pad_id))
+    layers, _ = encoder(*pad_batch(tokens, cut_sequences(tokens, np.arange(15), 32, 0), np.arange(15), encoder.pad_id))
     with (DATA / f"extract_features_{case}.jsonl").open() as lines:
         expected = [json.loads(line) for line in lines]
     assert len(expected) == 15
@@ -75,7 +75,7 @@ def zipped(folder: Path, target: Path) -> Path:
 def test_the_two_engines_agree(case):
     native, called = (open_encoder(str(DATA / f"tfhub_{case}"), engine=engine) for engine in ("native", "savedmodel"))
     tokens = read_pairs(native)
-    batch = pad_batch(tokens, np.arange(15), native.pad_id)
+    batch = pad_batch(tokens, cut_sequences(tokens, np.arange(15), 32, 0), np.arange(15), native.pad_id)
     layers, pooled = load_encoder(native, layers=[1, 2, 3], pooler=True)(*batch)
     expected, expected_pooled = load_encoder(called, layers=[1, 2, 3], pooler=True)(*batch)
     for layer in (1, 2, 3):

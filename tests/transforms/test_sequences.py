@@ -9,6 +9,7 @@ from apache_beam.internal import pickler
 from transforms.encoders import open_encoder
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
 from transforms.sequences import (
+    SequenceSettings,
     TokenizeBlocks,
     add_special_tokens,
     kept_pieces,
@@ -61,7 +62,7 @@ def test_pairs_become_two_segments():
     block = block_of(["ab", "a b", "a", "a", "b a b a"], offset=[0, 1, 0, 0, 0])
     block.pairs = pa.array(["bc a", None, "", "\u200b", "a bc b"], pa.string())
     block.pair_offset = np.array([7, 0, 3, 3, 12], np.int32)
-    tokens = tokenize_block(block, wordpiece, max_seq_length=7)
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(7))
     texts = [
         [wordpiece.vocab[i] for i in tokens.token_ids[start:end]]
         for start, end in zip(tokens.row_splits[:-1], tokens.row_splits[1:], strict=True)
@@ -88,12 +89,16 @@ def test_truncate() -> None:
         start=np.array([0, 1, 2, 0, 0, 5], np.int32),
         end=np.array([1, 2, 3, 4, 5, 6], np.int32),
         word_index=np.array([0, 0, 1, 0, 0, 1], np.int32),
+        form=np.array([0, 0, 1, 0, 0, 1], np.int32),
+        forms=pa.array(["x", "y"]),
     )
-    kept = truncate(pieces, np.full(4, 1))
+    kept, rest = truncate(pieces, np.full(4, 1))
     assert kept.row_splits.tolist() == [0, 1, 1, 2, 3]
     assert kept.ids.tolist() == [10, 20, 30]
     assert kept.end.tolist() == [1, 4, 5]
-    kept = truncate(pieces, np.full(4, 3))
+    assert rest.ids.tolist() == [11, 12, 31]
+    kept, rest = truncate(pieces, np.full(4, 3))
+    assert len(rest.ids) == 0
     assert kept.ids.tolist() == [10, 11, 12, 20, 30, 31]
 
 
@@ -104,8 +109,10 @@ def test_add_special_tokens() -> None:
         start=np.array([0, 3, 1], np.int32),
         end=np.array([2, 4, 2], np.int32),
         word_index=np.array([0, 1, 0], np.int32),
+        form=np.array([0, 1, 0], np.int32),
+        forms=pa.array(["x", "y"]),
     )
-    tokens, segment_ids = add_special_tokens(pieces, None, cls_id=101, sep_id=102)
+    tokens, segment_ids = add_special_tokens(pieces, pieces.take(np.zeros(3, bool)), cls_id=101, sep_id=102)
     assert segment_ids.tolist() == [0] * 9
     assert tokens.row_splits.tolist() == [0, 4, 6, 9]
     assert tokens.ids.tolist() == [101, 10, 11, 102, 101, 102, 101, 20, 102]
@@ -116,7 +123,7 @@ def test_add_special_tokens() -> None:
 
 def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wordpiece: WordPiece) -> None:
     block = block_of(["the cat sat.", "", "unaffable"], offset=[0, 12, 30])
-    tokens = tokenize_block(block, wordpiece, max_seq_length=4)
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(4))
     assert tokens.text is block
     assert block.counts == {"records": 3, "embedded": 3}
     assert tokens.row_splits.tolist() == [0, 4, 6, 10]
@@ -126,21 +133,22 @@ def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wor
     assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, 0, -1]
     assert tokens.segment_ids.tolist() == [0] * 10
     assert tokens.num_dropped.tolist() == [2, 0, 1]
-    types = {field: getattr(tokens, field).dtype.name for field in vars(tokens) if field != "text"}
+    others = ("text", "forms", "dropped", "rows")
+    types = {field: getattr(tokens, field).dtype.name for field in vars(tokens) if field not in others}
     assert types.pop("row_splits") == "int64"
     assert types.pop("segment_ids") == "int8"
     assert set(types.values()) == {"int32"}
 
 
 def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
-    tokens = tokenize_block(block_of([]), wordpiece, max_seq_length=128)
+    tokens = tokenize_block(block_of([]), wordpiece, SequenceSettings(128))
     assert tokens.row_splits.tolist() == [0]
     assert len(tokens.token_ids) == len(tokens.segment_ids) == len(tokens.num_dropped) == 0
 
 
 def test_tokenize_blocks() -> None:
     vocabulary = (*SPECIAL, "a", "##b")
-    tokenize = TokenizeBlocks(vocabulary, do_lower_case=True, max_seq_length=8, num_threads=1)
+    tokenize = TokenizeBlocks(vocabulary, SequenceSettings(8), (), do_lower_case=True, num_threads=1)
     tokenize = pickler.loads(pickler.dumps(tokenize))
     tokenize.setup()
     (tokens,) = tokenize.process(block_of(["AB", "c"]))
@@ -148,8 +156,23 @@ def test_tokenize_blocks() -> None:
     assert beam.ParDo(tokenize).get_type_hints().simple_output_type("TokenizeBlocks") is TokenBlock
 
 
-def test_max_seq_length_leaves_room_for_the_text(wordpiece: WordPiece) -> None:
+def test_max_seq_length_leaves_room_for_the_text() -> None:
     with pytest.raises(ValueError, match="max_seq_length: 2; at least 3"):
-        TokenizeBlocks(tuple(SPECIAL), do_lower_case=True, max_seq_length=2, num_threads=1)
-    with pytest.raises(ValueError, match="max_seq_length: 2; at least 3"):
-        tokenize_block(block_of(["a"]), wordpiece, max_seq_length=2)
+        SequenceSettings(2)
+
+
+def test_long_texts_are_rejected(wordpiece: WordPiece) -> None:
+    block = block_of(["the cat sat.", "the", "the cat sat"])
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(5, "reject"))
+    assert tokens.text.texts.to_pylist() == ["the", "the cat sat"]
+    assert tokens.text.line.tolist() == [1, 2]
+    assert tokens.text.counts == {"records": 3, "embedded": 2, "rejected": 1}
+    (rejected,) = tokens.text.rejected
+    assert (rejected.line, rejected.stage, rejected.raw) == (0, "wordpiece", b"the cat sat.")
+    assert rejected.reason == "over max_seq_length 5 (6 tokens with [CLS] and [SEP])"
+
+
+def test_long_texts_in_windows_keep_all_tokens(wordpiece: WordPiece) -> None:
+    tokens = tokenize_block(block_of(["the cat sat."]), wordpiece, SequenceSettings(4, "window"))
+    assert np.diff(tokens.row_splits).tolist() == [6]
+    assert tokens.num_dropped.tolist() == [0]

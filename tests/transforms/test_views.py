@@ -8,16 +8,17 @@ import pyarrow as pa
 import pytest
 
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
+from transforms.rows import rows_of
+from transforms.sequences import take_texts
 from transforms.views import (
     BatchOutput,
     View,
     batch_vectors,
     combine_layers,
-    empty_vectors,
+    finish_vectors,
     make_table,
     needed_layers,
     pool,
-    rows_of_texts,
     schema,
 )
 
@@ -34,13 +35,12 @@ class Case:
     pooled_output: np.ndarray
 
     def table(self, view: View) -> pa.Table:
-        splits = self.tokens.row_splits
-        output = BatchOutput(self.layers, self.pooled_output, splits, self.tokens.start < 0)
-        vectors = empty_vectors(view, self.tokens)
-        rows = rows_of_texts(view, self.tokens, np.arange(len(splits) - 1))
-        for target, values in zip(vectors, batch_vectors(view, output), strict=True):
-            target[rows] = values
-        return make_table(view, self.tokens, vectors, VOCABULARY)
+        rows = rows_of(view, self.tokens)
+        tokens = dataclasses.replace(self.tokens, rows={view.name: rows})
+        positions = rows.text if view.uses_pooler else rows.positions
+        output = BatchOutput(self.layers, self.pooled_output)
+        vectors = batch_vectors(view, output, positions, rows.splits)
+        return make_table(view, tokens, [finish_vectors(view, tokens, values) for values in vectors], VOCABULARY)
 
 
 @pytest.fixture
@@ -64,6 +64,8 @@ def block() -> Case:
         end=np.array([-1, 1, 3, 4, -1, -1, -1], np.int32),
         word_index=np.array([-1, 0, 1, 1, -1, -1, -1], np.int32),
         num_dropped=np.array([6, 0], np.int32),
+        form=np.array([-1, 0, 1, 1, -1, -1, -1], np.int32),
+        forms=pa.array(["a", "ab"]),
     )
     random = np.random.default_rng(0)
     layers = {layer: random.standard_normal((7, HIDDEN), np.float32) for layer in range(3)}
@@ -135,6 +137,43 @@ def test_text_rows(block):
     ]
 
 
+def test_word_rows(block):
+    table = block.table(view(level="word", include_text=True))
+    assert table.drop(["layer_2", "layer_0"]).to_pylist() == [
+        {
+            "file": "corpus/a.txt",
+            "line": 7,
+            "sentence": 0,
+            "start": start,
+            "end": end,
+            "word_index": index,
+            "word": word,
+            "text": "a ab",
+            "num_tokens": tokens,
+        }
+        for index, (start, end, word, tokens) in enumerate([(0, 1, "a", 1), (2, 4, "ab", 2)])
+    ]
+
+
+def test_record_rows(block):
+    block.tokens.text.line = np.array([7, 7])
+    block.tokens.text.sentence = np.array([0, 1], np.int32)
+    table = block.table(view(level="record", layers=(1,)))
+    assert table.drop(["layer_1"]).to_pylist() == [{"file": "corpus/a.txt", "line": 7, "num_texts": 2}]
+    means = [block.layers[1][:5].mean(axis=0), block.layers[1][5:].mean(axis=0)]
+    np.testing.assert_allclose(vectors(table, "layer_1"), [np.mean(means, axis=0)], atol=1e-6)
+
+
+def test_columns_that_go_through(block):
+    block.tokens.text.fields = {"id": pa.array(["x", None]), "year": pa.array([1611, None], pa.int64())}
+    fields = (("id", "string"), ("year", "int64"))
+    for level, expected in (("token", ["x"] * 5 + [None] * 2), ("word", ["x"] * 2), ("text", ["x", None])):
+        table = block.table(view(level=level, fields=fields))
+        assert table.column_names[:4] == ["file", "id", "year", "line"]
+        assert table["id"].to_pylist() == expected
+        assert table.schema.field("year").nullable
+
+
 def plain(block: Case, view: View) -> list[np.ndarray]:
     """The view's vectors text by text, in float64: what the arrays of `make_table` must hold."""
     if view.uses_pooler:
@@ -147,8 +186,10 @@ def plain(block: Case, view: View) -> list[np.ndarray]:
             "mean": [sum(layers) / len(layers)],
             "concat": [np.hstack(layers)],
         }[view.combine]
-        if view.level == "text":
+        if view.level in ("text", "record"):
             columns = [np.stack([plain_pool(block, column, text, view) for text in range(2)]) for column in columns]
+        elif view.level == "word":
+            columns = [np.stack([plain_word(column[1:2], view), plain_word(column[2:4], view)]) for column in columns]
         elif not view.special_tokens:
             columns = [column[1:4] for column in columns]
     finished = []
@@ -167,13 +208,24 @@ def plain_pool(block: Case, column: np.ndarray, text: int, view: View) -> np.nda
     if not view.special_tokens:
         rows = rows[1:-1]
     if len(rows) == 0:
-        return np.zeros(column.shape[1])
-    return rows.mean(axis=0) if view.pooling == "mean" else rows.max(axis=0)
+        return np.zeros(column.shape[1] * (2 if view.pooling == "mean_max" else 1))
+    means, maxima = rows.mean(axis=0), rows.max(axis=0)
+    return {"mean": means, "max": maxima, "mean_max": np.concatenate([means, maxima])}[view.pooling]
+
+
+def plain_word(rows: np.ndarray, view: View) -> np.ndarray:
+    poolings = {"mean": rows.mean(axis=0), "sum": rows.sum(axis=0), "max": rows.max(axis=0)}
+    return (poolings | {"first": rows[0], "last": rows[-1]})[view.pooling]
 
 
 COMBINATIONS = [
     {"level": level, "pooling": pooling, "combine": combine}
-    for level, poolings in (("token", ["mean"]), ("text", ["cls", "mean", "max"]))
+    for level, poolings in (
+        ("token", ["mean"]),
+        ("word", ["first", "last", "mean", "sum", "max"]),
+        ("text", ["cls", "mean", "max", "mean_max"]),
+        ("record", ["mean"]),
+    )
     for pooling, combine in itertools.product(poolings, ["separate", "sum", "mean", "concat"])
 ] + [{"level": "text", "pooling": "pooler", "layers": ()}]
 
@@ -194,26 +246,24 @@ def test_vectors_are_the_plain_computation(block, settings, special_tokens, fini
 
 
 def test_block_without_texts_gives_no_rows(block):
-    empty = np.zeros(0, np.int32)
-    block.tokens.text.texts = pa.array([], pa.string())
-    block.tokens.text.line = np.zeros(0, np.int64)
-    block.tokens.text.offset = block.tokens.text.sentence = block.tokens.num_dropped = empty
-    block.tokens.row_splits = np.zeros(1, np.int64)
-    block.tokens.token_ids = block.tokens.start = block.tokens.end = block.tokens.word_index = empty
-    block.tokens.segment_ids = np.zeros(0, np.int8)
-    block.layers = {layer: np.zeros((0, HIDDEN), np.float32) for layer in range(3)}
-    block.pooled_output = np.zeros((0, HIDDEN), np.float32)
-    for asked in (view(), view(level="text"), view(level="text", pooling="pooler", layers=())):
-        assert block.table(asked).num_rows == 0
+    nothing = np.zeros(2, bool)
+    tokens = take_texts(block.tokens, nothing)
+    none = {layer: np.zeros((0, HIDDEN), np.float32) for layer in range(3)}
+    empty = Case(tokens, none, np.zeros((0, HIDDEN), np.float32))
+    for level in ("token", "word", "text", "record"):
+        assert empty.table(view(level=level)).num_rows == 0
+    assert empty.table(view(level="text", pooling="pooler", layers=())).num_rows == 0
 
 
 def test_one_text_does_not_leak_into_the_next():
     values = np.array([[1.0], [2.0], [30.0], [50.0]], np.float32)
-    row_splits = np.array([0, 2, 4])
-    all_counted = np.ones(4, bool)
-    assert pool(values, row_splits, all_counted, "mean").tolist() == [[1.5], [40.0]]
-    assert pool(values, row_splits, all_counted, "max").tolist() == [[2.0], [50.0]]
-    assert pool(values, row_splits, all_counted, "cls").tolist() == [[1.0], [30.0]]
+    splits = np.array([0, 2, 2, 4])
+    assert pool(values, splits, "mean").tolist() == [[1.5], [0.0], [40.0]]
+    assert pool(values, splits, "max").tolist() == [[2.0], [0.0], [50.0]]
+    assert pool(values, splits, "sum").tolist() == [[3.0], [0.0], [80.0]]
+    assert pool(values, splits, "first").tolist() == [[1.0], [0.0], [30.0]]
+    assert pool(values, splits, "last").tolist() == [[2.0], [0.0], [50.0]]
+    assert pool(values, splits, "mean_max").tolist() == [[1.5, 2.0], [0.0, 0.0], [40.0, 50.0]]
 
 
 def test_summing_leaves_the_layers_as_they_were():

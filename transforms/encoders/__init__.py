@@ -13,7 +13,7 @@ from transforms.bert import blocks_needed, weight_shapes
 from transforms.encoders import google, huggingface, saved_model
 from transforms.encoders.cache import MARKS, SUPPORTED, Located
 from transforms.encoders.locate import locate
-from transforms.encoders.source import EncoderError, EncoderSource
+from transforms.encoders.source import EncoderError, EncoderSource, at, first_line, unreadable
 from transforms.records import Float32Array
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ _READ_WEIGHTS = {
 }
 ENGINES = ("auto", "native", "savedmodel")
 
+# What comes of files that somebody made or bytes that got lost: an index that leads nowhere, say. EncoderError is a
+# ValueError. AttributeError and AssertionError are mistakes of ours, and stay.
+_DAMAGE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, EOFError)
+
 
 def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str = "auto") -> EncoderSource:
     """What lies behind a handle, from its small files and a hash over the weights. What lies elsewhere is fetched.
@@ -37,13 +41,17 @@ def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str 
     """
     if engine not in ENGINES:
         raise EncoderError(f"{handle}: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
-    located = locate(handle)
     try:
-        return _open_folder(handle, located, do_lower_case, engine)
-    except EncoderError as error:
-        if not located.fetched:
-            raise
-        raise EncoderError(f"{error} (it was fetched into {located.folder}: delete that to fetch it again)") from None
+        located = locate(handle)
+        try:
+            return _open_folder(handle, located, do_lower_case, engine)
+        except _DAMAGE as error:
+            again = f" (it was fetched into {located.copy}: delete that to fetch it again)" if located.copy else ""
+            what = f"{at(handle, located.folder)}: cannot be read ({type(error).__name__}: {first_line(error)})"
+            said = str(error) if isinstance(error, EncoderError) else f"{what}; download it again"
+            raise EncoderError(said + again) from error
+    except OSError as error:
+        raise unreadable(handle, error) from error
 
 
 def _open_folder(handle: str, located: Located, do_lower_case: bool | None, engine: str) -> EncoderSource:
@@ -59,6 +67,9 @@ def _open_folder(handle: str, located: Located, do_lower_case: bool | None, engi
     if "bert_config.json" in names:
         return google.open_folder(handle, located, do_lower_case)
     found = f"{', '.join(names[:8]) or 'nothing'}{', ...' if len(names) > 8 else ''}"
+    weights = next((name for name in names if name.endswith(".safetensors")), None)
+    if weights is not None:
+        raise EncoderError(f"{handle}: holds {found}, and no config.json, which belongs to {weights}: download it too")
     raise EncoderError(f"{handle}: holds {found}, and none of {', '.join(MARKS)}; {SUPPORTED}")
 
 

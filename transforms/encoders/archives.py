@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from transforms.encoders.source import EncoderError
+from transforms.encoders.cache_file import CacheError, create
+from transforms.encoders.source import EncoderError, at, first_line
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
+
+# Too long, or that of a file that should be a folder at the same time.
+_ERRORS_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 # (name in the archive, size in bytes, how to open it)
 _Member = tuple[str, int, Callable[[], IO[bytes]]]
@@ -23,7 +27,7 @@ _Member = tuple[str, int, Callable[[], IO[bytes]]]
 
 def is_archive(path: str) -> bool:
     """Whether the name is that of an archive which `extract` can unpack."""
-    return path.endswith(ENDINGS)
+    return path.lower().endswith(ENDINGS)
 
 
 def stem(name: str) -> str:
@@ -32,42 +36,63 @@ def stem(name: str) -> str:
     >>> stem("uncased_L-12_H-768_A-12.zip")
     'uncased_L-12_H-768_A-12'
     """
-    return next((name[: -len(ending)] for ending in ENDINGS if name.endswith(ending)), name)
+    return name[: len(name) - len(ending_of(name))]
+
+
+def ending_of(name: str) -> str:
+    """The archive's ending, as it is written; empty where there is none.
+
+    >>> ending_of("bert.TAR.GZ"), ending_of("bert.gz")
+    ('.TAR.GZ', '')
+    """
+    return next((name[-len(ending) :] for ending in ENDINGS if name.lower().endswith(ending)), "")
 
 
 def extract(handle: str, archive: Path, folder: Path) -> None:
     """Unpack the files of an archive into the folder.
 
-    EncoderError for an archive that is damaged, for an entry that would lie outside the folder and for one that is
-    neither file nor folder (a link), before anything is written; where the disk has too little room.
+    EncoderError for an archive that is damaged or cannot be read, for an entry that would lie outside the folder and
+    for one that is neither file nor folder (a link), before anything is written; where the disk has too little room.
+    CacheError where the folder cannot be written.
     """
+    place = at(handle, archive)
     try:
-        with _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive) as members:
+        with _zip_members(archive) if archive.suffix.lower() == ".zip" else _tar_members(archive) as members:
             if not members:
                 raise EOFError("it holds no file")
             for name, _, _ in members:
                 path = _path(name)
                 if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
                     raise EncoderError(
-                        f"{handle}: {archive}: the entry {name!r} would lie outside the folder; no honest encoder "
-                        "comes so: take it from its publisher"
+                        f"{place}: the entry {name!r} would lie outside the folder; no honest encoder comes so: take "
+                        "it from its publisher"
                     )
             needed, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
             if needed > free:
                 raise EncoderError(f"{handle}: unpacked it takes {needed:,} bytes, and {folder} has {free:,} free")
             for name, size, open_member in members:
-                target = folder / _path(name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with open_member() as source, target.open("wb") as file:
+                with open_member() as source, _create(folder / _path(name), name) as file:
                     shutil.copyfileobj(source, file, 1 << 20)
                     if file.tell() != size:
                         raise EOFError(f"the entry {name!r} has {file.tell():,} bytes, not {size:,}")
+    except (EncoderError, CacheError):
+        raise
     except Exception as error:
-        # zipfile, tarfile and the decompressors below them know a dozen exceptions for damage. An errno is the disk's,
-        # but for EINVAL: a place so far off that no file can have it.
-        if isinstance(error, EncoderError) or getattr(error, "errno", None) not in (None, errno.EINVAL):
-            raise
-        raise EncoderError(f"{handle}: {archive}: cannot be unpacked ({error}); download it again") from None
+        # An errno is the disk's that the archive lies on, but for EINVAL: a place so far off that no file can have it.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise EncoderError(f"{place}: cannot be read: {error.strerror}") from error
+        # zipfile, tarfile and the decompressors below them know a dozen exceptions for damage.
+        raise EncoderError(f"{place}: cannot be unpacked ({first_line(error)}); download it again") from error
+
+
+def _create(path: Path, name: str) -> IO[bytes]:
+    """The file of an entry. ValueError where it is the name's fault that it cannot be made."""
+    try:
+        return create(path)
+    except CacheError as error:
+        if getattr(error.__cause__, "errno", None) in _ERRORS_OF_NAMES:
+            raise ValueError(f"the entry {name[:80]!r} cannot have this name") from error
+        raise
 
 
 def _path(name: str) -> PurePosixPath:

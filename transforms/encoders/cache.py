@@ -9,25 +9,22 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from transforms.encoders import archives
+from transforms.encoders.cache_file import CacheError
 from transforms.encoders.source import EncoderError
 
-SUPPORTED = (
-    "an encoder is minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive (.zip, .tar.gz), local "
-    "or on any Beam file system, with saved_model.pb (TF Hub), bert_config.json and bert_model.ckpt (Google) or "
-    "config.json and model.safetensors (Hugging Face)"
-)
+# A line of help for handles that lead to none.
+SUPPORTED = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 # What says of which kind a folder is.
 MARKS = ("saved_model.pb", "config.json", "bert_config.json")
-
+# What belongs beside one of them: a folder with such a file lacks its mark, and is not the folder around an encoder.
+_BESIDE = ("vocab.txt", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
 
 # What is fetched of a folder elsewhere: nothing else is read, and the weights of other frameworks are as large again.
 WANTED = (
@@ -50,17 +47,17 @@ WANTED = (
 class Located:
     """A folder on this machine. `names`: of folder, archive or address, the nearest first: they may tell the casing.
 
-    `fetched`: whether it is a copy made here, which can be deleted to be made again.
+    `copy`: the folder in a cache that can be deleted to be made again, `folder` or around it; None where it is no copy.
     """
 
     folder: Path
     names: tuple[str, ...]
-    fetched: bool = False
+    copy: Path | None = None
 
 
 def one_folder_deep(located: Located) -> Located:
     """The folder itself or, where it holds no encoder but one folder, that one: Google's archives are made so."""
-    if any((located.folder / mark).is_file() for mark in MARKS):
+    if any(path.is_file() for pattern in (*MARKS, *_BESIDE) for path in located.folder.glob(pattern)):
         return located
     inner = [path for path in located.folder.iterdir() if path.is_dir() and path.name[0] not in "._"]
     if len(inner) != 1:
@@ -76,53 +73,99 @@ def is_wanted(name: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where fetched encoders are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "layerbeam"
+    """Where fetched encoders are kept. A relative XDG_CACHE_HOME does not count, as its specification has it."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(given if os.path.isabs(given) else os.path.expanduser("~/.cache")) / "layerbeam"
 
 
 def cached(handle: str, key: str, fill: Callable[[Path], Any]) -> Path:
-    """The folder that `fill` made for this key, now or before; several processes may ask for it at once."""
+    """The folder that `fill` made for this key, now or before; several processes may ask for it at once.
+
+    Errors of `fill` are the caller's, but for CacheError. EncoderError where the cache cannot be written.
+    """
     root = cache_folder() / "encoders"
     folder = root / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    if folder.is_dir():
+    if _has_files(folder):
         return folder
-    unfinished = root / f"{uuid.uuid4().hex}.tmp"
+    unfinished = root / f"{folder.name}.tmp"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with open(f"{folder}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            json.dump(handle, lock)  # for whoever tidies up: the folder's name does not say what it holds
-            if not folder.is_dir():
-                unfinished.mkdir()
-                fill(unfinished)
-                unfinished.rename(folder)
-    except OSError as error:
-        if error.errno is None:  # of the store that is read, not of this disk
-            raise
+        with _cache_errors():
+            root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / f"{folder.name}.lock"):
+            if not _has_files(folder):
+                try:
+                    with _cache_errors():
+                        _delete(folder, *root.glob(f"{unfinished.name}*"))  # of a process that was killed
+                        unfinished.mkdir()
+                    fill(unfinished)
+                    with _cache_errors():
+                        unfinished.rename(folder)
+                finally:
+                    _delete(unfinished)
+    except CacheError as error:
         raise EncoderError(
             f"{handle}: cannot be copied or unpacked into {root} ({error}); XDG_CACHE_HOME names another place for it"
         ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 
-def cached_archive(handle: str, key: str, fetch: Callable[[Path], Any]) -> Path:
-    """The folder of an archive that `fetch` writes to the path it is given, which ends as the handle does."""
+def _has_files(folder: Path) -> bool:
+    """Whether there is more than what somebody left who deleted the encoder in it; `one_folder_deep` skips the same."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return any(path.parts[0][0] not in "._" for path in files)
 
-    def fill(folder: Path) -> None:
-        with _named_temporary(folder, handle) as archive:
-            fetch(archive)
-            archives.extract(handle, archive, folder)
 
-    return cached(handle, key, fill)
+def _delete(*paths: Path) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _named_temporary(folder: Path, handle: str) -> Iterator[Path]:
-    """A path beside the folder, with the handle's ending; what was written there is deleted at the end."""
-    path = folder.with_name(f"{folder.name}{handle[len(archives.stem(handle)) :]}")
+def _cache_errors() -> Iterator[None]:
     try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise CacheError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file, which is deleted at the end: whoever waited for it meanwhile finds it gone, and begins anew.
+
+    A process that is killed leaves the file, and nothing is held by it.
+    """
+    while True:
+        with _cache_errors():
+            lock = path.open("w")
+        with lock:
+            with _cache_errors():
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_same(lock, path):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_same(file: IO[str], path: Path) -> bool:
+    """Whether the open file is still the one under this path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any]) -> Path:
+    """The folder of an archive that `fetch` writes to the path it is given, which has this ending."""
+
+    def fill(folder: Path) -> None:
+        archive = folder.with_name(folder.name + ending)
+        try:
+            fetch(archive)
+            archives.extract(handle, archive, folder)
+        finally:
+            archive.unlink(missing_ok=True)
+
+    return cached(handle, key, fill)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from transforms.encoders.source import EncoderError
+from transforms.encoders.source import EncoderError, first_line
 from transforms.records import Float32Array
 from transforms.threads import import_tensorflow
 
@@ -48,10 +48,17 @@ def variable_keys(handle: str, reader: Any, prefix: Path) -> list[tuple[str, str
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     graph = TrackableObjectGraph()
-    graph.ParseFromString(read_variable(handle, reader, prefix, "_CHECKPOINTABLE_OBJECT_GRAPH"))
+    stored = read_variable(handle, reader, prefix, "_CHECKPOINTABLE_OBJECT_GRAPH")
+    try:
+        graph.ParseFromString(stored)
+    except Exception as error:  # google.protobuf's DecodeError
+        raise _damaged(handle, f"{prefix}: its graph of objects cannot be read", error) from error
     return [(attribute.full_name, attribute.checkpoint_key) for node in graph.nodes for attribute in node.attributes]
 
 
 def _damaged(handle: str, what: str, error: Exception) -> EncoderError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = first_line(error)
+    denied = "; Permission denied"  # TensorFlow says so in the text alone: `<file>; Permission denied`
+    if reason.endswith(denied):
+        return EncoderError(f"{handle}: {reason.removesuffix(denied)}: cannot be read: Permission denied")
     return EncoderError(f"{handle}: {what} ({reason}); download it again")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from transforms.encoders import archives
 from transforms.encoders.cache import SUPPORTED, WANTED, Located, cache_folder, cached_archive, one_folder_deep
+from transforms.encoders.cache_file import create
 from transforms.encoders.source import EncoderError
 from transforms.threads import import_tensorflow
 
@@ -21,7 +22,7 @@ _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>
 _TIMEOUT_SECONDS = 60
 
 
-def from_tf_hub(handle: str) -> Located:
+def from_tf_hub(handle: str, address: str) -> Located:
     """A compressed SavedModel behind an address, by tensorflow_hub; its progress goes to standard error."""
     tf = import_tensorflow()
     with warnings.catch_warnings():
@@ -31,7 +32,7 @@ def from_tf_hub(handle: str) -> Located:
     os.environ.setdefault("TFHUB_DOWNLOAD_PROGRESS", "1")
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            folder = Path(hub.resolve(handle))
+            folder = Path(hub.resolve(address))
         # tensorflow_hub takes a download that broke off between two files for a whole one, and keeps it.
         missing = _missing_file(one_folder_deep(Located(folder, ())).folder)
         if missing is not None:
@@ -43,7 +44,7 @@ def from_tf_hub(handle: str) -> Located:
             "broke off, or a page in place of a model, is not kept. Try the address in a browser; try again; or "
             f"download it by hand and give the folder ({cache} is where it would be kept)"
         ) from error
-    return one_folder_deep(Located(folder, _names(handle), fetched=True))
+    return one_folder_deep(Located(folder, _names(handle), copy=folder))
 
 
 def _missing_file(folder: Path) -> str | None:
@@ -64,14 +65,18 @@ def _missing_file(folder: Path) -> str | None:
     return next((name for name in expected if not (folder / name).is_file()), None)
 
 
-def from_zip(handle: str) -> Located:
-    """A .zip behind an address, such as Google's checkpoints; its progress goes to standard error."""
+def from_zip(handle: str, address: str) -> Located:
+    """A .zip behind an address, such as Google's checkpoints; its progress goes to standard error.
+
+    It is kept by its address: asking whether it has changed would cost a connection each time that an encoder is
+    opened, and fail without one. `layerbeam encoder` shows the folder; without it, it is fetched anew.
+    """
 
     def fetch(archive: Path) -> None:
         from rich.console import Console
         from rich.progress import wrap_file
 
-        with urllib.request.urlopen(handle, timeout=_TIMEOUT_SECONDS) as response, archive.open("wb") as file:
+        with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as response, create(archive) as file:
             total = int(response.headers.get("Content-Length") or 0)
             console = Console(stderr=True)
             with wrap_file(response, total=total, description=handle, console=console, transient=True) as reader:
@@ -80,13 +85,13 @@ def from_zip(handle: str) -> Located:
                 raise http.client.IncompleteRead(b"", total - file.tell())
 
     try:
-        folder = cached_archive(handle, handle, fetch)
+        folder = cached_archive(handle, address, ".zip", fetch)
     except (OSError, http.client.HTTPException) as error:
         raise EncoderError(
             f"{handle}: cannot be fetched ({error}); try the address in a browser; try again; or download it by hand "
             "and give the file"
         ) from error
-    return one_folder_deep(Located(folder, _names(handle), fetched=True))
+    return one_folder_deep(Located(folder, _names(handle), copy=folder))
 
 
 def _names(address: str) -> tuple[str, ...]:
@@ -114,4 +119,4 @@ def from_huggingface(handle: str) -> Located:
         ) from error
     if not os.path.isdir(folder):  # as huggingface_hub leaves it where no file is wanted
         raise EncoderError(f"{handle}: no file of an encoder lies there; {SUPPORTED}")
-    return Located(Path(folder), tuple(reversed(repository.split("/"))), fetched=True)
+    return Located(Path(folder), tuple(reversed(repository.split("/"))), copy=Path(folder))

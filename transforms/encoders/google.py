@@ -15,6 +15,7 @@ from transforms.encoders.source import (
     EncoderError,
     EncoderSource,
     check_config,
+    check_depth,
     fingerprint,
     native_source,
     read_json,
@@ -90,6 +91,7 @@ def _check_variables(handle: str, prefix: Path, config: BertConfig) -> dict[str,
     """
     reader = open_checkpoint(handle, prefix)
     found = reader.get_variable_to_shape_map()
+    check_depth(handle, prefix.parent / "bert_config.json", config, len(found))
     shapes = {}
     for name, shape in weight_shapes(config).items():
         if name not in found:

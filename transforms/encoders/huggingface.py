@@ -15,6 +15,7 @@ from transforms.encoders.source import (
     EncoderError,
     EncoderSource,
     check_config,
+    check_depth,
     fingerprint,
     native_source,
     read_json,
@@ -45,6 +46,8 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> En
     tokenizer_file = folder / "tokenizer_config.json"
     tokenizer = read_json(handle, tokenizer_file) if tokenizer_file.is_file() else {}
     said = tokenizer.get("do_lower_case")
+    if do_lower_case is None and said not in (None, True, False):
+        raise wrong_field(handle, tokenizer_file, tokenizer, "do_lower_case", "true or false")
     casing = decide_casing(
         do_lower_case,
         (said, "tokenizer_config.json") if isinstance(said, bool) else None,
@@ -123,7 +126,7 @@ def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
         return (str(single),)
     if index.is_file():
         names = read_json(handle, index).get("weight_map")
-        if not isinstance(names, dict) or not names or not all(Path(str(name)).name == name for name in names.values()):
+        if not isinstance(names, dict) or not names or not all(map(_is_file_name, names.values())):
             raise EncoderError(f"{handle}: {index}: weight_map must give a file in this folder for each tensor")
         return tuple(str(folder / name) for name in sorted(set(names.values())))
     if (folder / "pytorch_model.bin").is_file():
@@ -140,6 +143,10 @@ def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
             "opened); take a revision that has it (hf://org/name@refs/pr/1, say), or convert it and give the folder"
         )
     raise EncoderError(f"{handle}: {single} is missing; it holds the weights: download it too")
+
+
+def _is_file_name(name: Any) -> bool:
+    return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
 
 
 def _stored(handle: str, files: Iterable[str]) -> dict[str, StoredTensor]:
@@ -162,6 +169,7 @@ def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) 
     """
     found = _stored(handle, weight_files)
     prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
+    check_depth(handle, Path(weight_files[0]).parent / "config.json", config, len(found))
     tensors = {}
     for name, shape in weight_shapes(config).items():
         theirs = prefix + their_name(name)

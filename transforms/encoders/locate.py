@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import os
+import urllib.parse
 from pathlib import Path
 
 from transforms.encoders import archives, minilm
 from transforms.encoders.cache import SUPPORTED, Located, cached, cached_archive, is_wanted, one_folder_deep
+from transforms.encoders.cache_file import create
 from transforms.encoders.download import from_huggingface, from_tf_hub, from_zip
 from transforms.encoders.source import EncoderError
 
 
 def locate(handle: str) -> Located:
     """The folder behind a handle; what lies elsewhere is fetched first. EncoderError where there is none."""
+    if not handle.strip():
+        raise EncoderError(f"{handle}: the handle is empty; {SUPPORTED}")
     if handle == "minilm":
         located = _minilm()
         minilm.check_weights(located.folder)
         return located
     if handle.startswith("hf://"):
         return from_huggingface(handle)
-    if handle.startswith(("https://", "http://")):
-        return from_zip(handle) if handle.endswith(".zip") else from_tf_hub(handle)
+    if handle.lower().startswith(("https://", "http://")):
+        return _from_address(handle)
     if "://" in handle:
         return one_folder_deep(_from_file_system(handle))
     path = os.path.expanduser(handle)
     if os.path.isdir(path):
-        return one_folder_deep(Located(Path(path), (os.path.basename(os.path.abspath(path)),)))
+        return one_folder_deep(Located(Path(path), _names(path)))
     if os.path.isfile(path) and archives.is_archive(path):
         return one_folder_deep(_unpacked(handle, Path(path)))
     found = "is a file" if os.path.exists(path) else "there is no such folder"
@@ -43,45 +46,59 @@ def _minilm() -> Located:
         raise EncoderError(f"{minilm.NOT_INSTALLED}; or, the same file: {error}") from None
 
 
+def _from_address(handle: str) -> Located:
+    try:
+        address = urllib.parse.urlsplit(handle)
+    except ValueError as error:
+        raise EncoderError(f"{handle}: is no address ({error})") from error
+    fetch = from_zip if address.path.lower().endswith(".zip") else from_tf_hub
+    return fetch(handle, address.geturl())
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """The name in the handle, and the one that it leads to where it is a link."""
+    names = (os.path.basename(os.path.abspath(path)), os.path.basename(os.path.realpath(path)))
+    return tuple(dict.fromkeys(map(archives.stem, names)))
+
+
 def _unpacked(handle: str, archive: Path) -> Located:
     status = archive.stat()
     key = f"{os.path.realpath(archive)} {status.st_size} {status.st_mtime_ns}"
     folder = cached(handle, key, lambda folder: archives.extract(handle, archive, folder))
-    return Located(folder, (archives.stem(archive.name),), fetched=True)
+    return Located(folder, _names(str(archive)), copy=folder)
 
 
 def _from_file_system(handle: str) -> Located:
     """A folder or an archive on one of Beam's file systems, copied."""
-    from apache_beam.io.filesystems import FileSystems
-
     from transforms import filesystem
     from transforms.records import InputFile
 
     names = (archives.stem(handle.rstrip("/").rsplit("/", 1)[-1]),)
-    try:
-        FileSystems.get_filesystem(handle)
-    except ValueError as error:
-        raise EncoderError(
-            f"{handle}: Beam has no file system for it here ({error}); gs:// needs the extra gcp: pip install "
-            "'layerbeam[gcp]'"
-        ) from error
+    why_not = filesystem.why_not(handle)
+    if why_not is not None:
+        raise EncoderError(f"{handle}: {why_not}")
+
+    def copy(path: str, target: Path) -> None:
+        with create(target) as file:
+            filesystem.copy_into(path, file)
+
     try:
         if archives.is_archive(handle):
             file = filesystem.stat_file(handle)
             if not isinstance(file, InputFile):
                 raise EncoderError(f"{handle}: {file.reason}; {SUPPORTED}")
-            copy = functools.partial(filesystem.copy_to_local, handle)
-            return Located(cached_archive(handle, f"{file}", copy), names, fetched=True)
+            folder = cached_archive(handle, f"{file}", archives.ending_of(handle), lambda path: copy(handle, path))
+            return Located(folder, names, copy=folder)
         files = {name: file for name, file in filesystem.list_tree(handle).items() if is_wanted(name)}
         if not files:
             raise EncoderError(f"{handle}: no file of an encoder lies there; {SUPPORTED}")
 
         def copy_folder(folder: Path) -> None:
             for name, file in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                filesystem.copy_to_local(file.path, folder / name)
+                copy(file.path, folder / name)
 
-        return Located(cached(handle, f"{sorted(files.items())}", copy_folder), names, fetched=True)
+        folder = cached(handle, f"{sorted(files.items())}", copy_folder)
+        return Located(folder, names, copy=folder)
     except EncoderError:
         raise
     except Exception as error:  # each store's client has exceptions of its own

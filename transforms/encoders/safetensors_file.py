@@ -52,7 +52,7 @@ def stored_tensors(files: Iterable[str]) -> dict[str, StoredTensor]:
     for file in files:
         try:
             tensors.update(_listed(file))
-        except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
             raise ValueError(f"{file}: not a whole safetensors file ({error})") from None
     return tensors
 
@@ -68,8 +68,8 @@ def _listed(file: str) -> dict[str, StoredTensor]:
     for name, entry in entries.items():
         if name == "__metadata__":
             continue
-        shape = tuple(int(count) for count in entry["shape"])
-        start, end = (8 + length + int(offset) for offset in entry["data_offsets"])
+        shape = tuple(_size(count) for count in entry["shape"])
+        start, end = (8 + length + _size(offset) for offset in entry["data_offsets"])
         if not 8 + length <= start <= end <= size:
             raise ValueError(f"{size:,} bytes, while {name} should be bytes {start:,} to {end:,}: was it cut short?")
         dtype = DTYPES.get(entry["dtype"])
@@ -77,3 +77,9 @@ def _listed(file: str) -> dict[str, StoredTensor]:
             raise ValueError(f"{name} takes {end - start:,} bytes, which is not {entry['dtype']} {list(shape)}")
         tensors[name] = StoredTensor(file, entry["dtype"], shape, start)
     return tensors
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} in its header is no size")
+    return value

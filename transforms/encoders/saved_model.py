@@ -147,8 +147,9 @@ def _read(handle: str, folder: Path) -> _Content:
     if (folder / "tfhub_module.pb").is_file():
         raise EncoderError(f"{handle}: {folder} is a module of TensorFlow 1 (tfhub_module.pb); take a newer version")
     saved = SavedModel()
+    content = path.read_bytes()
     try:
-        saved.ParseFromString(path.read_bytes())
+        saved.ParseFromString(content)
     except Exception as error:  # google.protobuf's DecodeError
         raise EncoderError(f"{handle}: {path}: is not a SavedModel ({error}); download it again") from None
     graphs = [graph for graph in saved.meta_graphs if graph.object_graph_def.nodes]
@@ -259,6 +260,8 @@ def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
     except ValueError:
         return None, "its variables have other ranks than plain BERT's"
     num_layers = _count_blocks({name: variable.shape for name, variable in variables.items()})
+    if num_layers > len(variables):
+        return None, f"its blocks are numbered up to {num_layers - 1:,}, and not all are there"
     pooler = "bert/pooler/dense/kernel" in variables
     config = BertConfig(vocab_size, hidden, num_layers, heads, intermediate, positions, types, "gelu_tanh", 1e-12)
     expected = weight_shapes(config, pooler=pooler)

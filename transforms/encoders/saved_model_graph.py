@@ -93,7 +93,9 @@ class _Function:
     def _skip(self, name: str) -> str:
         """The node that makes this input, past those that hand it on as it is."""
         name = _producer(name)
-        while name in self._nodes and self._nodes[name].op in _PASS_ON:
+        for _ in self._nodes:  # a damaged graph may go in circles
+            if name not in self._nodes or self._nodes[name].op not in _PASS_ON:
+                break
             name = _producer(self._nodes[name].input[0])
         return name
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -110,6 +111,30 @@ def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:
     )
 
 
+def at(handle: str, path: Path) -> str:
+    """Where a mistake lies, for the start of a message; the path where it is not the handle itself.
+
+    >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json"))
+    ('bert.zip', 'hf://org/bert: /cache/config.json')
+    """
+    return handle if handle.rstrip("/") == str(path) else f"{handle}: {path}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its type where it says nothing.
+
+    >>> first_line(ValueError("not opened:\\n- as gz\\n- as xz")), first_line(EOFError())
+    ('not opened', 'EOFError')
+    """
+    return next(iter(str(error).splitlines()), "").rstrip(":") or type(error).__name__
+
+
+def unreadable(handle: str, error: OSError) -> EncoderError:
+    """The error for a file that is there and cannot be read: nothing is wrong with what is in it."""
+    place = at(handle, Path(os.fsdecode(error.filename))) if isinstance(error.filename, (str, bytes)) else handle
+    return EncoderError(f"{place}: cannot be read: {error.strerror or error}")
+
+
 def check_config(handle: str, path: Path, fields: Mapping[str, Any]) -> None:
     """EncoderError where the numbers of a config.json or bert_config.json are not those of a BERT."""
     for field in (field.name for field in dataclasses.fields(BertConfig) if field.type == "int"):
@@ -118,6 +143,15 @@ def check_config(handle: str, path: Path, fields: Mapping[str, Any]) -> None:
     if fields["hidden_size"] % fields["num_attention_heads"]:
         heads = fields["num_attention_heads"]
         raise wrong_field(handle, path, fields, "hidden_size", f"a multiple of num_attention_heads, {heads}")
+
+
+def check_depth(handle: str, path: Path, config: BertConfig, num_tensors: int) -> None:
+    """EncoderError for more blocks than there are tensors, before billions of names are made for them."""
+    if config.num_hidden_layers > num_tensors:
+        raise EncoderError(
+            f"{handle}: {path}: num_hidden_layers is {config.num_hidden_layers:,}, and the weights have no more than "
+            f"{num_tensors:,} tensors; they do not belong together: download both again"
+        )
 
 
 def wrong_field(handle: str, path: Path, fields: Mapping[str, Any], field: str, allowed: str) -> EncoderError:
@@ -130,7 +164,7 @@ def read_json(handle: str, path: Path) -> dict[str, Any]:
     """The object in a JSON file. EncoderError where it is none."""
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
     if not isinstance(content, dict):
         raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
 import tarfile
 import types
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import DATA, refused
+from conftest import DATA, deny, refused
 
 from transforms.encoders import EncoderError, open_encoder
 from transforms.encoders.archives import extract, is_archive, stem
@@ -118,7 +119,7 @@ def test_unpacked_once(tmp_path, cache):
     after = Path(again.folder).stat()
     assert again == first
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == [Path(first.folder).name]
+    assert os.listdir(cache) == [Path(first.folder).name]
 
 
 def test_unpacked_once_though_several_ask(tmp_path, monkeypatch):
@@ -244,7 +245,7 @@ def test_no_archive_at_all(tmp_path, cache, name, data):
     error = refused(tmp_path / name)
     assert "cannot be unpacked" in error
     assert "download it again" in error
-    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == []
+    assert os.listdir(cache) == []
 
 
 def test_damaged_zip_leaves_nothing_and_the_whole_one_opens(tmp_path, cache):
@@ -252,7 +253,7 @@ def test_damaged_zip_leaves_nothing_and_the_whole_one_opens(tmp_path, cache):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + b"\0\1\2\3" + data[len(data) // 2 + 4 :])
     assert "cannot be unpacked" in refused(path)
-    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == []
+    assert os.listdir(cache) == []
     path.write_bytes(data)
     assert open_encoder(str(path)).fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
@@ -312,11 +313,11 @@ def tar_with(path: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "
 
 @pytest.fixture
 def nothing_written(tmp_path: Path, cache: Path) -> Iterator[None]:
-    """At the end there is nothing but what the test itself made and the lock."""
+    """At the end there is nothing but what the test itself made."""
     yield
     made = [name for name in everything_in(tmp_path) if not name.startswith("cache") and "encoder." not in name]
     assert made == []
-    assert [name for name in everything_in(cache) if not name.endswith(".lock")] == []
+    assert everything_in(cache) == []
 
 
 @pytest.mark.usefixtures("nothing_written")
@@ -354,8 +355,76 @@ def test_entry_without_a_name(tmp_path, name):
 
 @pytest.mark.usefixtures("nothing_written")
 def test_name_that_is_both_file_and_folder(tmp_path):
-    error = refused(zip_with(tmp_path / "encoder.zip", ("config.json/x", 0o644)))
-    assert "cannot be copied or unpacked" in error
+    path = zip_with(tmp_path / "encoder.zip", ("config.json/x", 0o644))
+    assert refused(path) == (
+        f"{path}: cannot be unpacked (the entry 'config.json/x' cannot have this name); download it again"
+    )
+    path = zip_with(tmp_path / "encoder.zip", ("a/b", 0o644), ("a", 0o644))
+    assert "cannot be unpacked (the entry 'a' cannot have this name)" in refused(path)
+
+
+@pytest.mark.usefixtures("nothing_written")
+def test_name_that_is_too_long(tmp_path):
+    error = refused(zip_with(tmp_path / "encoder.zip", ("n" * 400, 0o644)))
+    assert f"cannot be unpacked (the entry '{'n' * 80}' cannot have this name); download it again" in error
+
+
+def test_archive_that_may_not_be_read(tmp_path, cache, monkeypatch):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    deny(monkeypatch, path)
+    assert refused(path) == f"{path}: cannot be read: Permission denied"
+    assert list(cache.iterdir()) == []
+
+
+def test_zip_that_is_called_tar(tmp_path):
+    path = make_zip(tmp_path / "encoder.tar.gz", DATA / "hf_uncased")
+    assert refused(path) == (f"{path}: cannot be unpacked (file could not be opened successfully); download it again")
+
+
+def test_endings_in_capitals(tmp_path):
+    make_zip(tmp_path / "UNCASED_E.ZIP", GOOGLE)
+    make_tar(tmp_path / "e.tar.gz", GOOGLE).rename(tmp_path / "CASED_E.Tar.GZ")
+    source = open_encoder(str(tmp_path / "UNCASED_E.ZIP"))
+    assert (source.do_lower_case, source.casing_from) == (True, "the name UNCASED_E")
+    source = open_encoder(str(tmp_path / "CASED_E.Tar.GZ"))
+    assert (source.do_lower_case, source.casing_from) == (False, "the name CASED_E")
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path, cache):
+    path = make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")
+    made = Path(open_encoder(str(path)).folder)
+    shutil.rmtree(made)
+    (cache / f"{made.name}.tmp").mkdir()
+    for name in (f"{made.name}.tmp/model.safetensors", f"{made.name}.tmp.zip", f"{made.name}.lock"):
+        (cache / name).write_bytes(b"half of it")
+    open_encoder(str(path))
+    assert list(cache.iterdir()) == [made]
+
+
+@pytest.mark.parametrize("left", [None, "__MACOSX/._vocab.txt", "._uncased"])
+def test_unpacked_again_where_somebody_deleted_the_encoder_in_it(tmp_path, cache, left):
+    path = make_zip(tmp_path / "download.zip", GOOGLE, "inner/", {left: b"of a Mac"} if left else None)
+    first = open_encoder(str(path))
+    (Path(first.folder) / "vocab.txt").write_text("nonsense")
+    outer = Path(first.folder).parent
+    assert outer.parent == cache
+    assert refused(path).endswith(f" (it was fetched into {outer}: delete that to fetch it again)")
+    shutil.rmtree(first.folder)
+    assert open_encoder(str(path)) == first
+
+
+def test_relative_cache_folder_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    source = open_encoder(str(make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased")))
+    assert Path(source.folder).parent == tmp_path / "home" / ".cache" / "layerbeam" / "encoders"
+    assert not (tmp_path / "here").exists()
+
+
+def test_link_to_an_archive_that_tells_the_casing(tmp_path):
+    (tmp_path / "current.zip").symlink_to(make_zip(tmp_path / "cased_L-3_H-64_A-4.zip", GOOGLE))
+    assert open_encoder(str(tmp_path / "current.zip")).casing_from == "the name cased_L-3_H-64_A-4"
 
 
 @pytest.mark.usefixtures("nothing_written")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DATA, edit, in_float64, random_weights, refused
+from conftest import DATA, deny, edit, in_float64, random_weights, refused
 
 from transforms.bert import BertConfig, weight_shapes
 from transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
@@ -419,3 +419,24 @@ def test_other_numbers_of_segments_and_positions(folder):
     exact, exact_pooled = forward(config, in_float64(weights), token_ids[0], segment_ids[0])
     np.testing.assert_allclose(given[1], exact[1], rtol=0, atol=1e-5)
     np.testing.assert_allclose(pooled[0], exact_pooled, rtol=0, atol=1e-5)
+
+
+def test_more_blocks_than_the_checkpoint_could_have(folder):
+    edit(folder / "bert_config.json", num_hidden_layers=2_000_000_000)
+    assert "num_hidden_layers is 2,000,000,000, and the weights have no more than " in refused(folder)
+
+
+@pytest.mark.parametrize("name", ["bert_config.json", "vocab.txt"])
+def test_file_that_may_not_be_read(folder, name, monkeypatch):
+    deny(monkeypatch, folder / name)
+    assert refused(folder) == f"{folder}: {folder / name}: cannot be read: Permission denied"
+
+
+def test_checkpoint_that_may_not_be_read(folder, monkeypatch):
+    tf = import_tensorflow()
+
+    def refuse(prefix: str) -> None:
+        raise tf.errors.OpError(None, None, f"{prefix}.index; Permission denied", tf.errors.UNKNOWN)
+
+    monkeypatch.setattr(tf.train, "load_checkpoint", refuse)
+    assert refused(folder) == f"{folder}: {folder}/bert_model.ckpt.index: cannot be read: Permission denied"

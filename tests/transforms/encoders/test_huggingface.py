@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import pickle
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DATA, ROOT, edit, refused
+from conftest import DATA, ROOT, deny, edit, refused
 from safetensors.numpy import load_file, save_file
 
 from transforms.bert import weight_shapes
@@ -320,3 +321,96 @@ def test_order_of_the_sources_of_casing(folder):
     assert decided(at=named) == (False, "the name my-bert-cased")
     (named / "tokenizer_config.json").unlink()
     assert decided(at=named) == (False, "the name my-bert-cased")
+
+
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_json_nested_too_deep(folder, name):
+    (folder / name).write_text(f'{{"a": {NESTED}}}')
+    assert f"{folder / name}: is not JSON (maximum recursion depth exceeded" in refused(folder)
+
+
+def write_header(folder: Path, header: str) -> None:
+    data = header.encode()
+    (folder / "model.safetensors").write_bytes(len(data).to_bytes(8, "little") + data)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (f'{{"a": {NESTED}}}', "maximum recursion depth exceeded"),
+        ('{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 0]}}', "inf in its header is no size"),
+        ('{"a": {"dtype": "F32", "shape": [-1, 0], "data_offsets": [0, 0]}}', "-1 in its header is no size"),
+        ('{"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 0]}}', "True in its header is no size"),
+        ('{"a": {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 0]}}', "'1' in its header is no size"),
+        ('{"a": {"dtype": "F32", "shape": [0], "data_offsets": [NaN, 0]}}', "nan in its header is no size"),
+        ('{"a": {"dtype": [], "shape": [0], "data_offsets": [0, 0]}}', "unhashable type"),
+    ],
+)
+def test_hostile_headers(folder, header, said):
+    write_header(folder, header)
+    error = refused(folder)
+    assert f"{folder / 'model.safetensors'}: not a whole safetensors file ({said}" in error
+    assert "download it again" in error
+
+
+@pytest.mark.parametrize("name", ["..", "", ".", "../x", "/x", 3, None])
+def test_index_that_names_no_file(folder, name):
+    (folder / "model.safetensors").rename(folder / "weights")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    assert "weight_map must give a file in this folder for each tensor" in refused(folder)
+
+
+def test_more_blocks_than_the_weights_could_have(folder):
+    edit(folder / "config.json", num_hidden_layers=2_000_000_000)
+    assert refused(folder) == (
+        f"{folder}: {folder}/config.json: num_hidden_layers is 2,000,000,000, and the weights have no more than 55 "
+        "tensors; they do not belong together: download both again"
+    )
+
+
+def test_casing_that_is_neither_true_nor_false(folder):
+    edit(folder / "tokenizer_config.json", do_lower_case="true")
+    assert 'tokenizer_config.json: do_lower_case is "true"; it must be true or false' in refused(folder)
+    assert open_encoder(str(folder), do_lower_case=False).do_lower_case is False
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"])
+def test_file_that_may_not_be_read(folder, name, monkeypatch):
+    deny(monkeypatch, folder / name)
+    assert refused(folder) == f"{folder}: {folder / name}: cannot be read: Permission denied"
+
+
+def test_folder_that_may_not_be_read(folder, monkeypatch):
+    def refuse(self: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    (folder / "config.json").unlink()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert refused(folder) == f"{folder}: cannot be read: Permission denied"
+
+
+def test_config_that_is_a_folder(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    assert refused(folder) == f"{folder}: {folder}/config.json: cannot be read: Is a directory"
+
+
+def test_folder_of_sentence_transformers_without_its_config(folder):
+    (folder / "config.json").unlink()
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    assert refused(folder) == (
+        f"{folder}: holds 1_Pooling, model.safetensors, tokenizer_config.json, vocab.txt, and no config.json, which "
+        "belongs to model.safetensors: download it too"
+    )
+
+
+def test_link_that_hides_the_casing(folder):
+    (folder / "tokenizer_config.json").unlink()
+    cased = folder.rename(folder.parent / "bert_cased")
+    folder.symlink_to(cased)
+    source = open_encoder(str(folder))
+    assert (source.do_lower_case, source.casing_from) == (False, "the name bert_cased")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import gzip
 import hashlib
@@ -22,12 +23,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import FileSystem
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import S3Options
 from conftest import DATA, ROOT, edit, refused
+from object_store import upload
 
 from transforms.encoders import load_weights, minilm, open_encoder
+from transforms.encoders.cache_file import CacheError
 from transforms.encoders.locate import locate
-from transforms.filesystem import copy_to_local
+from transforms.filesystem import copy_into
 
 TFHUB = DATA / "tfhub_uncased"
 
@@ -214,6 +219,51 @@ def test_zip_that_is_none(server, answer, said, tmp_path):
     assert open_encoder(handle).fingerprint == open_encoder(str(DATA / "google_cased")).fingerprint
 
 
+@pytest.mark.parametrize("path", ["/e.zip?x=1", "/E.ZIP", "/e.zip#part"])
+def test_zip_by_the_path_of_its_address(server, path):
+    server.answers["/e.zip"] = server.answers["/E.ZIP"] = Answer(zip_of(DATA / "google_cased", "x"))
+    assert open_encoder(server.address + path).kind == "google"
+    assert len(server.bodies()) == 1
+
+
+def test_scheme_in_capitals(server, model):
+    server.answers["/model"] = Answer(model)
+    server.answers["/e.zip"] = Answer(zip_of(DATA / "google_cased", "x"))
+    for path in ("/model", "/e.zip"):
+        handle = server.address.replace("http", "HTTP") + path
+        assert open_encoder(handle).handle == handle
+
+
+def test_address_that_is_none():
+    assert refused("https://[::1/x.zip") == "https://[::1/x.zip: is no address (Invalid IPv6 URL)"
+
+
+def test_connection_that_is_reset(server, monkeypatch):
+    """It has an errno, as what goes wrong with the disk has."""
+    server.answers["/e.zip"] = Answer(zip_of(DATA / "google_cased", "x"))
+
+    def reset(*arguments: Any) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr("http.client.HTTPResponse.readinto", reset)
+    monkeypatch.setattr("http.client.HTTPResponse.read", reset)
+    error = refused(f"{server.address}/e.zip")
+    assert "cannot be fetched ([Errno 104] Connection reset by peer); try the address in a browser" in error
+
+
+def test_encoder_inside_a_download_that_was_deleted(server):
+    place = "/uncased_L-3_H-64_A-4.zip"
+    server.answers[place] = Answer(zip_of(DATA / "google_uncased", "uncased_L-3_H-64_A-4"))
+    handle = server.address + place
+    first = open_encoder(handle)
+    (Path(first.folder) / "vocab.txt").unlink()
+    outer = Path(first.folder).parent
+    assert f"(it was fetched into {outer}: delete that to fetch it again)" in refused(handle)
+    shutil.rmtree(first.folder)
+    assert open_encoder(handle) == first
+    assert server.bodies() == [place, place]
+
+
 def test_progress_is_on_standard_error(server, model, capsys):
     server.answers["/model"] = Answer(model)
     open_encoder(f"{server.address}/model")
@@ -360,74 +410,6 @@ def test_cache_of_tensorflow_hub_that_cannot_be_written(server, model, tmp_path,
 # --- any Beam file system ---
 
 
-class MemoryFileSystem(FileSystem):
-    """An object store in this process: {path: (time, bytes)}. Beam finds it as a subclass of FileSystem."""
-
-    stored: dict[str, tuple[float, bytes]] = {}  # noqa: RUF012
-    opened: list[str] = []  # noqa: RUF012
-    short: set[str] = set()  # noqa: RUF012
-
-    @classmethod
-    def scheme(cls) -> str:
-        return "memory"
-
-    def join(self, basepath: str, *paths: str) -> str:
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path: str) -> tuple[str, str]:
-        folder, _, name = path.rpartition("/")
-        return folder, name
-
-    def has_dirs(self) -> bool:
-        return False
-
-    def mkdirs(self, path: str) -> None:
-        pass
-
-    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
-        return (self.metadata(path) for path in sorted(self.stored) if path.startswith(dir_or_prefix))
-
-    def metadata(self, path: str) -> FileMetadata:
-        return FileMetadata(path, self.size(path), self.last_updated(path))
-
-    def exists(self, path: str) -> bool:
-        return path in self.stored
-
-    def size(self, path: str) -> int:
-        return len(self.stored[path][1])
-
-    def last_updated(self, path: str) -> float:
-        return self.stored[path][0]
-
-    def open(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
-        assert compression_type == CompressionTypes.UNCOMPRESSED, "an encoder's files are taken as they are"
-        self.opened.append(path)
-        if path not in self.stored:
-            raise BeamIOError(f"no such object: {path}")
-        data = self.stored[path][1]
-        return io.BytesIO(data[: len(data) // 2] if path in self.short else data)
-
-    def create(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
-        raise NotImplementedError
-
-    copy = rename = delete = create
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> type[MemoryFileSystem]:
-    """The object store, empty."""
-    monkeypatch.setattr(MemoryFileSystem, "stored", {})
-    monkeypatch.setattr(MemoryFileSystem, "opened", [])
-    monkeypatch.setattr(MemoryFileSystem, "short", set())
-    return MemoryFileSystem
-
-
-def upload(folder: Path, to: str) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            MemoryFileSystem.stored[f"{to}/{path.relative_to(folder)}"] = (1_700_000_000.0, path.read_bytes())
-
-
 @pytest.mark.parametrize("name", ["google_uncased", "google_cased", "tfhub_uncased", "tfhub_cased", "hf_uncased"])
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_folder_on_a_file_system(memory, cache, name, slash):
@@ -498,7 +480,7 @@ def test_archive_on_a_file_system(memory, cache):
     assert open_encoder("memory://bucket/cased_L-3_H-64_A-4.zip").casing_from == "the name cased_L-3_H-64_A-4"
     assert memory.opened == ["memory://bucket/cased_L-3_H-64_A-4.zip", "memory://bucket/hub.tar.gz"]
     # The archives themselves are not kept beside what was unpacked.
-    assert sorted(path.suffix for path in cache.iterdir()) == ["", "", ".lock", ".lock"]
+    assert [path.suffix for path in cache.iterdir()] == ["", ""]
 
 
 @pytest.mark.parametrize("handle", ["memory://bucket/none", "memory://bucket/none.zip", "memory://bucket"])
@@ -510,19 +492,20 @@ def test_nothing_there_on_a_file_system(memory, handle):
 
 @pytest.mark.parametrize("handle", ["nope://x", "nope://x/e.zip"])
 def test_scheme_that_nobody_knows(handle):
-    error = refused(handle)
-    assert "Beam has no file system for it here" in error
-    assert "pip install 'layerbeam[gcp]'" in error
+    assert refused(handle) == (
+        f"{handle}: Beam has no file system for nope:// here; it has local paths (without a scheme), gs://, s3://, "
+        "hdfs://"
+    )
 
 
-def test_file_that_comes_short(memory, cache, tmp_path):
+def test_file_that_comes_short(memory, cache):
     upload(DATA / "hf_uncased", "memory://bucket/e")
     memory.short.add("memory://bucket/e/model.safetensors")
     with pytest.raises(OSError, match=r"memory://bucket/e/model.safetensors: 333,616 bytes came, not 667,232"):
-        copy_to_local("memory://bucket/e/model.safetensors", tmp_path / "copy")
+        copy_into("memory://bucket/e/model.safetensors", io.BytesIO())
     error = refused("memory://bucket/e")
     assert "cannot be read (memory://bucket/e/model.safetensors: 333,616 bytes came, not 667,232)" in error
-    assert [path for path in cache.iterdir() if path.suffix != ".lock"] == []
+    assert list(cache.iterdir()) == []
     memory.short.clear()
     assert open_encoder("memory://bucket/e").fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
@@ -539,6 +522,107 @@ def test_store_that_refuses(memory, monkeypatch):
     assert "cannot be read (403: you have no right to read this)" in refused("memory://bucket/e")
     monkeypatch.setattr(memory, "_list", refuse)
     assert "403: you have no right to read this" in refused("memory://bucket/e")
+
+
+@pytest.mark.parametrize("ending", ["", ".zip"])
+def test_store_that_refuses_as_a_disk_does(memory, monkeypatch, ending):
+    """An errno is the store's here: the cache is not to blame."""
+
+    def refuse(*arguments: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "memory://bucket")
+
+    upload(DATA / "hf_uncased", "memory://bucket/e")
+    memory.stored["memory://bucket/e.zip"] = (1.0, b"never read")
+    monkeypatch.setattr(memory, "open", refuse)
+    error = refused(f"memory://bucket/e{ending}")
+    assert "cannot be read ([Errno 13] Permission denied" in error
+    assert "XDG_CACHE_HOME" not in error
+
+
+@pytest.mark.parametrize("ending", ["", ".zip"])
+def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
+    def full(self: Any, data: Any) -> int:
+        raise CacheError("[Errno 28] No space left on device")
+
+    upload(DATA / "hf_uncased", "memory://bucket/e")
+    memory.stored["memory://bucket/e.zip"] = (1.0, b"some bytes")
+    monkeypatch.setattr("transforms.encoders.cache_file._CacheFile.write", full)
+    error = refused(f"memory://bucket/e{ending}")
+    assert f"cannot be copied or unpacked into {cache} ([Errno 28] No space left on device)" in error
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("handle", "said"),
+    [
+        ("gs://bucket/e", "gs:// needs a package that is not installed; run: pip install 'layerbeam[gcp]'"),
+        ("s3://bucket/e", "s3:// needs a package that is not installed; run: pip install 'apache-beam[aws]'"),
+        ("hdfs://host/e", "hdfs:// needs a package that is not installed; run: pip install 'apache-beam[hadoop]'"),
+        ("file:///tmp/e", "a local path has no scheme: leave off file://"),
+        ("ftp://host/e", "Beam has no file system for ftp:// here; it has local paths (without a scheme), gs://, s3"),
+    ],
+)
+def test_file_systems_that_are_not_there(workplace, monkeypatch, handle, said):
+    monkeypatch.setattr("transforms.filesystem._is_installed", lambda package: False)
+    assert f"{handle}: {said}" in refused(handle)
+    workplace.configure(output={"path": handle})
+    workplace.write("corpus/a.txt", "a")
+    for done in (
+        workplace.run(status=2),
+        workplace._call("show", handle, status=2),
+        workplace._call("verify", handle, status=2),
+        workplace.encoder(handle, status=2),
+    ):
+        assert done.err.startswith(f"layerbeam: {handle}: {said}")
+
+
+def test_options_of_the_file_systems(workplace, memory, monkeypatch):
+    """Beam itself sets them when a pipeline is made, which is too late for the encoder."""
+    upload(DATA / "hf_uncased", "memory://bucket/e")
+    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+    seen: list[str] = []
+
+    def match(self: Any, *arguments: Any) -> Any:
+        seen.append(FileSystems._pipeline_options.view_as(S3Options).s3_region_name)
+        return FileSystem.match(self, *arguments)
+
+    monkeypatch.setattr(memory, "match", match, raising=False)
+    workplace.encoder("memory://bucket/e")
+    assert set(seen) == {None}
+    seen.clear()
+    workplace.encoder("memory://bucket/e", "--s3_region_name=elsewhere")
+    assert set(seen) == {"elsewhere"}
+    seen.clear()
+    workplace.write("corpus/a.txt", "a river\n")
+    workplace.configure(encoder={"handle": "memory://bucket/e"}, beam={"s3_region_name": "here"})
+    workplace.run()
+    assert set(seen) == {"here"}
+    seen.clear()
+    workplace.run("--s3_region_name=there", "--output=out2")
+    assert set(seen) == {"there"}
+
+
+def test_hdfs_without_its_options(monkeypatch):
+    monkeypatch.setattr("transforms.filesystem._is_installed", lambda package: True)
+    error = refused("hdfs://host/e")
+    assert "Beam cannot open hdfs:// here (" in error
+    assert error.endswith("; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user")
+
+
+def test_local_paths_never_import_beam(workplace):
+    workplace.configure(encoder={"max_seq_length": 999})
+    for arguments in (["encoder", str(DATA / "hf_uncased")], ["encoder", "nowhere"], ["run", "c.yaml"]):
+        code = f"import sys; from pipeline.cli import main; main({arguments!r}, version='test'); "
+        code += "print([name for name in ('apache_beam', 'tensorflow') if name in sys.modules])"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=workplace.folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == "[]", arguments
 
 
 @pytest.mark.parametrize("ending", ["", ".zip"])

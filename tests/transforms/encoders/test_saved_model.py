@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import DATA, refused
+from conftest import DATA, deny, refused
 
 from transforms.encoders import EncoderError, EncoderSource, load_encoder, load_weights, open_encoder
 from transforms.threads import import_tensorflow, load_tensorflow
@@ -904,3 +904,88 @@ def test_embedding_longer_than_the_vocabulary(folder):
     source = open_encoder(str(folder))
     assert (len(source.vocabulary), source.config.vocab_size) == (10, 818)
     assert_engines_agree(folder)
+
+
+def damage(folder: Path, change: Callable[[Any], None]) -> None:
+    """Change what saved_model.pb says, as bytes that got lost or somebody's hand would."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    saved = SavedModel()
+    saved.ParseFromString((folder / "saved_model.pb").read_bytes())
+    change(saved.meta_graphs[0])
+    (folder / "saved_model.pb").write_bytes(saved.SerializeToString())
+
+
+def lose_a_child(graph: Any) -> None:
+    graph.object_graph_def.nodes[0].children[0].node_id = 1_000_000
+
+
+def lose_an_asset(graph: Any) -> None:
+    next(node for node in graph.object_graph_def.nodes if node.HasField("asset")).asset.asset_file_def_index = 77
+
+
+def lose_inputs(graph: Any) -> None:
+    for function in graph.object_graph_def.concrete_functions.values():
+        if function.bound_inputs:
+            function.bound_inputs[0] = 1_000_000
+
+
+def lose_values(graph: Any) -> None:
+    for function in graph.graph_def.library.function:
+        for node in function.node_def:
+            if node.op == "Const":
+                node.attr["value"].Clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lose_a_child, "IndexError: "),
+        (lose_an_asset, "IndexError: "),
+        (lose_inputs, "IndexError: "),
+        (lose_values, "TypeError: "),
+    ],
+)
+def test_references_that_lead_nowhere(folder, change, said):
+    damage(folder, change)
+    error = refused(folder)
+    assert error.startswith(f"{folder}: cannot be read ({said}")
+    assert error.endswith("; download it again")
+    assert "\n" not in error
+
+
+def test_the_cause_of_what_cannot_be_read_is_kept(folder):
+    damage(folder, lose_a_child)
+    with pytest.raises(EncoderError) as caught:
+        open_encoder(str(folder))
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_our_own_mistakes_are_not_taken_for_damage(folder, monkeypatch):
+    def mistaken(*arguments: Any, **named: Any) -> None:
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr("transforms.encoders.saved_model.open_folder", mistaken)
+    with pytest.raises(AttributeError):
+        open_encoder(str(folder))
+
+
+def test_name_of_an_asset_that_is_too_long(folder):
+    damage(folder, lambda graph: setattr(graph.asset_file_def[0], "filename", "n" * 400))
+    assert refused(folder) == f"{folder}: {folder}/assets/{'n' * 400}: cannot be read: File name too long"
+
+
+def test_identities_in_a_circle(folder):
+    def tie(graph: Any) -> None:
+        for function in graph.graph_def.library.function:
+            for node in function.node_def:
+                if node.op in ("Identity", "Reshape", "Cast") and node.input:
+                    node.input[0] = f"{node.name}:output:0"
+
+    damage(folder, tie)
+    assert "does not read the output of" in open_encoder(str(folder)).engine_because
+
+
+def test_graph_that_may_not_be_read(folder, monkeypatch):
+    deny(monkeypatch, folder / "saved_model.pb")
+    assert refused(folder) == f"{folder}: {folder}/saved_model.pb: cannot be read: Permission denied"

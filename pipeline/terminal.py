@@ -1,0 +1,35 @@
+"""Figures and text for the terminal; imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def plain_console(**settings: Any) -> Any:
+    """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
+    from rich.console import Console
+
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PlainConsole(highlight=False, markup=False, **settings)
+
+
+def size_text(size: float) -> str:
+    """
+    >>> size_text(6_600_000_000), size_text(1_500), size_text(12)
+    ('6.6 GB', '1.5 kB', '12 bytes')
+    """
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def count_noun(count: int, noun: str) -> str:
+    """
+    >>> count_noun(1, "file"), count_noun(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

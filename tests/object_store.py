@@ -1,0 +1,68 @@
+"""An object store for tests: one of Beam's file systems, `memory://`, with no folders and no local paths."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+
+
+class MemoryFileSystem(FileSystem):
+    """An object store in this process: {path: (time, bytes)}. Beam finds it as a subclass of FileSystem."""
+
+    stored: dict[str, tuple[float, bytes]] = {}  # noqa: RUF012
+    opened: list[str] = []  # noqa: RUF012
+    short: set[str] = set()  # noqa: RUF012
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "memory"
+
+    def join(self, basepath: str, *paths: str) -> str:
+        return "/".join([basepath.rstrip("/"), *paths])
+
+    def split(self, path: str) -> tuple[str, str]:
+        folder, _, name = path.rpartition("/")
+        return folder, name
+
+    def has_dirs(self) -> bool:
+        return False
+
+    def mkdirs(self, path: str) -> None:
+        pass
+
+    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
+        return (self.metadata(path) for path in sorted(self.stored) if path.startswith(dir_or_prefix))
+
+    def metadata(self, path: str) -> FileMetadata:
+        return FileMetadata(path, self.size(path), self.last_updated(path))
+
+    def exists(self, path: str) -> bool:
+        return path in self.stored
+
+    def size(self, path: str) -> int:
+        return len(self.stored[path][1])
+
+    def last_updated(self, path: str) -> float:
+        return self.stored[path][0]
+
+    def open(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
+        assert compression_type == CompressionTypes.UNCOMPRESSED, "files are taken as they are"
+        self.opened.append(path)
+        if path not in self.stored:
+            raise BeamIOError(f"no such object: {path}")
+        data = self.stored[path][1]
+        return io.BytesIO(data[: len(data) // 2] if path in self.short else data)
+
+    def create(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
+        raise NotImplementedError
+
+    copy = rename = delete = create
+
+
+def upload(folder: Path, to: str) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            MemoryFileSystem.stored[f"{to}/{path.relative_to(folder)}"] = (1_700_000_000.0, path.read_bytes())

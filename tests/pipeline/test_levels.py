@@ -1,0 +1,204 @@
+"""Levels, poolings, forms to keep and windows through the whole pipeline, checked by literal rows and by verify."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from conftest import DATA, random_lines, vectors
+
+TEXT = "The River's bank, near the bank; Banks\n\nbank\nno such word here\n"
+ALL = ("--sample", "1000")
+
+
+def verified(workplace) -> dict:
+    return json.loads(workplace.verify("--json", *ALL).out)
+
+
+def test_words(workplace):
+    workplace.write("corpus/a.txt", "Héllo, wörld!  x\u200by \u200b\n")
+    views = {
+        "basic": {"level": "word", "layers": [-1], "include_text": True},
+        "spaces": {"level": "word", "layers": [-1], "words": "whitespace", "pooling": "first"},
+    }
+    workplace.configure(views=views)
+    workplace.run()
+    basic = workplace.rows("basic").drop(["layer_3"]).to_pylist()
+    assert [(row["word"], row["start"], row["end"], row["word_index"]) for row in basic] == [
+        ("Héllo", 0, 5, 0),
+        (",", 5, 6, 1),
+        ("wörld", 7, 12, 2),
+        ("!", 12, 13, 3),
+        ("x\u200by", 15, 18, 4),
+    ]
+    assert {row["text"] for row in basic} == {"Héllo, wörld!  x\u200by \u200b"}
+    spaces = workplace.rows("spaces").drop(["layer_3"]).to_pylist()
+    assert [(row["word"], row["start"], row["end"], row["word_index"]) for row in spaces] == [
+        ("Héllo,", 0, 6, 0),
+        ("wörld!", 7, 13, 1),
+        ("x\u200by", 15, 18, 2),
+    ]
+    assert spaces[0]["num_tokens"] == basic[0]["num_tokens"] + basic[1]["num_tokens"]
+    assert workplace.manifest()["counts"]["words_empty:spaces"] == 1
+    assert verified(workplace)["result"] == "pass"
+
+
+def test_words_lost_to_max_seq_length_are_counted(workplace):
+    workplace.write("corpus/a.txt", "the river the river the unaffable river\nthe\n")
+    workplace.configure(
+        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 8},
+        views={"w": {"level": "word", "layers": [1]}, "s": {"level": "word", "layers": [1], "words": "whitespace"}},
+    )
+    workplace.run()
+    rows = workplace.rows("w")
+    counts = workplace.manifest()["counts"]
+    assert rows.num_rows + counts["words_lost:w"] == 8
+    assert counts["words_lost:s"] == counts["words_lost:w"] > 0
+    # No word is there in part: each row is of all its pieces.
+    assert verified(workplace)["result"] == "pass"
+
+
+def test_forms_to_keep(workplace):
+    workplace.write("corpus/a.txt", TEXT)
+    keep = {"keep_words": ["bank", "BANKS", "money"]}
+    workplace.configure(
+        views={
+            "words": {"level": "word", "layers": [-1], **keep},
+            "tokens": {"level": "token", "layers": [-1], **keep},
+            "exact": {"level": "word", "layers": [-1], "match_case": True, **keep},
+        }
+    )
+    workplace.run()
+    assert workplace.rows("words")["word"].to_pylist() == ["bank", "bank", "Banks", "bank"]
+    assert workplace.rows("exact")["word"].to_pylist() == ["bank", "bank", "bank"]
+    counts = workplace.manifest()["counts"]
+    assert (counts["records_read"], counts["embedded"], counts["blank_skipped"], counts["filtered"]) == (4, 2, 1, 1)
+    assert counts["kept_word:words:bank"] == 3
+    assert counts["kept_word:words:BANKS"] == 1
+    assert "kept_word:words:money" not in counts
+    starts = workplace.rows("words")["start"].to_pylist()
+    assert [TEXT.split("\n")[line][start : start + 4] for line, start in zip([0, 0, 0, 2], starts, strict=True)] == [
+        *("bank", "bank", "Bank", "bank")
+    ]
+    assert verified(workplace)["result"] == "pass"
+
+
+def test_kept_forms_have_the_vectors_of_a_run_without_the_filter(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(200)))
+    forms = ["the", "river", "of"]
+    workplace.configure(views={"words": {"level": "word", "layers": "all", "keep_words": forms}})
+    workplace.run()
+    workplace.configure(views={"words": {"level": "word", "layers": "all"}}, output={"path": "all"})
+    workplace.run()
+    kept, everything = workplace.rows("words"), workplace.rows("words", "all")
+    mask = np.isin([word.lower() for word in everything["word"].to_pylist()], forms)
+    everything = everything.filter(mask)
+    assert 0 < kept.num_rows == everything.num_rows < len(mask)
+    for column in ("line", "start", "end", "word"):
+        assert kept[column].equals(everything[column])
+    for layer in range(4):
+        column = f"layer_{layer}"
+        np.testing.assert_allclose(vectors(kept, column), vectors(everything, column), rtol=0, atol=1e-5)
+
+
+def test_keep_words_in_a_file(workplace):
+    workplace.write("corpus/a.txt", TEXT)
+    workplace.write("forms.txt", "\ufeffbank\n\nbank\n")
+    workplace.configure(views={"w": {"level": "word", "layers": [1], "keep_words": "forms.txt"}})
+    workplace.run()
+    assert workplace.rows("w").num_rows == 3
+    workplace.configure(views={"w": {"level": "word", "layers": [1], "keep_words": "none.txt"}})
+    assert "views.w.keep_words: none.txt: cannot be read" in workplace.run(status=2).err
+
+
+@pytest.mark.parametrize("overlap", [0, 4, 9])
+def test_windows(workplace, overlap):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(40, longest=60)))
+    workplace.configure(
+        encoder={
+            "handle": str(DATA / "hf_uncased"),
+            "max_seq_length": 12,
+            "long_text": "window",
+            "window_overlap": overlap,
+        },
+        views={
+            "tokens": {"level": "token", "layers": [0, 3]},
+            "words": {"level": "word", "layers": [2]},
+            "means": {"level": "text", "layers": [-1], "special_tokens": False},
+            "firsts": {"level": "text", "layers": [-1], "pooling": "cls"},
+            "pooled": {"level": "text", "pooling": "pooler"},
+        },
+    )
+    workplace.run()
+    longest = max(workplace.rows("tokens")["token_index"].to_pylist())
+    assert longest > 40
+    assert workplace.manifest()["counts"]["dropped_tokens"] == 0
+    assert verified(workplace)["result"] == "pass"
+
+
+def test_long_texts_rejected(workplace):
+    workplace.write("corpus/a.txt", "the\nthe river of the river of the river\n")
+    workplace.configure(
+        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 5, "long_text": "reject"},
+        views={"t": {"level": "text", "layers": [-1]}},
+    )
+    workplace.run()
+    (reject,) = workplace.rejects()
+    assert (reject["line"], reject["stage"]) == (1, "wordpiece")
+    assert reject["reason"].startswith("over max_seq_length 5 (")
+    counts = workplace.manifest()["counts"]
+    assert (counts["embedded"], counts["rejected"]) == (1, 1)
+    assert verified(workplace)["result"] == "pass"
+
+
+LEVELS = {
+    "token": [None],
+    "word": ["first", "last", "mean", "sum", "max"],
+    "text": ["cls", "mean", "max", "mean_max"],
+    "record": [None],
+}
+
+
+@pytest.mark.parametrize(("level", "words"), [(level, None) for level in LEVELS] + [("word", "whitespace")])
+def test_every_combination_is_the_plain_computation(workplace, level, words):
+    """All poolings, combinations, finishes and number types of a level, from one run, row by row by `verify`."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(25, longest=9)))
+    finishes = [{}, {"dims": 7}, {"normalize": True}, {"special_tokens": False, "dims": 70, "normalize": True}]
+    views = {}
+    for pooling, combine, dtype in itertools.product(LEVELS[level], ("separate", "sum", "mean", "concat"), (32, 16)):
+        for number, finish in enumerate(finishes):
+            view = {"level": level, "layers": [-1, 0, 2], "combine": combine, "dtype": f"float{dtype}", **finish}
+            if "special_tokens" in view and level not in ("token", "text"):
+                del view["special_tokens"]
+            if view.get("dims", 0) > 64 and combine != "concat" and pooling != "mean_max":
+                view["dims"] = 64
+            view |= {} if pooling is None else {"pooling": pooling}
+            view |= {} if words is None else {"words": words}
+            views[f"{pooling}-{combine}-{dtype}-{number}"] = view
+    workplace.configure(views=views)
+    workplace.run()
+    verdict = verified(workplace)
+    assert verdict["result"] == "pass"
+    assert all(column["rows"] > 20 for column in verdict["columns"])
+    assert len({column["view"] for column in verdict["columns"]}) == len(views)
+
+
+def test_five_views_of_one_run_are_those_of_five_runs(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(120)))
+    views = {
+        "tokens": {"level": "token", "layers": [-1]},
+        "words": {"level": "word", "layers": [1, 2], "combine": "sum"},
+        "texts": {"level": "text", "layers": [0], "pooling": "mean_max"},
+        "pooled": {"level": "text", "pooling": "pooler"},
+        "records": {"level": "record", "layers": [2], "normalize": True},
+    }
+    together = {"input": {"slice_bytes": 1500}, "output": {"path": "together"}}
+    workplace.configure(views=views, **together)
+    workplace.run()
+    for name, view in views.items():
+        workplace.configure(views={name: view}, input={"slice_bytes": 1500}, output={"path": name})
+        workplace.run()
+        one, all_of_them = workplace.rows(name, name), workplace.rows(name, "together")
+        assert one.equals(all_of_them), name

@@ -1,0 +1,137 @@
+"""The same stages for texts in somebody else's pipeline: (key, text) -> (key, vectors)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.utils.shared import Shared
+from apache_beam.utils.windowed_value import WindowedValue
+
+from transforms.encode import Encoder, EncodeSettings, encode_block
+from transforms.records import BlockId, InputFile, TextBlock
+from transforms.rows import KeepWords
+from transforms.sequences import SequenceSettings, find_rows, tokenize_block
+from transforms.threads import load_tensorflow
+from transforms.views import View, row_columns
+from transforms.wordpiece import WordPiece
+
+# Of the columns beside the vectors, those that only a file has.
+_OF_FILES = ("file", "line", "sentence")
+_TEXTS_AT_ONCE = 256
+
+
+def embed_texts(
+    texts: list[str],
+    wordpiece: WordPiece,
+    encoder: Encoder,
+    views: tuple[View, ...],
+    *,
+    sequences: SequenceSettings,
+    settings: EncodeSettings,
+    vocabulary: pa.StringArray,
+) -> list[dict[str, dict[str, Any]]]:
+    """{view: {column: values}} of each text: NumPy arrays [n, W] for vector columns, lists of n for the others.
+
+    n rows: its tokens or words, or one at text level.
+    """
+    count = len(texts)
+    zeros = np.zeros(count, np.int32)
+    block = TextBlock(
+        block=BlockId(InputFile("", 0, 0.0), 0, count, 0, 0, ""),
+        texts=pa.array(texts, pa.string()),
+        line=np.arange(count),
+        sentence=zeros,
+        offset=zeros,
+        counts={},
+        rejected=[],
+    )
+    keep = {view.name: KeepWords(view, wordpiece) for view in views if view.keep_words is not None}
+    tokens = find_rows(tokenize_block(block, wordpiece, sequences), views, keep)
+    vectors = encode_block(tokens, encoder, views, settings).vectors
+    given: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
+    for view in views:
+        beside = row_columns(view, tokens, vocabulary)
+        line = beside["line"].to_numpy()
+        begins = np.searchsorted(line, np.arange(count + 1))
+        for text, (begin, end) in enumerate(zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)):
+            rows: dict[str, Any] = {
+                name: values.slice(begin, end - begin).to_pylist()
+                for name, values in beside.items()
+                if name not in _OF_FILES
+            }
+            of_view = zip(view.vector_columns, vectors[view.name], strict=True)
+            given[text][view.name] = rows | {name: values[begin:end] for name, values in of_view}
+    return given
+
+
+class EmbedTexts(beam.DoFn):
+    """(key, text) -> (key, {view: {column: values}}), in the windows and with the times that they came in.
+
+    Texts are encoded together as far as a bundle holds them, 256 at most. `load` makes the encoder, once per worker
+    process.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Encoder],
+        vocabulary: tuple[str, ...],
+        views: tuple[View, ...],
+        sequences: SequenceSettings,
+        settings: EncodeSettings,
+        *,
+        do_lower_case: bool,
+        num_threads: int,
+    ) -> None:
+        self._load = load
+        self._vocabulary = vocabulary
+        self._views = views
+        self._sequences = sequences
+        self._settings = settings
+        self._do_lower_case = do_lower_case
+        self._num_threads = num_threads
+        self._shared = Shared()
+
+    def setup(self) -> None:
+        load_tensorflow(self._num_threads)
+        self._encoder = self._shared.acquire(self._load)
+        self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
+        self._tokens = pa.array(self._vocabulary, pa.string())
+
+    def start_bundle(self) -> None:
+        self._waiting: list[tuple[Any, str, Any, Any]] = []
+
+    def process(
+        self,
+        element: tuple[Any, str],
+        timestamp: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+    ) -> Iterator[WindowedValue]:
+        key, text = element
+        if not isinstance(text, str):
+            raise TypeError(f"EmbedText: the text of {key!r} is {text!r:.40}, not a string; elements are (key, text)")
+        self._waiting.append((key, text, timestamp, window))
+        if len(self._waiting) >= _TEXTS_AT_ONCE:
+            yield from self._embed()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from self._embed()
+
+    def _embed(self) -> Iterator[WindowedValue]:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        given = embed_texts(
+            [text for _, text, _, _ in waiting],
+            self._wordpiece,
+            self._encoder,
+            self._views,
+            sequences=self._sequences,
+            settings=self._settings,
+            vocabulary=self._tokens,
+        )
+        for (key, _, timestamp, window), vectors in zip(waiting, given, strict=True):
+            yield WindowedValue((key, vectors), timestamp, (window,))
