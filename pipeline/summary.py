@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from transforms.write import REJECTS
 # Over this share of [UNK] the vocabulary does not know the language.
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
+_PLACE = re.compile(r" at (?:byte|character) \d")
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
 _NAMED_FORMS = 10
@@ -107,7 +109,7 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     reasons: Counter[str] = Counter()
     for path in paths:
         for line in filesystem.read_bytes(filesystem.join(output_path, path)).splitlines():
-            reasons[json.loads(line)["reason"].split(" at byte ")[0]] += 1
+            reasons[_PLACE.split(json.loads(line)["reason"])[0]] += 1
     return dict(reasons.most_common())
 
 

@@ -1,8 +1,7 @@
 """Bytes cut at line ends: the blocks of a slice, and where in a block's bytes each record lies.
 
 Lines end with `\\n`; one `\\r` before it belongs to the line end; anything else (a lone `\\r`, U+2028, form feed) is
-text. A paragraph begins at a nonblank line after a blank one or at the file's start; its text is its lines joined by
-`\\n`. A line between paragraphs is blank if it holds nothing but ASCII white space.
+text.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ MAX_RECORD_BYTES = 256 << 20
 
 _LINE_END = 10
 _CARRIAGE_RETURN = 13
-_UTF8_MARK = b"\xef\xbb\xbf"
+UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = {b"\xff\xfe": "FF FE", b"\xfe\xff": "FE FF"}
 _IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
-_BACKWARDS_BYTES = 1 << 12
 
 
 class UnreadableFileError(OSError):
@@ -43,7 +41,7 @@ def refuse_other_encoding(first_bytes: bytes, encoding: str) -> None:
             f"begins with the byte order mark {mark}: it is UTF-16, not {name}; convert it, for example with "
             f"`iconv -f UTF-16 -t UTF-8`"
         )
-    if encoding != "utf-8" and first_bytes.startswith(_UTF8_MARK):
+    if encoding != "utf-8" and first_bytes.startswith(UTF8_MARK):
         raise UnreadableFileError(f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}")
 
 
@@ -70,22 +68,6 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
     return min(fills) + 1 if min(fills) < len(lengths) else None
 
 
-def cut_blocks(
-    slice_: Slice, limits: BlockLimits, record: Literal["line", "paragraph", "file"], encoding: str
-) -> Iterator[tuple[BlockId, bytes]]:
-    """Identity and bytes of each block of the slice."""
-    with filesystem.open_binary(slice_.file.path) as file:
-        if record == "line":
-            yield from _cut_lines(file, slice_, limits, encoding)
-        elif record == "paragraph":
-            yield from _cut_paragraphs(file, slice_, limits, encoding)
-        else:
-            raw = b"".join(_up_to_limit(filesystem.read_chunks(file, slice_.file.path)))
-            refuse_other_encoding(raw, encoding)
-            if raw:
-                yield _identify(slice_.file, raw, 0, len(_line_ends(raw)), 0), raw
-
-
 def read_bytes(block: BlockId) -> bytes:
     """The block's bytes again. UnreadableFileError where the file no longer holds them at that place."""
     with filesystem.open_binary(block.file.path) as file:
@@ -106,11 +88,11 @@ def record_bounds(
 
     Without the line end behind it and, at the file's start, without UTF-8's byte order mark.
     """
-    begin = len(_UTF8_MARK) if block.first_byte == 0 and encoding == "utf-8" and raw.startswith(_UTF8_MARK) else 0
+    begin = len(UTF8_MARK) if block.first_byte == 0 and encoding == "utf-8" and raw.startswith(UTF8_MARK) else 0
     if record == "file":
         starts, stops = np.array([begin], np.int64), np.array([len(raw)], np.int64)
         return starts, stops, np.zeros(1, np.int64)
-    ends = _line_ends(raw)
+    ends = line_ends(raw)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     data = np.frombuffer(raw, np.uint8)
     stops = ends - (data[ends - 1] == _LINE_END)
@@ -119,7 +101,7 @@ def record_bounds(
     stops[0] = max(stops[0], begin)
     line = block.first_line + np.arange(len(ends))
     if record == "paragraph":
-        is_full = ~_blank_lines(data, starts, ends)
+        is_full = ~blank_lines(data, starts, ends)
         first = is_full & ~np.concatenate([[False], is_full[:-1]])
         last = is_full & ~np.concatenate([is_full[1:], [False]])
         starts, stops, line = starts[first], stops[last], line[first]
@@ -136,6 +118,21 @@ def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Ar
     return pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
 
 
+def cut_lines(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
+    """Identity and bytes of each block of the slice, where a line is a record."""
+    with filesystem.open_binary(slice_.file.path) as file:
+        yield from _cut_lines(file, slice_, limits, encoding)
+
+
+def cut_whole(slice_: Slice, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
+    """The one block of a file that is one record; none of an empty file."""
+    with filesystem.open_binary(slice_.file.path) as file:
+        raw = b"".join(_up_to_limit(filesystem.read_chunks(file, slice_.file.path)))
+    refuse_other_encoding(raw, encoding)
+    if raw:
+        yield identify(slice_.file, raw, 0, len(line_ends(raw)), 0), raw
+
+
 def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
     # One byte back: whether that is a line end says if a line begins at `start`.
     position = max(slice_.start - 1, 0)
@@ -143,126 +140,41 @@ def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
     chunks = filesystem.read_chunks(file, slice_.file.path)
     line = slice_.first_line
     if slice_.start > 0:
-        rest, skipped, _ = _skip_line(chunks)
+        rest, skipped, _ = skip_line(chunks)
         chunks = itertools.chain([rest], chunks)
         position += skipped
         line += int(skipped > 1)  # the line end before `start` is counted already
     pending = b""
-    for lines in _whole_lines(chunks, position, slice_.end):
+    for lines in whole_lines(chunks, position, slice_.end):
         if position == 0 and not pending:  # the first bytes of the file
             refuse_other_encoding(lines, encoding)
         pending += lines
-        ends = _line_ends(pending)
+        ends = line_ends(pending)
         begin = 0
         while (count := records_in_block(np.diff(ends, prepend=begin), limits)) is not None:
             size = int(ends[count - 1]) - begin
             raw = pending[begin : begin + size]
-            yield _identify(slice_.file, raw, line, count, position), raw
+            yield identify(slice_.file, raw, line, count, position), raw
             begin, line, position, ends = begin + size, line + count, position + size, ends[count:]
         pending = pending[begin:]
     if pending:
-        yield _identify(slice_.file, pending, line, len(ends), position), pending
+        yield identify(slice_.file, pending, line, len(ends), position), pending
 
 
-def _cut_paragraphs(
-    file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
-) -> Iterator[tuple[BlockId, bytes]]:
-    """A block goes from the first byte of a paragraph to that of another: blank lines end the paragraph before them."""
-    position, line, after_blank = max(slice_.start - 1, 0), slice_.first_line, True
-    if slice_.start > 0:
-        after_blank = _is_blank_before(file, position)
-    file.seek(position)
-    chunks = filesystem.read_chunks(file, slice_.file.path)
-    if slice_.start > 0:
-        rest, skipped, blank = _skip_line(chunks)
-        chunks = itertools.chain([rest], chunks)
-        position, line, after_blank = position + skipped, line + int(skipped > 1), after_blank and blank
-    pending = b""  # from the first paragraph that is in no block yet
-    begins, lines = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of the paragraphs in it: first byte, line
-    is_last = False
-    for run in _whole_lines(chunks, position, None):
-        if position == 0:
-            refuse_other_encoding(run, encoding)
-        starts, is_first, is_blank = _paragraphs_in(run, at_file_start=position == 0, after_blank=after_blank)
-        new = starts[is_first]
-        beyond = new[new + position >= slice_.end] if slice_.end is not None else new[:0]
-        is_last = bool(len(beyond)) or (
-            slice_.end is not None and not len(begins) and not len(new) and position + len(run) >= slice_.end
-        )
-        new_lines = line + np.flatnonzero(is_first)
-        num_lines = len(starts)
-        if len(beyond):
-            num_lines = int(np.searchsorted(starts, beyond[0]))
-            new, new_lines, run = new[new < beyond[0]], new_lines[new < beyond[0]], run[: beyond[0]]
-        if not len(begins) and len(new):
-            pending, begins, lines = run[new[0] :], new - new[0], new_lines
-        elif len(begins):
-            begins, lines = np.concatenate([begins, len(pending) + new]), np.concatenate([lines, new_lines])
-            pending += run
-        if len(pending) - (begins[-1] if len(begins) else 0) > MAX_RECORD_BYTES:
-            raise _too_large()
-        position, line, after_blank = position + len(run), line + num_lines, bool(is_blank[-1])
-        if is_last:
-            break
-        while (count := records_in_block(np.diff(begins), limits)) is not None:
-            size = int(begins[count])
-            place = position - len(pending)
-            yield (
-                _identify(slice_.file, pending[:size], int(lines[0]), int(lines[count] - lines[0]), place),
-                pending[:size],
-            )
-            pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
-    while len(begins):
-        count = records_in_block(np.diff(begins, append=len(pending)), limits) or len(begins)
-        size = int(begins[count]) if count < len(begins) else len(pending)
-        next_line = int(lines[count]) if count < len(lines) else line
-        place = position - len(pending)
-        yield _identify(slice_.file, pending[:size], int(lines[0]), next_line - int(lines[0]), place), pending[:size]
-        pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
-
-
-def _paragraphs_in(
-    run: bytes, *, at_file_start: bool, after_blank: bool
-) -> tuple[Int64Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of a run of whole lines: (first byte of each line, whether a paragraph begins with it, whether it is blank)."""
-    ends = _line_ends(run)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    text = starts.copy()
-    if at_file_start and run.startswith(_UTF8_MARK):
-        text[0] = len(_UTF8_MARK)
-    blank = _blank_lines(np.frombuffer(run, np.uint8), text, ends)
-    return starts, ~blank & np.concatenate([[after_blank], blank[:-1]]), blank
-
-
-def _blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
+def blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which of data[start:end] hold nothing but ASCII white space."""
     before = row_splits_of(~_IS_SPACE[data])
     blank: npt.NDArray[np.bool_] = before[ends] == before[starts]
     return blank
 
 
-def _is_blank_before(file: BinaryIO, position: int) -> bool:
-    """Whether what stands between the line's begin and `position` is nothing but white space."""
-    while position > 0:
-        size = min(position, _BACKWARDS_BYTES)
-        file.seek(position - size)
-        before = file.read(size)
-        on_line = before[before.rfind(b"\n") + 1 :]
-        if position == size and len(on_line) == size:
-            on_line = on_line.removeprefix(_UTF8_MARK)
-        if on_line.strip():
-            return False
-        if b"\n" in before:
-            return True
-        position -= size
-    return True
-
-
-def _identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first_byte: int) -> BlockId:
+def identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first_byte: int) -> BlockId:
+    """The identity of a block of these bytes."""
     end_byte = first_byte + len(raw)
     return BlockId(file, first_line, num_lines, first_byte, end_byte, hashlib.sha256(raw).hexdigest())
 
 
-def _skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
+def skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
     """(the bytes after the first line end, how many bytes that skipped, whether they were but white space)."""
     skipped, blank = 0, True
     for chunk in chunks:
@@ -274,7 +186,7 @@ def _skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
     return b"", skipped, blank
 
 
-def _whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Iterator[bytes]:
+def whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Iterator[bytes]:
     """Runs of whole lines, of those that begin before `end`; the file's last line may come without a line end.
 
     `position` is where the first of the chunks lies in the file.
@@ -289,7 +201,7 @@ def _whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Ite
             begun.append(chunk)
             begun_bytes += len(chunk)
             if begun_bytes > MAX_RECORD_BYTES:
-                raise _too_large()
+                raise too_large()
             continue
         lines = b"".join([*begun, chunk[:after]])
         begun, begun_bytes = [chunk[after:]], len(chunk) - after
@@ -308,11 +220,12 @@ def _up_to_limit(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         size += len(chunk)
         if size > MAX_RECORD_BYTES:
-            raise _too_large()
+            raise too_large()
         yield chunk
 
 
-def _too_large() -> UnreadableFileError:
+def too_large() -> UnreadableFileError:
+    """The error for a record that is held in memory as a whole and should not be."""
     return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
 
 
@@ -327,7 +240,7 @@ def _bytes_between(chunks: Iterable[bytes], start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _line_ends(data: bytes) -> Int64Array:
+def line_ends(data: bytes) -> Int64Array:
     """Where each line ends, its line end included; a last line without one ends with the data."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_END) + 1
     if data and data[-1] != _LINE_END:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from transforms import filesystem
 from transforms.formats import RecordFormat, Records
-from transforms.lines import UnreadableFileError, records_in_block
+from transforms.lines import MAX_RECORD_BYTES, UnreadableFileError, records_in_block, too_large
 from transforms.records import FIELD_TYPES, BlockId, BlockLimits, InputFile, Int64Array, Rejected, Slice
 
 _BATCH_BYTES = 1 << 20
@@ -151,7 +151,9 @@ def _opened(file: InputFile, how: RecordFormat) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (isinstance(error, UnreadableFileError) or error.strerror):
             raise
-        raise UnreadableFileError(f"cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise UnreadableFileError(
+            f"cannot be read as Parquet: {(str(error) or type(error).__name__).splitlines()[0]}"
+        ) from error
 
 
 def _groups(parquet: pq.ParquetFile) -> Iterator[_Group]:
@@ -222,6 +224,7 @@ def _batches(parquet: pq.ParquetFile, groups: list[_Group], how: RecordFormat) -
     """The needed columns of the row groups, some rows at a time."""
     schema = _schema(parquet, how)
     for group in groups:
+        found = 0
         metadata = parquet.metadata.row_group(group.number)
         row_bytes = max(metadata.total_byte_size // group.rows, 1)
         rows = int(np.clip(_BATCH_BYTES // row_bytes, 1, _BATCH_ROWS))
@@ -229,7 +232,10 @@ def _batches(parquet: pq.ParquetFile, groups: list[_Group], how: RecordFormat) -
             columns = [
                 _decoded(batch.column(batch.schema.get_field_index(field.name))).cast(field.type) for field in schema
             ]
+            found += batch.num_rows
             yield pa.Table.from_arrays(columns, schema=schema)
+        if found != group.rows:
+            raise UnreadableFileError(f"row group {group.number} has {found:,} rows, by the footer {group.rows:,}")
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -242,6 +248,8 @@ def _lengths(table: pa.Table, how: RecordFormat) -> Int64Array:
     for name in dict.fromkeys((how.text_field, how.pair_field)):
         if name is not None and not pa.types.is_null(table.schema.field(name).type):
             lengths += pc.binary_length(table[name]).fill_null(0).to_numpy()
+    if (lengths > MAX_RECORD_BYTES).any():
+        raise too_large()
     return lengths
 
 

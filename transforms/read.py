@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from transforms import filesystem, jsonl, lines, metrics, parquet_records, text_records
+from transforms import filesystem, jsonl, lines, metrics, paragraphs, parquet_records, text_records
 from transforms.formats import RecordFormat, make_texts
 from transforms.lines import UnreadableFileError
 from transforms.records import BlockId, BlockLimits, Commit, LeftOut, Slice, TextBlock
@@ -57,7 +57,11 @@ def read_block(block: BlockId, how: RecordFormat | None = None) -> TextBlock:
 def _cut_blocks(slice_: Slice, limits: BlockLimits, how: RecordFormat) -> Iterator[tuple[BlockId, Any]]:
     if how.format == "parquet":
         return parquet_records.cut_blocks(slice_, limits, how)
-    return lines.cut_blocks(slice_, limits, how.record if how.format == "text" else "line", how.encoding)
+    if how.is_whole_file:
+        return lines.cut_whole(slice_, how.encoding)
+    if how.format == "text" and how.record == "paragraph":
+        return paragraphs.cut_paragraphs(slice_, limits, how.encoding)
+    return lines.cut_lines(slice_, limits, how.encoding)
 
 
 def _decode(block: BlockId, content: Any, how: RecordFormat) -> TextBlock:

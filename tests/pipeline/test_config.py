@@ -10,6 +10,7 @@ import yaml
 
 from pipeline import config
 from pipeline.errors import UsageError
+from pipeline.input_checks import COLUMN_NAMES
 
 MINIMAL = """
 input:
@@ -180,10 +181,6 @@ def test_defaults():
         ),
         ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
         (
-            "views: {t: {level: word_type, layers: [1]}}",
-            "c.yaml: views.t.level: word_type is not there yet; so far: token, word, text, record",
-        ),
-        (
             "encoder: {long_text: window, window_overlap: 126}",
             "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "
             "or a window makes no progress",
@@ -214,7 +211,7 @@ def test_encodings_by_the_name_of_the_codec(given, name):
 def test_every_column_of_ours_is_refused_as_a_kept_field():
     from transforms.views import COLUMNS
 
-    assert {column.name for column in COLUMNS} <= config.COLUMN_NAMES
+    assert {column.name for column in COLUMNS} <= COLUMN_NAMES
 
 
 def test_all_mistakes_at_once():

@@ -208,7 +208,7 @@ def test_verify_sees_a_changed_field(workplace):
     table = pq.read_table(path)
     changed = table.set_column(table.column_names.index("year"), table.schema.field("year"), pa.array([1, 3]))
     pq.write_table(changed, path)
-    assert "rows of 1 text are of other tokens" in workplace.verify(status=1).out
+    assert "rows of 1 record are with another year (the first at line 1)" in workplace.verify(status=1).out
 
 
 def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
@@ -221,6 +221,7 @@ def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
     ]
     assert "records   5 read = 2 embedded + 1 blank + 0 filtered + 2 rejected" in done.out
     assert "1 record with the id of an earlier one\n" in done.out
+    assert "1 rejected: is no JSON: Expecting value\n" in done.out
 
 
 @pytest.mark.parametrize("level", ["token", "text"])

@@ -116,14 +116,23 @@ def test_empty_file_has_no_record_and_a_blank_one_is_blank(corpus):
     assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK]) == (1, 1)
 
 
-@pytest.mark.parametrize(("record", "name"), [("file", "a.txt"), ("file", "a.txt.gz"), ("line", "a.txt")])
+@pytest.mark.parametrize(
+    ("record", "name"), [("file", "a.txt"), ("file", "a.txt.gz"), ("line", "a.txt"), ("paragraph", "a.txt")]
+)
 def test_a_record_too_large_for_the_memory_is_left_out(corpus, monkeypatch, record, name):
-    for module in ("transforms.lines", "transforms.slices"):
+    for module in ("transforms.lines", "transforms.paragraphs", "transforms.slices"):
         monkeypatch.setattr(f"{module}.MAX_RECORD_BYTES", 1 << 20)
     data = b"x" * (3 << 20)
     (left_out,) = read_file(corpus(gzip.compress(data) if name.endswith("gz") else data, name), record=record)
     assert isinstance(left_out, LeftOut)
     assert "split it" in left_out.reason
+
+
+def test_a_paragraph_of_many_lines_is_too_large_all_the_same(corpus, monkeypatch):
+    monkeypatch.setattr("transforms.paragraphs.MAX_RECORD_BYTES", 1 << 20)
+    *before, left_out = read_file(corpus(b"small\n\n" + b"line\n" * (1 << 19)), record="paragraph")
+    assert left_out.reason == "holds a record of more than 256 MiB; split it"
+    assert before == []
 
 
 def test_single_byte_encodings(corpus):
