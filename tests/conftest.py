@@ -170,7 +170,7 @@ class Workplace:
         """All rows of a view, in the order file, line, token."""
         table = ds.dataset(self.folder / output / view, format="parquet").to_table()
         keys = [(name, "ascending") for name in ("file", "line", "token_index") if name in table.column_names]
-        return table.sort_by(keys)
+        return table.sort_by(keys) if keys else table
 
     def manifest(self, output: str = "out") -> dict[str, Any]:
         return json.loads((self.folder / output / "manifest.json").read_text())
