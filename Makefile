@@ -35,9 +35,9 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## the README's snippets for PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
+test-readers: $(VENV)/installed-readers ## every view in PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
 	$(BIN)/python -c 'import datasets, pyspark'
-	$(BIN)/python -m pytest tests/test_readme.py -k 'PySpark or Hugging'
+	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -45,7 +45,7 @@ $(PARITY)/installed: tests/parity/requirements.txt
 	$(PARITY)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
-test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against Hugging Face transformers (2.6 GB to download, once)
+test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against transformers and sentence-transformers (2.6 GB to download, once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
 		"$$($(BIN)/python -c 'from transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \

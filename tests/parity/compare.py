@@ -1,5 +1,7 @@
 """The pipeline against what expect.py wrote: the same ids, every layer and the pooled output to 2e-5.
 
+And configs/sentences.yaml against sentence-transformers on 1,000 texts.
+
 Runs in the main environment: python compare.py EXPECTED.npz; exit status 1 where they differ.
 """
 
@@ -14,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 import yaml
+from texts import SENTENCES, make_texts
 
 ROOT = Path(__file__).resolve().parents[2]
-SENTENCES = Path(__file__).with_name("sentences.txt")
 MAX_SEQ_LENGTH = 128
 BATCH_TOKENS = 1_000  # several batches
 TOLERANCE = 2e-5
@@ -35,11 +37,25 @@ def run(folder: Path) -> Path:
     }
     config = folder / "parity.yaml"
     config.write_text(yaml.safe_dump(settings))
-    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", str(config)]
+    layerbeam_run(str(config))
+    return folder / "out"
+
+
+def run_sentences(folder: Path) -> np.ndarray:
+    """configs/sentences.yaml on the 1,000 texts: [1000, 384]."""
+    (folder / "texts.txt").write_text("\n".join(make_texts()), encoding="utf-8")
+    output = folder / "sentences"
+    layerbeam_run(
+        str(ROOT / "configs" / "sentences.yaml"), "--input", str(folder / "texts.txt"), "--output", str(output)
+    )
+    return read_view(output, "sentences")["layer_6"]
+
+
+def layerbeam_run(*arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"layerbeam run ended with status {done.returncode}\n{done.stdout}{done.stderr}")
-    return folder / "out"
 
 
 def read_view(output: Path, view: str) -> dict[str, np.ndarray]:
@@ -70,6 +86,7 @@ def main(expected_path: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         output = run(Path(folder))
         tokens, pooled = read_view(output, "tokens"), read_view(output, "pooled")
+        sentence_vectors = run_sentences(Path(folder))
         padded = json.loads((output / "_runs" / "1.json").read_text())["counts"]["padded_tokens"]
 
     if pooled["line"].tolist() != list(range(num_texts)):
@@ -87,6 +104,8 @@ def main(expected_path: str) -> int:
     print(f"{num_texts} sentences ({num_cut} cut to {MAX_SEQ_LENGTH} tokens), {num_tokens:,} tokens: the same ids\n")
     pairs = {f"layer {n}": (tokens[f"layer_{n}"], hidden[n]) for n in range(len(hidden))}
     pairs["pooler"] = (pooled["pooled_output"], expected["pooler"])
+    assert sentence_vectors.shape == (1000, 384), sentence_vectors.shape
+    pairs["encode"] = (sentence_vectors, expected["sentence_vectors"])
     print(f"{'':8}  {'largest difference':>18}  {'smallest cosine':>15}")
     differences = []
     for name, (ours, theirs) in pairs.items():

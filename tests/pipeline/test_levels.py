@@ -42,6 +42,7 @@ def test_words(workplace):
     ]
     assert spaces[0]["num_tokens"] == basic[0]["num_tokens"] + basic[1]["num_tokens"]
     assert workplace.manifest()["counts"]["words_empty:spaces"] == 1
+    assert "spaces: 1 word of which nothing is left after cleaning" in workplace.show().out
     assert verified(workplace)["result"] == "pass"
 
 
@@ -55,6 +56,7 @@ def test_words_lost_to_max_seq_length_are_counted(workplace):
     rows = workplace.rows("w")
     counts = workplace.manifest()["counts"]
     assert rows.num_rows + counts["words_lost:w"] == 8
+    assert f"w: {counts['words_lost:w']} words lost to max_seq_length" in workplace.show().out
     assert counts["words_lost:s"] == counts["words_lost:w"] > 0
     # No word is there in part: each row is of all its pieces.
     assert verified(workplace)["result"] == "pass"
@@ -70,7 +72,9 @@ def test_forms_to_keep(workplace):
             "exact": {"level": "word", "layers": [-1], "match_case": True, **keep},
         }
     )
-    workplace.run()
+    done = workplace.run()
+    assert "words: 0 of money (keep_words that never come)" in done.out
+    assert "exact: 0 of BANKS, money (keep_words that never come)" in done.out
     assert workplace.rows("words")["word"].to_pylist() == ["bank", "bank", "Banks", "bank"]
     assert workplace.rows("exact")["word"].to_pylist() == ["bank", "bank", "bank"]
     counts = workplace.manifest()["counts"]

@@ -156,7 +156,8 @@ def start_until(workplace, commits: int) -> subprocess.Popen:
 
 
 def test_a_killed_run_goes_on_where_it_stopped(workplace):
-    many_blocks(workplace, output={"part_bytes": 50_000})
+    views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
+    many_blocks(workplace, views=views, output={"part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
     with start_until(workplace, commits=5) as process:
         process.send_signal(signal.SIGKILL)

@@ -1,0 +1,24 @@
+"""What is compared: the sentences, and 1,000 texts of which they are the first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SENTENCES = Path(__file__).with_name("sentences.txt")
+
+
+def read_sentences() -> list[str]:
+    """The 200 sentences."""
+    return SENTENCES.read_text(encoding="utf-8").splitlines()
+
+
+def make_texts() -> list[str]:
+    """The sentences; the halves of each; each before the next one, which makes some longer than 128 tokens; turned."""
+    sentences = read_sentences()
+    texts = list(sentences)
+    for sentence, following in zip(sentences, [*sentences[1:], sentences[0]], strict=True):
+        words = sentence.split()
+        middle = (len(words) + 1) // 2
+        first, second = " ".join(words[:middle]), " ".join(words[middle:]) or "."
+        texts += [first, second, f"{sentence} {following}", f"{second} {first}"]
+    return texts
