@@ -55,9 +55,12 @@ class KeepWords:
         pieces = wordpiece.tokenize(pa.array(self.given, pa.string()))
         words = pieces.forms.take(pa.array(pieces.form)).to_pylist()
         self._place: dict[str, int] = {}
+        # Forms that are one to the encoder (`bank`, `Bank`) are found as the first of them and counted for all.
+        self.alike: dict[int, list[str]] = {}
         for index, (begin, end) in enumerate(zip(pieces.row_splits[:-1], pieces.row_splits[1:], strict=True)):
             of_form = dict(zip(pieces.word_index[begin:end].tolist(), words[begin:end], strict=True))
-            self._place.setdefault("".join(of_form.values()).lower(), index)
+            place = self._place.setdefault("".join(of_form.values()).lower(), index)
+            self.alike.setdefault(index if self._match_case else place, []).append(self.given[index])
 
     def find(self, words: _Found, texts: TextBlock) -> Int32Array:
         """Of each word the index in `given` of the form that it is, -1 for none."""
@@ -146,7 +149,8 @@ def _count(view: View, words: _Found, kept: Int32Array, keep: KeepWords | None) 
     if keep is not None:
         whole = kept[(kept >= 0) & ~words.is_cut]
         for index, count in zip(*np.unique(whole, return_counts=True), strict=True):
-            counts[f"{KEPT_WORDS}:{view.name}:{keep.given[index]}"] = int(count)
+            for form in keep.alike[int(index)]:
+                counts[f"{KEPT_WORDS}:{view.name}:{form}"] = int(count)
     return {name: count for name, count in counts.items() if count}
 
 

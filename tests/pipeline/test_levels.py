@@ -107,6 +107,22 @@ def test_kept_forms_have_the_vectors_of_a_run_without_the_filter(workplace):
         np.testing.assert_allclose(vectors(kept, column), vectors(everything, column), rtol=0, atol=1e-5)
 
 
+def test_forms_that_are_one_to_the_encoder(workplace):
+    workplace.write("corpus/a.txt", TEXT)
+    forms = {"keep_words": ["Bank", "bánk", "bank"]}
+    workplace.configure(
+        views={
+            "w": {"level": "word", "layers": [1], **forms},
+            "exact": {"level": "word", "layers": [1], "match_case": True, **forms},
+        }
+    )
+    done = workplace.run()
+    counts = workplace.manifest()["counts"]
+    assert [counts[f"kept_word:w:{form}"] for form in forms["keep_words"]] == [3, 3, 3]
+    assert "exact: 0 of Bank, bánk (keep_words that never come)" in done.out
+    assert "w: 0 of" not in done.out
+
+
 def test_keep_words_in_a_file(workplace):
     workplace.write("corpus/a.txt", TEXT)
     workplace.write("forms.txt", "\ufeffbank\n\nbank\n")
