@@ -135,7 +135,8 @@ class Workplace:
         self.write("c.yaml", yaml.safe_dump(settings))
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(ROOT / "layerbeam.py"), *arguments]
+        """The command as it is installed here."""
+        return [str(Path(sys.executable).with_name("layerbeam")), *arguments]
 
     def start(self, *arguments: str) -> Done:
         """The command in a process of its own, in this folder."""

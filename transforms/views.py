@@ -112,7 +112,7 @@ COLUMNS = (
     _column("token_id", pa.int32(), "token", "its id in the vocabulary"),
     _column("segment_id", pa.int8(), "token", "0, and 1 in the second text of a pair"),
     _column("word", pa.string(), "word word_type", "the record's own characters; word_type: as normalized"),
-    _column("text", pa.string(), "text", "the text itself; token, word: where include_text is set"),
+    _column("text", pa.string(), "text", "the text itself, of a pair the first; with include_text the token's own"),
     _column("num_tokens", pa.int32(), "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
     _column("num_dropped", pa.int32(), "text", "tokens lost to max_seq_length"),
     _column("num_texts", pa.int32(), "record", "texts of the record that were embedded"),
@@ -212,6 +212,9 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
     columns |= {"sentence": block.sentence[text]}
     if view.include_text:
         columns["text"] = block.texts.take(place)
+        if block.pairs is not None:
+            second = columns["segment_id"] if rows.words is None else rows.words.segment
+            columns["text"] = pc.if_else(pa.array(second == 1), block.pairs.take(place), columns["text"])
     columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
     beside = (field for field in schema(view) if field.name not in view.vector_columns)
     return {field.name: pa.array(columns[field.name], field.type) for field in beside}

@@ -107,6 +107,33 @@ def test_kept_forms_have_the_vectors_of_a_run_without_the_filter(workplace):
         np.testing.assert_allclose(vectors(kept, column), vectors(everything, column), rtol=0, atol=1e-5)
 
 
+def test_words_of_pairs(workplace):
+    line = "the river bank ||| a Bank, robber"
+    workplace.write("corpus/a.txt", f"{line}\nonly one\n")
+    shown = {"level": "word", "layers": [-1], "include_text": True}
+    workplace.configure(
+        input={"pair_separator": " ||| "},
+        views={
+            "basic": shown,
+            "spaces": shown | {"words": "whitespace"},
+            "kept": {"level": "token", "layers": [-1], "keep_words": ["bank"], "include_text": True},
+        },
+    )
+    workplace.run()
+    rows = workplace.rows("spaces").to_pylist()
+    assert [(row["word"], row["word_index"], row["text"]) for row in rows] == [
+        *((word, index, "the river bank") for index, word in enumerate(["the", "river", "bank"])),
+        *((word, index, "a Bank, robber") for index, word in enumerate(["a", "Bank,", "robber"], 3)),
+        ("only", 0, "only one"),
+        ("one", 1, "only one"),
+    ]
+    for row in workplace.rows("basic").to_pylist()[:7] + rows[:6]:
+        assert line[row["start"] : row["end"]] == row["word"]
+    texts = [(row["token"], row["segment_id"], row["text"]) for row in workplace.rows("kept").to_pylist()]
+    assert texts == [("bank", 0, "the river bank"), ("bank", 1, "a Bank, robber")]
+    assert verified(workplace)["result"] == "pass"
+
+
 def test_forms_that_are_one_to_the_encoder(workplace):
     workplace.write("corpus/a.txt", TEXT)
     forms = {"keep_words": ["Bank", "bánk", "bank"]}
@@ -186,17 +213,21 @@ def test_every_combination_is_the_plain_computation(workplace, level, words):
     """All poolings, combinations, finishes and number types of a level, from one run, row by row by `verify`."""
     workplace.write("corpus/a.txt", "\n".join(random_lines(25, longest=9)))
     finishes = [{}, {"dims": 7}, {"normalize": True}, {"special_tokens": False, "dims": 70, "normalize": True}]
+    formats = [("parquet", 32, finishes), ("parquet", 16, finishes), ("tfrecord", 32, [{}])]
+    formats += [("jsonl", 32, [{}]), ("jsonl", 16, [{}])]
     views = {}
-    for pooling, combine, dtype in itertools.product(LEVELS[level], ("separate", "sum", "mean", "concat"), (32, 16)):
-        for number, finish in enumerate(finishes):
-            view = {"level": level, "layers": [-1, 0, 2], "combine": combine, "dtype": f"float{dtype}", **finish}
-            if "special_tokens" in view and level not in ("token", "text"):
-                del view["special_tokens"]
-            if view.get("dims", 0) > 64 and combine != "concat" and pooling != "mean_max":
-                view["dims"] = 64
-            view |= {} if pooling is None else {"pooling": pooling}
-            view |= {} if words is None else {"words": words}
-            views[f"{pooling}-{combine}-{dtype}-{number}"] = view
+    for pooling, combine in itertools.product(LEVELS[level], ("separate", "sum", "mean", "concat")):
+        for format_, dtype, wanted in formats:
+            for number, finish in enumerate(wanted):
+                view = {"level": level, "layers": [-1, 0, 2], "combine": combine, "dtype": f"float{dtype}", **finish}
+                view["format"] = format_
+                if "special_tokens" in view and level not in ("token", "text"):
+                    del view["special_tokens"]
+                if view.get("dims", 0) > 64 and combine != "concat" and pooling != "mean_max":
+                    view["dims"] = 64
+                view |= {} if pooling is None else {"pooling": pooling}
+                view |= {} if words is None else {"words": words}
+                views[f"{pooling}-{combine}-{format_}-{dtype}-{number}"] = view
     workplace.configure(views=views)
     workplace.run()
     verdict = verified(workplace)

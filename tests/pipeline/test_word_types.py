@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import Workplace, random_lines, vectors
 
 import layerbeam
+from pipeline.manifest import view_schema
+from transforms.parts import read_tables
 from transforms.reference import ReferenceWordPiece
 
 VIEWS = {
@@ -54,6 +58,38 @@ def test_the_table_is_the_numpy_computation_from_the_words(workplace):
     run = layerbeam.open_run(workplace.folder / "out")
     assert run.view("types").to_arrow().equals(table)
     np.testing.assert_array_equal(run.view("types").to_numpy("layer_3"), vectors(table, "layer_3"))
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_every_combination(workplace, format_):
+    """Against the means and deviations of word rows with the same settings."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
+    made = itertools.product(("separate", "sum", "mean", "concat"), ("float32", "float16"), (None, 9))
+    settings = {
+        f"{combine}-{dtype}-{dims}": {"layers": [2, 0], "combine": combine, "dtype": dtype, "dims": dims}
+        for combine, dtype, dims in made
+    }
+    views = {name: {"level": "word_type", "format": format_, **view} for name, view in settings.items()}
+    words = {f"w-{name}": {"level": "word", **view, "dtype": "float32"} for name, view in settings.items()}
+    workplace.configure(views=views | words, input={"slice_bytes": 1000})
+    workplace.run()
+    reference = ReferenceWordPiece([], do_lower_case=True)
+    described = workplace.manifest()["views"]
+    for name in views:
+        path = str(workplace.folder / "out" / described[name]["path"])
+        table = pa.concat_tables(read_tables(path, view_schema(described[name])))
+        rows = workplace.rows(f"w-{name}")
+        forms = np.array(["".join(reference.words(word)) for word in rows["word"].to_pylist()])
+        distinct = sorted(set(forms))
+        assert table["word"].to_pylist() == distinct
+        tolerance = {"rtol": 1e-3, "atol": 1e-4} if "float16" in name else {"rtol": 0, "atol": 3e-6}
+        for column in described[name]["vectors"]:
+            values = vectors(rows, column).astype(np.float64)
+            means = [values[forms == form].mean(axis=0) for form in distinct]
+            deviations = [values[forms == form].std(axis=0) for form in distinct]
+            np.testing.assert_allclose(vectors(table, column).astype(np.float64), means, **tolerance)
+            given = vectors(table, f"{column}_std").astype(np.float64)
+            np.testing.assert_allclose(given, deviations, **tolerance)
 
 
 def test_kept_fields_part_the_forms(workplace):
