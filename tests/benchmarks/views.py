@@ -16,7 +16,7 @@ import yaml
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES = 3000
+LINES = 1500
 ROUNDS = 3
 MOST = 1.3
 VIEWS = {
