@@ -327,6 +327,9 @@ def _contradictions(config: Config) -> Iterator[str]:
             if field not in config.input.keep_fields:
                 known = ", ".join(config.input.keep_fields) or "none"
                 yield f"{where}.by: {field} is not in input.keep_fields (there: {known})"
+        lines = view.format == "jsonl" and view.level == "token" and view.combine == "separate"
+        if lines and view.include_text:
+            yield f"{where}.include_text: extract_features.py's lines have no text; take another format or combine"
         if view.format == "tfrecord" and view.dtype == "float16":
             yield f"{where}.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet"
         if view.format == "parquet" and not view.compress:

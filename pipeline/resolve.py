@@ -17,6 +17,7 @@ from transforms.encoders import EncoderSource
 from transforms.formats import RecordFormat
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
+from transforms.reference import ReferenceWordPiece
 from transforms.sequences import SequenceSettings
 from transforms.views import View
 from transforms.write import Output
@@ -80,7 +81,7 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
             hidden_size=encoder.hidden_size,
             given_layers=given_layers(view, encoder),
             fields=kept_fields(config),
-            keep_words=read_forms(name, view.keep_words),
+            keep_words=check_forms(name, view.words, read_forms(name, view.keep_words), encoder.do_lower_case),
             by=tuple(view.by),
             **view.model_dump(include=_PASSED_ON),
         )
@@ -103,11 +104,26 @@ def read_forms(view: str, keep_words: list[str] | str | None) -> tuple[str, ...]
         try:
             lines = filesystem.read_bytes(keep_words).decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"views.{view}.keep_words: {keep_words}: cannot be read ({error})") from error
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UsageError(f"views.{view}.keep_words: {keep_words}: cannot be read ({why})") from error
         keep_words = lines
     forms = tuple(dict.fromkeys(form.strip() for form in keep_words if form.strip()))
     if not forms:
         raise UsageError(f"views.{view}.keep_words: holds no form; name at least one, or take it away")
+    return forms
+
+
+def check_forms(view: str, words: str, forms: tuple[str, ...] | None, do_lower_case: bool) -> tuple[str, ...] | None:
+    """The forms. UsageError for one that is several words to the encoder: it would never come."""
+    reference = ReferenceWordPiece([], do_lower_case)
+    for form in forms or ():
+        parts = form.split() if words == "whitespace" else reference.words(form)
+        if len(parts) > 1:
+            hint = "" if words == "whitespace" or " " in form else ", or take level word and words: whitespace"
+            raise UsageError(
+                f"views.{view}.keep_words: {form!r} is several words here ({', '.join(parts)}) and would never come; "
+                f"name one of them{hint}"
+            )
     return forms
 
 

@@ -29,6 +29,7 @@ from pipeline.resolve import Job, resolve
 from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
+from transforms.jsonl_parts import finite
 from transforms.parts import part_folder, part_path, read_tables, table_name
 from transforms.read import read_block
 from transforms.records import Commit, LeftOut, Part, TokenBlock
@@ -98,13 +99,17 @@ class Compared:
 
 @dataclasses.dataclass
 class Verdict:
-    """What `verify` found. `problems`: rows or files that are not as they should be; `unverifiable`: files, and why."""
+    """What `verify` found. `problems`: rows or files that are not as they should be; `unverifiable`: files, and why.
+
+    `hash_only`: views over the whole corpus, of which no vector was compared.
+    """
 
     path: str
     texts: int
     sampled: int
     seed: int
     compared_with: str
+    hash_only: list[str]
     columns: list[Compared]
     problems: list[str] = dataclasses.field(default_factory=list)
     unverifiable: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -140,7 +145,8 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         if view.level != "word_type"
         for column in view.vector_columns
     }
-    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, list(columns.values()))
+    hash_only = [view.name for view in job.views if view.level == "word_type"]
+    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, hash_only, list(columns.values()))
     verdict.problems += _check_files(output_path, manifest, job.views, commits)
     verdict.unverifiable |= _changed_inputs(manifest)
     expected = Expected(job, plain)
@@ -300,6 +306,8 @@ def _check_part(
             return [f"{part.path}: its columns are not those of the view"]
         if view.format == "tfrecord":  # a tf.train.Example knows no float64
             wanted = wanted.cast(pa.schema([_single(field) for field in wanted.schema]), safe=False).cast(wanted.schema)
+        if view.format == "jsonl":
+            wanted = pa.table({name: finite(wanted[name]) for name in wanted.column_names})
         beside = [name for name in wanted.column_names if name in found.column_names]
         problems = _compare_rows(part, wanted.select(beside), found.select(beside))
         if problems:
@@ -406,6 +414,8 @@ def print_verdict(verdict: Verdict) -> None:
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
     console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
     console.print(table)
+    for view in verdict.hash_only:
+        console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
     allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
     for (dtype, is_text), tolerance in sorted(allowed.items()):
         console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")

@@ -110,9 +110,9 @@ class EmbedTexts(beam.DoFn):
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterator[WindowedValue]:
+        if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[1], str):
+            raise TypeError(f"EmbedText: elements are (key, text), text a string; this one is {str(element)!r:.60}")
         key, text = element
-        if not isinstance(text, str):
-            raise TypeError(f"EmbedText: the text of {key!r} is {text!r:.40}, not a string; elements are (key, text)")
         self._waiting.append((key, text, timestamp, window))
         if len(self._waiting) >= _TEXTS_AT_ONCE:
             yield from self._embed()

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from transforms import filesystem
 from transforms.views import View, text_splits
@@ -56,11 +57,16 @@ def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
     for start in range(0, table.num_rows, at_once):
         rows = table.slice(start, at_once)
         columns = [
-            _rounded(rows[name]) if name in view.vector_columns else rows[name].to_pylist()
+            _rounded(rows[name]) if name in view.vector_columns else finite(rows[name]).to_pylist()
             for name in table.column_names
         ]
         for values in zip(*columns, strict=True):
             yield dict(zip(table.column_names, values, strict=True))
+
+
+def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as JSON can hold it: null for NaN and the infinities."""
+    return pc.if_else(pc.is_finite(column), column, None) if pa.types.is_floating(column.type) else column
 
 
 def _rounded(column: pa.ChunkedArray) -> list[list[float]]:

@@ -23,6 +23,8 @@ _SUM, _SQUARES = "_sum", "_squares"
 # Sums in memory at once while the table is made; the forms are taken in ranges of this size.
 _RANGE_BYTES = 256 << 20
 
+_NAN = float("nan")
+
 Float64Array = npt.NDArray[np.float64]
 Key = tuple[Any, ...]
 
@@ -48,7 +50,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     assert words is not None
     forms = words.forms.take(pa.array(words.form)).to_pylist()
     kept = [tokens.text.fields[name].take(pa.array(rows.text)).to_pylist() for name in view.by]
-    keys = list(zip(*kept, forms, strict=True))
+    keys = _keys([*kept, forms])
     distinct = sorted(set(keys), key=_order)
     number = {key: index for index, key in enumerate(distinct)}
     of_row = np.array([number[key] for key in keys], np.int64)
@@ -123,7 +125,7 @@ def _read_keys(output_path: str, view: View, parts: Sequence[Part]) -> tuple[lis
     for part in parts:
         table = _read(output_path, part, [*view.by, "word", "count"])
         columns = [table[name].to_pylist() for name in (*view.by, "word")]
-        keys.append(list(zip(*columns, strict=True)))
+        keys.append(_keys(columns))
         counts.append(table["count"].to_numpy())
     return keys, counts
 
@@ -133,9 +135,14 @@ def _read(output_path: str, part: Part, columns: list[str]) -> pa.Table:
         return pq.ParquetFile(file).read(columns=columns)
 
 
-def _order(key: Key) -> tuple[tuple[bool, Any], ...]:
-    """Keys in order, null first."""
-    return tuple((value is not None, value) for value in key)
+def _keys(columns: Sequence[list[Any]]) -> list[Key]:
+    """A key of each row; every NaN is the same one, so that it is equal to itself."""
+    return [tuple(_NAN if value != value else value for value in row) for row in zip(*columns, strict=True)]
+
+
+def _order(key: Key) -> tuple[tuple[int, Any], ...]:
+    """Keys in order: null, NaN, the others."""
+    return tuple((0, 0) if value is None else (1, 0) if value is _NAN else (2, value) for value in key)
 
 
 def _lists(values: npt.NDArray[Any], width: int) -> pa.FixedSizeListArray:

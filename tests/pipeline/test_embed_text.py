@@ -102,10 +102,10 @@ def test_it_is_in_the_public_face():
         _ = layerbeam.EmbedTexts
 
 
-def test_a_text_that_is_none():
+@pytest.mark.parametrize("element", [(1, 7), "ab", ("k", "a", "b")])
+def test_elements_that_are_no_pairs(element):
     transform = EmbedText(encoder=str(DATA / "hf_uncased"), views={"t": {"level": "text", "layers": [1]}})
-    with (
-        pytest.raises(Exception, match="EmbedText: the text of 1 is 7, not a string"),
-        beam.Pipeline(FnApiRunner()) as p,
-    ):
-        _ = p | beam.Create([(1, 7)]) | transform
+    pipeline = beam.Pipeline(FnApiRunner())
+    _ = pipeline | beam.Create([element]) | transform
+    with pytest.raises(Exception, match=r"EmbedText: elements are \(key, text\), text a string; this one is"):
+        pipeline.run()

@@ -161,6 +161,19 @@ def test_keep_words_in_a_file(workplace):
     assert "views.w.keep_words: none.txt: cannot be read" in workplace.run(status=2).err
 
 
+def test_forms_of_several_words(workplace):
+    workplace.write("corpus/a.txt", TEXT)
+    view = {"level": "word", "layers": [1]}
+    workplace.configure(views={"w": view | {"keep_words": ["bank", "River's"]}})
+    assert (
+        "views.w.keep_words: \"River's\" is several words here (river, ', s) and would never come; name one of them, or "
+        "take level word and words: whitespace"
+    ) in workplace.run(status=2).err
+    workplace.configure(views={"w": view | {"keep_words": ["River's"], "words": "whitespace"}})
+    workplace.run()
+    assert workplace.rows("w")["word"].to_pylist() == ["River's"]
+
+
 @pytest.mark.parametrize("overlap", [0, 4, 9])
 def test_windows(workplace, overlap):
     workplace.write("corpus/a.txt", "\n".join(random_lines(40, longest=60)))

@@ -109,6 +109,29 @@ def test_kept_fields_part_the_forms(workplace):
     ]
 
 
+def test_a_kept_nan_is_one_key(workplace):
+    years = pa.array([1.5, float("nan"), None, float("nan"), float("inf")])
+    workplace.folder.joinpath("corpus").mkdir()
+    pq.write_table(pa.table({"text": ["bank"] * 5, "year": years}), workplace.folder / "corpus" / "a.parquet")
+    by_year = {"level": "word_type", "layers": [1], "by": ["year"]}
+    workplace.configure(
+        input={"format": "parquet", "keep_fields": {"year": "float64"}},
+        views={
+            "types": by_year,
+            "lines": by_year | {"format": "jsonl", "compress": False},
+            "words": {"level": "word", "layers": [1], "format": "jsonl", "compress": False},
+        },
+    )
+    workplace.run()
+    counts = list(
+        zip(map(str, types(workplace)["year"].to_pylist()), types(workplace)["count"].to_pylist(), strict=True)
+    )
+    assert counts == [("None", 1), ("nan", 2), ("1.5", 1), ("inf", 1)]
+    (lines,) = (workplace.folder / "out" / "lines").iterdir()
+    assert [json.loads(line)["year"] for line in lines.read_text().splitlines()] == [None, None, 1.5, None]
+    assert "types: one row per word over the whole corpus; its hash was compared" in workplace.verify().out
+
+
 def test_a_growing_run_gives_what_one_run_gives(workplace):
     lines = random_lines(120)
     workplace.write("corpus/a.txt", "\n".join(lines[:60]))
