@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import apache_beam as beam
@@ -11,12 +10,10 @@ from pipeline.manifest import FinishRun
 from pipeline.resolve import Job
 from pipeline.resume import FindWork
 from transforms import coders
-from transforms.encode import EncodeBlocks, EncodeSettings
-from transforms.encoders import load_encoder
+from transforms.encode import EncodeBlocks
 from transforms.read import ReadBlocks
 from transforms.sequences import TokenizeBlocks
 from transforms.slices import SliceFiles
-from transforms.views import needed_layers
 from transforms.write import WriteBlocks
 
 
@@ -33,15 +30,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     tokenize = TokenizeBlocks(
         encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, num_threads=num_threads
     )
-    layers, pooler = needed_layers(job.views), any(view.uses_pooler for view in job.views)
-    encode = EncodeBlocks(
-        functools.partial(load_encoder, encoder, layers=layers, pooler=pooler),
-        job.views,
-        EncodeSettings(
-            config.encoder.batch_tokens, config.encoder.max_seq_length, window_overlap=config.encoder.window_overlap
-        ),
-        num_threads=num_threads,
-    )
+    encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, num_threads=num_threads)
     write = WriteBlocks(job.output, job.views, encoder.vocabulary)
     finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected)
 
@@ -50,7 +39,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
-    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(config.input.slice_bytes, job.records)
+    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records)
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts.
     blocks = slices[SliceFiles.SLICES] | "read" >> read

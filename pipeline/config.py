@@ -178,10 +178,7 @@ _POOLINGS = {"word": ("first", "last", "mean", "sum", "max"), "text": ("cls", "p
 
 # What works so far. Everything else is known and refused, so that a configuration does not change its meaning later.
 _WORKS: dict[str, tuple[Any, ...]] = {
-    "encoder.compute_dtype": ("float32",),
     "encoder.device": ("auto", "cpu"),
-    "encoder.length_buckets": (None,),
-    "encoder.xla": (False,),
 }
 
 
@@ -340,6 +337,19 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield (
             f"encoder.window_overlap: is {config.encoder.window_overlap}; it must be below max_seq_length - 2 = "
             f"{config.encoder.max_seq_length - 2}, or a window makes no progress"
+        )
+    buckets, longest = config.encoder.length_buckets, config.encoder.max_seq_length
+    if buckets is not None and (not buckets or buckets[0] < 1 or sorted(set(buckets)) != buckets):
+        yield f"encoder.length_buckets: is {buckets}; give lengths that ascend, such as [32, 64, {longest}]"
+    elif buckets is not None and buckets[-1] < longest:
+        yield (
+            f"encoder.length_buckets: ends with {buckets[-1]}, and max_seq_length is {longest}: longer texts would "
+            f"have no bucket; add {longest}"
+        )
+    if config.encoder.xla and buckets is None:
+        yield (
+            "encoder.xla: compiles for each shape of batch, so it needs few; give encoder.length_buckets, such as "
+            f"[32, 64, {longest}]"
         )
 
 

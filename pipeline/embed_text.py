@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +12,6 @@ from pipeline.errors import UsageError
 from pipeline.fit import open_for
 from pipeline.resolve import resolve
 from transforms.embed import EmbedTexts
-from transforms.encode import EncodeSettings
-from transforms.encoders import load_encoder
-from transforms.views import needed_layers
 
 _NOT_HERE = ("record", "word_type")
 
@@ -53,15 +49,13 @@ class EmbedText(beam.PTransform):
 
     def expand(self, texts: Any) -> Any:
         job = self._job
-        encoder, settings = job.encoder, job.config.encoder
-        pooler = any(view.uses_pooler for view in job.views)
         embed = EmbedTexts(
-            functools.partial(load_encoder, encoder, layers=needed_layers(job.views), pooler=pooler),
-            encoder.vocabulary,
+            job.load_encoder,
+            job.encoder.vocabulary,
             job.views,
             job.sequences,
-            EncodeSettings(settings.batch_tokens, settings.max_seq_length, settings.window_overlap),
-            do_lower_case=encoder.do_lower_case,
+            job.encoding,
+            do_lower_case=job.encoder.do_lower_case,
             num_threads=self._num_threads,
         )
         return texts | beam.ParDo(embed)

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from pipeline.resolve import Job
 from transforms import filesystem
-from transforms.encode import cut_windows
 from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
 from transforms.records import TextBlock, TokenBlock
 from transforms.reference import Array, ReferenceWordPiece, forward
-from transforms.rows import KeepWords
+from transforms.rows import keep_words_of
 from transforms.sequences import find_rows, tokenize_block
 from transforms.threads import load_tensorflow
 from transforms.views import View, row_columns
+from transforms.windows import cut_windows
 from transforms.wordpiece import WordPiece
 
 
@@ -34,7 +34,7 @@ class Expected:
         self._vocabulary = pa.array(encoder.vocabulary, pa.string())
         self._wordpiece = WordPiece(encoder.vocabulary, encoder.do_lower_case)
         self._reference = ReferenceWordPiece(encoder.vocabulary, encoder.do_lower_case)
-        self._keep = {view.name: KeepWords(view, self._wordpiece) for view in job.views if view.keep_words is not None}
+        self._keep = keep_words_of(job.views, self._wordpiece)
         self._last: tuple[TokenBlock, int, Encoded] | None = None
 
     def tokens(self, block: TextBlock) -> TokenBlock:

@@ -15,11 +15,24 @@ def open_for(config: Config) -> EncoderSource:
         )
     except EncoderError as error:
         raise UsageError(f"encoder.handle: {error}") from error
+    if encoder.engine == "savedmodel":
+        fixed = {"compute_dtype": "float32", "xla": False}
+        for setting, only in fixed.items():
+            if getattr(config.encoder, setting) != only:
+                raise UsageError(
+                    f"encoder.{setting}: engine savedmodel runs {config.encoder.handle} as it was saved "
+                    f"({encoder.engine_because}); take `{setting}` away, or engine native where it is plain BERT"
+                )
     positions = encoder.max_position_embeddings
     if positions is not None and config.encoder.max_seq_length > positions:
         raise UsageError(
             f"encoder.max_seq_length: is {config.encoder.max_seq_length}; {config.encoder.handle} has {positions} "
             f"positions, so at most {positions}"
+        )
+    buckets = config.encoder.length_buckets
+    if positions is not None and buckets and buckets[-1] > positions:
+        raise UsageError(
+            f"encoder.length_buckets: ends with {buckets[-1]}; {config.encoder.handle} has {positions} positions"
         )
     for name, view in config.views.items():
         layers = resolve_layers(name, view, encoder)

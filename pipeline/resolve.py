@@ -13,13 +13,14 @@ from pipeline.errors import UsageError
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms import filesystem
-from transforms.encoders import EncoderSource
+from transforms.encode import Encoder, EncodeSettings
+from transforms.encoders import EncoderSource, load_encoder
 from transforms.formats import RecordFormat
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.reference import ReferenceWordPiece
 from transforms.sequences import SequenceSettings
-from transforms.views import View
+from transforms.views import View, needed_layers
 from transforms.write import Output
 
 # Settings of a view that `transforms.views.View` has under the same name.
@@ -69,7 +70,18 @@ class Job:
     output: Output
     limits: BlockLimits
     sequences: SequenceSettings
+    encoding: EncodeSettings
     records: RecordFormat
+
+    def load_encoder(self) -> Encoder:
+        """The encoder ready to be called, with the layers that the views need. Where it runs, not where it is built."""
+        return load_encoder(
+            self.encoder,
+            layers=needed_layers(self.views),
+            pooler=any(view.uses_pooler for view in self.views),
+            compute_dtype=self.config.encoder.compute_dtype,
+            xla=self.config.encoder.xla,
+        )
 
 
 def resolve(config: Config, encoder: EncoderSource) -> Job:
@@ -88,12 +100,20 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
         for name, view in config.views.items()
     )
     identity = identify(config, encoder, views)
-    settings = config.model_dump()
-    del settings["output"]["path"]  # equal runs into two folders are equal
-    head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
+    written = config.model_dump()
+    del written["output"]["path"]  # equal runs into two folders are equal
+    head = RunHead(manifest.fingerprint(identity), identity, encoder.describe(), written, versions())
     output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
     sequences = SequenceSettings(config.encoder.max_seq_length, config.encoder.long_text)
-    return Job(config, encoder, views, head, output, block_limits(config, views), sequences, record_format(config))
+    settings = config.encoder
+    encoding = EncodeSettings(
+        settings.batch_tokens,
+        settings.max_seq_length,
+        window_overlap=settings.window_overlap,
+        length_buckets=tuple(settings.length_buckets) if settings.length_buckets else None,
+    )
+    limits, records = block_limits(config, views), record_format(config)
+    return Job(config, encoder, views, head, output, limits, sequences, encoding, records)
 
 
 def read_forms(view: str, keep_words: list[str] | str | None) -> tuple[str, ...] | None:

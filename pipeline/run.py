@@ -20,13 +20,13 @@ from pipeline.build import build
 from pipeline.errors import BusyError, UsageError, cause, complain, say
 from pipeline.estimate import describe, estimate, free_bytes
 from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_json
+from pipeline.performance import measure
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RunLog, load_runs
 from pipeline.terminal import count_noun, size_text
 from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
-from transforms.metrics import NAMESPACE
 from transforms.records import InputFile
 from transforms.threads import load_tensorflow
 from transforms.write import TEMPORARY
@@ -61,11 +61,12 @@ class LocalRun:
             load_tensorflow(self.workers)
             self._announce(work)
             log = self._begin_log(work)
-            started = time.monotonic()
+            started, began = time.monotonic(), time.time()
             result = self._run_pipeline(log)
             complete = filesystem.exists(filesystem.join(path, SUCCESS))
             seconds = time.monotonic() - started
-            log.end("done" if complete else "incomplete", seconds=round(seconds, 1), counts=_counters(result))
+            performance = measure(result.metrics().query(), seconds=seconds, began=began)
+            log.end("done" if complete else "incomplete", **performance)
             say(f"{seconds:.1f} s with {count_noun(self.workers, 'worker')}; look inside: layerbeam show {path}")
             return complete
 
@@ -206,9 +207,3 @@ def _is_finished(job: Job) -> bool:
     manifest = load_json(filesystem.join(job.output.path, MANIFEST)) or {}
     same = manifest.get("settings", {}).get("input", {}).get("max_rejected") == job.config.input.max_rejected
     return same and filesystem.exists(filesystem.join(job.output.path, SUCCESS))
-
-
-def _counters(result: Any) -> dict[str, int]:
-    """What this start of the program did, by Beam's counters."""
-    counters = result.metrics().query()["counters"]
-    return {c.key.metric.name: c.committed for c in counters if c.key.metric.namespace == NAMESPACE}

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
+from pipeline.performance import PERFORMANCE, performance_lines
 from pipeline.runlog import load_runs
 from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
@@ -25,6 +26,7 @@ _PLACE = re.compile(r" at (?:byte|character) \d")
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
 _NAMED_FORMS = 10
+_OF_START = ("run", "state", "workers", "peak_memory_bytes", *PERFORMANCE)
 _UNFINISHED = {
     "started": "unfinished: at work, or killed",
     "interrupted": "unfinished: interrupted",
@@ -63,6 +65,7 @@ def summarize(output_path: str) -> dict[str, Any]:
         "ids_compared_in": (manifest or {}).get("ids_compared_in", "block") if same else "block",
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
+        "last_start": {name: head[name] for name in _OF_START if name in head},
         "words": _words(counts, head["identity"]["views"]),
         "parts": {name: _part_paths(view, parts[name]) for name, view in views.items()},
     }
@@ -173,6 +176,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(f"          {count_noun(doubled, 'record')} with the id of an earlier one{within}")
     for note in [*notes(counts), *_word_notes(summary["words"])]:
         console.print(f"          {note}")
+    for heading, line in zip(("speed", ""), performance_lines(summary["last_start"]), strict=False):
+        console.print(f"{heading:10}{line}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("view", "rows", "size", "parts", "vectors"):
         table.add_column(heading, justify="right" if heading in ("rows", "size", "parts") else "left")

@@ -73,7 +73,8 @@ def read_file(
     """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
     (file,) = filesystem.find_files([str(path)])
     work, form = FileToRead(file, tuple(done)), RecordFormat(**how)
-    scans = [scan_range(work, start, end, slice_bytes, form) for start, end in byte_ranges(file, slice_bytes, form)]
+    of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
+    scans = [scan_range(work, start, end, of_slices, form) for start, end in byte_ranges(file, slice_bytes, form)]
     items: list[Any] = []
     for piece in number_slices(reversed(scans)):
         items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]

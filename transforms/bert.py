@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from transforms import onednn
 from transforms.records import Float32Array, Int32Array
 
 Tensor = Any  # of TensorFlow, which is imported where it is used: it costs 3 s and 540 MB
 
 Activation = Literal["gelu", "gelu_tanh"]
+ComputeDtype = Literal["float32", "bfloat16"]
 
 # Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, where the largest
 # negative number would overflow. A row without any real token gives numbers, not NaN.
 _MASKED = -1e9
+
+_FUSED_GELU: dict[Activation, Literal["GeluExact", "GeluApproximate"]] = {
+    "gelu": "GeluExact",
+    "gelu_tanh": "GeluApproximate",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +106,17 @@ class Bert:
     """A forward pass that gives `layers`, and the pooled output where `pooler`; several threads may call it at once.
 
     `weights`: by name, of the shapes in `weight_shapes` for the blocks that `layers` take; more are ignored. `pad_id`
-    is kept for those who pad batches; padding has no influence. ValueError for a layer that there is not.
+    is kept for those who pad batches; padding has no influence. `compute_dtype`: of the matrix products; sums along the
+    residual stream, layer norm and results are float32. `xla`: compile it, once for each shape of batch. ValueError for
+    a layer that there is not.
 
     One trace serves all shapes. Set TensorFlow's threads before (`transforms.threads`). The same batch gives the same
     bits; in another batch, or at another place in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
+
+    Tried and left out, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster
+    with 6 % of padding, but `plan_batches` leaves 2 %; 5 % slower without any); weights as constants (BERT-base: no
+    faster than packed ones, 20 s to load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16 5
+    times, having no such products); two threads within an operation (13 % slower, and other bits).
     """
 
     def __init__(
@@ -113,6 +127,8 @@ class Bert:
         layers: Sequence[int],
         pooler: bool = False,
         pad_id: int = 0,
+        compute_dtype: ComputeDtype = "float32",
+        xla: bool = False,
     ) -> None:
         import tensorflow as tf
 
@@ -122,11 +138,16 @@ class Bert:
         self.layers = tuple(layers)
         self.pooler = pooler
         self._num_blocks = blocks_needed(config, layers, pooler=pooler)
-        # Variables: as constants the graph took 0.6 GB more for MiniLM, and was no faster in float32.
+        self._dtype = tf.as_dtype(compute_dtype)
+        self._has_kernels = not xla and onednn.is_available()
+        # Products of float32 are as fast with weights packed anew each time, those of bfloat16 are not.
+        self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
+        # Variables, not constants: see above. One after the other, so that no weight is in memory three times.
         self._variables = {
-            name: tf.Variable(values, trainable=False, name=name)
-            for name, values in _fused_weights(config, weights, num_blocks=self._num_blocks, pooler=pooler).items()
+            name: tf.Variable(tf.cast(values, self._dtype_of(name)), trainable=False, name=name)
+            for name, values in _fused_weights(config, weights, num_blocks=self._num_blocks, pooler=pooler)
         }
+        self._encode = tf.function(self._encode_batch, autograph=False, jit_compile=True) if xla else self._encode_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = [ids, tf.TensorSpec([None], tf.int32), ids]
         self._graph = tf.function(self._forward, input_signature=signature, autograph=False).get_concrete_function()
@@ -156,20 +177,27 @@ class Bert:
     def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         import tensorflow as tf
 
+        outputs = self._encode(token_ids, lengths, segment_ids)
+        # How many tokens are real is no shape that XLA could know: they are taken from what it gives.
+        real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
+        real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
+        return [tf.gather(layer, real_rows) for layer in outputs[: len(self.layers)]] + outputs[len(self.layers) :]
+
+    def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
+        """The wanted layers, [B S, H] each, and the pooled output where it is wanted."""
+        import tensorflow as tf
+
         rows, longest = tf.unstack(tf.shape(token_ids))
         real = tf.sequence_mask(lengths, longest)
-        mask_bias = tf.where(real, 0.0, _MASKED)[:, None, None, :]
-        # Between here and the end all is [B S, H]. Leaving padding out of the products too was 3 % faster with 6 % of
-        # padding, 5 % slower without any, took 300 MB more (oneDNN keeps code per number of rows) and is more to read.
+        mask_bias = tf.cast(tf.where(real, 0.0, _MASKED)[:, None, None, :], self._dtype)
         hidden = self._embed(token_ids, segment_ids)
         outputs = {0: hidden}
         for index in range(self._num_blocks):
             hidden = outputs[index + 1] = self._block(index, hidden, mask_bias, rows, longest)
-        real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
-        results = [tf.gather(outputs[layer], real_rows) for layer in self.layers]
+        results = [outputs[layer] for layer in self.layers]
         if self.pooler:
             first = tf.reshape(hidden, [rows, longest, self.hidden_size])[:, 0]
-            results.append(tf.tanh(self._dense("bert/pooler/dense", first)))
+            results.append(tf.cast(tf.tanh(self._dense("bert/pooler/dense", first)), tf.float32))
         return results
 
     def _embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -190,12 +218,10 @@ class Bert:
         name = f"bert/encoder/layer_{index}"
         context = self._attend(self._dense(f"{name}/attention/self", hidden), mask_bias, rows, longest)
         attended = self._dense(f"{name}/attention/output/dense", context)
-        hidden = self._layer_norm(f"{name}/attention/output", hidden + attended)
-        # Grappler makes one _FusedMatMul of product, bias and either GELU, and of product, bias and residual sum (seen
-        # in the optimized graph, TensorFlow 2.21, weights as variables).
-        approximate = self.config.hidden_act == "gelu_tanh"
-        inner = tf.nn.gelu(self._dense(f"{name}/intermediate/dense", hidden), approximate=approximate)
-        return self._layer_norm(f"{name}/output", hidden + self._dense(f"{name}/output/dense", inner))
+        hidden = self._layer_norm(f"{name}/attention/output", hidden + tf.cast(attended, tf.float32))
+        inner = self._dense(f"{name}/intermediate/dense", hidden, self.config.hidden_act)
+        outer = self._dense(f"{name}/output/dense", inner)
+        return self._layer_norm(f"{name}/output", hidden + tf.cast(outer, tf.float32))
 
     def _attend(self, query_key_value: Tensor, mask_bias: Tensor, rows: Tensor, longest: Tensor) -> Tensor:
         """softmax(Q K' / sqrt(d) + mask) V: [B S, 3 H] -> [B S, H]; the scale is in the query's weights."""
@@ -208,29 +234,45 @@ class Bert:
         context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
         return tf.reshape(context, [rows * longest, self.hidden_size])
 
-    def _dense(self, name: str, values: Tensor) -> Tensor:
+    def _dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:
+        """activation(values kernel + bias), in the number type of the products."""
         import tensorflow as tf
 
-        return tf.nn.bias_add(tf.matmul(values, self._variables[f"{name}/kernel"]), self._variables[f"{name}/bias"])
+        values = tf.cast(values, self._dtype)
+        kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
+        if self._is_packed:
+            return onednn.packed_dense(values, kernel, bias, _FUSED_GELU[activation] if activation else None)
+        # Grappler makes one _FusedMatMul of product, bias and either GELU, and of product, bias and residual sum (seen
+        # in the optimized graph, TensorFlow 2.21, weights as variables).
+        product = tf.nn.bias_add(tf.matmul(values, kernel), bias)
+        return tf.nn.gelu(product, approximate=activation == "gelu_tanh") if activation else product
 
     def _layer_norm(self, name: str, values: Tensor) -> Tensor:
-        """As Google's. Not fused; the form that Grappler fuses (FusedBatchNormV3, as in Keras) was 0 to 5 % faster."""
+        """Over the last axis, in float32."""
         import tensorflow as tf
 
         beta, gamma = self._variables[f"{name}/LayerNorm/beta"], self._variables[f"{name}/LayerNorm/gamma"]
+        if self._has_kernels:
+            return onednn.layer_norm(values, gamma, beta, self.config.layer_norm_eps)
         mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, self.config.layer_norm_eps)
+
+    def _dtype_of(self, name: str) -> Any:
+        """The number type that a weight is kept in: that of the products where it goes into one."""
+        import tensorflow as tf
+
+        return self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32
 
 
 def _fused_weights(
     config: BertConfig, weights: Mapping[str, Float32Array], *, num_blocks: int, pooler: bool
-) -> dict[str, Float32Array]:
+) -> Iterator[tuple[str, Float32Array]]:
     """The weights as the graph takes them: query, key and value side by side, the query scaled by 1/sqrt(d)."""
-    fused = {name: weights[name] for name in weight_shapes(config, num_blocks=num_blocks, pooler=pooler)}
     scale = np.float32(1 / math.sqrt(config.hidden_size // config.num_attention_heads))
-    for index in range(num_blocks):
-        name = f"bert/encoder/layer_{index}/attention/self"
-        for part in ("kernel", "bias"):
-            query, key, value = (fused.pop(f"{name}/{which}/{part}") for which in ("query", "key", "value"))
-            fused[f"{name}/{part}"] = np.concatenate([query * scale, key, value], axis=-1)
-    return fused
+    for name in weight_shapes(config, num_blocks=num_blocks, pooler=pooler):
+        if "/self/query/" in name:
+            others = (name.replace("query", which) for which in ("key", "value"))
+            three = [weights[name] * scale, *(weights[other] for other in others)]
+            yield name.replace("query/", ""), np.concatenate(three, axis=-1)
+        elif "/self/" not in name:
+            yield name, weights[name]

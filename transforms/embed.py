@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -11,9 +11,9 @@ import pyarrow as pa
 from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
-from transforms.encode import Encoder, EncodeSettings, encode_block
+from transforms.encode import Encoder, EncodeSettings, Forward, encode_block
 from transforms.records import BlockId, InputFile, TextBlock
-from transforms.rows import KeepWords
+from transforms.rows import KeepWords, keep_words_of
 from transforms.sequences import SequenceSettings, find_rows, tokenize_block
 from transforms.threads import load_tensorflow
 from transforms.views import View, row_columns
@@ -27,12 +27,13 @@ _TEXTS_AT_ONCE = 256
 def embed_texts(
     texts: list[str],
     wordpiece: WordPiece,
-    encoder: Encoder,
+    forward: Forward,
     views: tuple[View, ...],
     *,
     sequences: SequenceSettings,
     settings: EncodeSettings,
     vocabulary: pa.StringArray,
+    keep: Mapping[str, KeepWords],
 ) -> list[dict[str, dict[str, Any]]]:
     """{view: {column: values}} of each text: NumPy arrays [n, W] for vector columns, lists of n for the others.
 
@@ -49,9 +50,8 @@ def embed_texts(
         counts={},
         rejected=[],
     )
-    keep = {view.name: KeepWords(view, wordpiece) for view in views if view.keep_words is not None}
     tokens = find_rows(tokenize_block(block, wordpiece, sequences), views, keep)
-    vectors = encode_block(tokens, encoder, views, settings).vectors
+    vectors = encode_block(tokens, forward, views, settings).vectors
     given: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
     for view in views:
         beside = row_columns(view, tokens, vocabulary)
@@ -97,8 +97,9 @@ class EmbedTexts(beam.DoFn):
 
     def setup(self) -> None:
         load_tensorflow(self._num_threads)
-        self._encoder = self._shared.acquire(self._load)
+        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._num_threads))
         self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
+        self._keep = keep_words_of(self._views, self._wordpiece)
         self._tokens = pa.array(self._vocabulary, pa.string())
 
     def start_bundle(self) -> None:
@@ -127,11 +128,12 @@ class EmbedTexts(beam.DoFn):
         given = embed_texts(
             [text for _, text, _, _ in waiting],
             self._wordpiece,
-            self._encoder,
+            self._forward,
             self._views,
             sequences=self._sequences,
             settings=self._settings,
             vocabulary=self._tokens,
+            keep=self._keep,
         )
         for (key, _, timestamp, window), vectors in zip(waiting, given, strict=True):
             yield WindowedValue((key, vectors), timestamp, (window,))

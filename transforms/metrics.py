@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar, cast
 
 import apache_beam as beam
 
 NAMESPACE = "layerbeam"
+
+Item = TypeVar("Item")
+_END = object()
 
 RECORDS = "records_read"
 EMBEDDED = "embedded"
@@ -24,8 +30,25 @@ TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
 DROPPED_TOKENS = "dropped_tokens"
-BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only: what one start of the program did
-PADDED_TOKENS = "padded_tokens"  # what was computed, padding included: a Beam metric only, it differs from run to run
+BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only
+
+ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoch: its least is the first block's
+# What one start of the program did and how long its stages took: Beam metrics and `_runs` only, for they differ from
+# run to run. Times are of all threads together.
+PADDED_TOKENS = "padded_tokens"  # what was computed, padding included
+ENCODED_TOKENS = "encoded_tokens"  # the same without padding: with [CLS] and [SEP], texts in windows more than once
+READ_TIME = "read_microseconds"
+WORDPIECE_TIME = "wordpiece_microseconds"
+FORWARD_TIME = "forward_microseconds"
+POOLING_TIME = "pooling_microseconds"
+WRITE_TIME = "write_microseconds"
+STAGES = {
+    "read": READ_TIME,
+    "wordpiece": WORDPIECE_TIME,
+    "forward": FORWARD_TIME,
+    "pooling": POOLING_TIME,
+    "write": WRITE_TIME,
+}
 
 
 _BALANCES = {
@@ -78,3 +101,33 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def count(name: str, amount: int) -> None:
     """Add to a Beam counter; only inside a bundle (Beam loses what `setup` counts)."""
     beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def note_time(name: str) -> None:
+    """Add the time of day to a Beam distribution, in milliseconds."""
+    beam.metrics.Metrics.distribution(NAMESPACE, name).update(round(time.time() * 1000))
+
+
+def count_time(name: str, seconds: float) -> None:
+    """Add a duration to a Beam counter of microseconds."""
+    count(name, round(seconds * 1e6))
+
+
+@contextlib.contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Add the time that passes inside it to a Beam counter of microseconds."""
+    started = time.perf_counter()
+    yield
+    count_time(name, time.perf_counter() - started)
+
+
+def timed_items(name: str, items: Iterable[Item]) -> Iterator[Item]:
+    """The items, with the time that making each takes added to a counter, not the time between them."""
+    iterator = iter(items)
+    while True:
+        started = time.perf_counter()
+        item = next(iterator, _END)
+        count_time(name, time.perf_counter() - started)
+        if item is _END:
+            return
+        yield cast(Item, item)

@@ -104,7 +104,7 @@ class _ReadSlice(beam.DoFn):
             load_tensorflow(self._num_threads)
 
     def process(self, slice_: Slice) -> Iterator[Any]:
-        for item in read_blocks(slice_, self._limits, self._how):
+        for item in metrics.timed_items(metrics.READ_TIME, read_blocks(slice_, self._limits, self._how)):
             if isinstance(item, TextBlock):
                 for name, amount in item.counts.items():
                     metrics.count(name, amount)

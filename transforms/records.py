@@ -154,7 +154,7 @@ class Commit:
 
 @dataclasses.dataclass
 class Slice:
-    """A byte range of one file (Parquet: some row groups), and what of it is already done.
+    """A byte range of one file (lines: that of one block; Parquet: some row groups), and what of it is already done.
 
     A record belongs to the slice in which its first byte lies. `first_line` counts the line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None.

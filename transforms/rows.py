@@ -6,6 +6,7 @@ Shapes as in `transforms.records`; W words, R rows of a view.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,11 @@ class KeepWords:
     def matches(self, forms: pa.StringArray) -> BoolArray:
         """Which of these forms are kept, without regard to case."""
         return np.array([form.lower() in self._place for form in forms.to_pylist()], bool)
+
+
+def keep_words_of(views: Iterable[View], wordpiece: WordPiece) -> dict[str, KeepWords]:
+    """Of each view that keeps some words only, by its name, which."""
+    return {view.name: KeepWords(view, wordpiece) for view in views if view.keep_words is not None}
 
 
 def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:

@@ -26,7 +26,7 @@ from transforms.records import (
     TokenBlock,
     row_splits_of,
 )
-from transforms.rows import BoolArray, KeepWords, rows_of
+from transforms.rows import BoolArray, KeepWords, keep_words_of, rows_of
 from transforms.threads import load_tensorflow
 from transforms.views import View
 from transforms.wordpiece import PIECE_COLUMNS, Pieces, WordPiece
@@ -284,12 +284,11 @@ class TokenizeBlocks(beam.DoFn):
     def setup(self) -> None:
         load_tensorflow(self._num_threads)
         self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
-        self._keep = {
-            view.name: KeepWords(view, self._wordpiece) for view in self._views if view.keep_words is not None
-        }
+        self._keep = keep_words_of(self._views, self._wordpiece)
 
     def process(self, block: TextBlock) -> Iterator[TokenBlock]:
-        tokens = find_rows(tokenize_block(block, self._wordpiece, self._settings), self._views, self._keep)
+        with metrics.timed(metrics.WORDPIECE_TIME):
+            tokens = find_rows(tokenize_block(block, self._wordpiece, self._settings), self._views, self._keep)
         before, after = block.counts, tokens.text.counts
         for name in after:
             metrics.count(name, after[name] - before.get(name, 0))

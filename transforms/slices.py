@@ -10,10 +10,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from transforms import filesystem, parquet_records
+from transforms import filesystem, lines, parquet_records
 from transforms.formats import RecordFormat
 from transforms.lines import MAX_RECORD_BYTES, refuse_other_encoding
-from transforms.records import Commit, InputFile, LeftOut, Slice
+from transforms.records import BlockLimits, Commit, InputFile, LeftOut, Slice
 
 
 @dataclasses.dataclass
@@ -64,17 +64,22 @@ def cut_file(
 
 
 def scan_range(
-    work: FileToRead, start: int, end: int | None, slice_bytes: int = 1 << 20, how: RecordFormat | None = None
+    work: FileToRead, start: int, end: int | None, limits: BlockLimits, how: RecordFormat | None = None
 ) -> Scanned:
-    """Count the line ends in [start, end), at memory speed; of a compressed file only look whether it opens.
+    """Find the slices of the range [start, end), and count their lines, at memory speed.
 
-    Of a Parquet file the footer says which row groups make a slice of about `slice_bytes`.
+    Where lines are records, a slice is a block: so a small file, too, is work for all workers. Of a Parquet file the
+    footer says which row groups make a slice of about `text_bytes`. What is compressed is only looked at, whether it
+    opens; that, files that are records and paragraphs are one slice for each range.
     """
     how = how or RecordFormat()
     try:
         if how.format == "parquet":
-            return Scanned(work, start, tuple(parquet_records.find_pieces(work.file, slice_bytes, how)))
-        return Scanned(work, start, ((start, end, _count_line_ends(work.file, start, end, how)),))
+            return Scanned(work, start, tuple(parquet_records.find_pieces(work.file, limits.text_bytes, how)))
+        if end is None or how.is_whole_file or how.record == "paragraph":
+            return Scanned(work, start, ((start, end, _count_line_ends(work.file, start, end, how)),))
+        blocks = lines.cut_lines(Slice(work.file, start, end, 0), limits, how.encoding)
+        return Scanned(work, start, tuple((block.first_byte, block.end_byte, block.num_lines) for block, _ in blocks))
     except OSError as error:
         return Scanned(work, start, problem=reason_of(error))
 
@@ -115,9 +120,9 @@ def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commi
             return
     first_line = 0
     for scanned in in_order:
-        for start, end, lines in scanned.pieces:
+        for start, end, num_lines in scanned.pieces:
             yield Slice(scanned.work.file, start, end, first_line, _begun_in(scanned.work.done, start, end))
-            first_line += lines
+            first_line += num_lines
 
 
 def _begun_in(done: Iterable[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
@@ -131,21 +136,21 @@ def reason_of(error: OSError) -> str:
 
 @beam.typehints.with_output_types(tuple[bytes, Scanned])
 class _ScanRanges(beam.DoFn):
-    def __init__(self, slice_bytes: int, how: RecordFormat) -> None:
-        self._slice_bytes = slice_bytes
+    def __init__(self, limits: BlockLimits, how: RecordFormat) -> None:
+        self._limits = limits
         self._how = how
 
     def process(self, element: tuple[FileToRead, int, int | None]) -> Iterator[tuple[bytes, Scanned]]:
-        scanned = scan_range(*element, self._slice_bytes, self._how)
+        scanned = scan_range(*element, self._limits, self._how)
         # Bytes, not text: a name that is not UTF-8 has no UTF-8 coding.
         yield os.fsencode(scanned.work.file.path), scanned
 
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`FileToRead` -> `Slice`, each file cut, line ends counted in parallel; tagged `LEFT_OUT`, what can't be read."""
+    """`FileToRead` -> `Slice`, each file cut, its ranges scanned in parallel; tagged `LEFT_OUT`, what can't be read."""
 
-    slice_bytes: int
+    limits: BlockLimits
     how: RecordFormat = dataclasses.field(default_factory=RecordFormat)
 
     SLICES = "slices"
@@ -154,9 +159,9 @@ class SliceFiles(beam.PTransform):
     def expand(self, files: Any) -> Any:
         return (
             files
-            | "cut" >> beam.FlatMap(cut_file, self.slice_bytes, self.how)
+            | "cut" >> beam.FlatMap(cut_file, self.limits.text_bytes, self.how)
             | "spread ranges" >> beam.Reshuffle()
-            | "count line ends" >> beam.ParDo(_ScanRanges(self.slice_bytes, self.how))
+            | "scan" >> beam.ParDo(_ScanRanges(self.limits, self.how))
             | "of one file" >> beam.GroupByKey()
             | "number" >> beam.ParDo(_NumberSlices()).with_outputs(self.LEFT_OUT, main=self.SLICES)
         )

@@ -199,7 +199,8 @@ class WriteBlocks(beam.DoFn):
         self._tokens = pa.array(self._vocabulary, pa.string())
 
     def process(self, block: VectorBlock) -> Iterator[Commit]:
-        commit = write_block(self._output, self._views, self._tokens, block)
+        with metrics.timed(metrics.WRITE_TIME):
+            commit = write_block(self._output, self._views, self._tokens, block)
         for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
             metrics.count(name, commit.counts[name])
         metrics.count(metrics.BLOCKS_WRITTEN, 1)

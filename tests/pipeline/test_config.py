@@ -179,7 +179,24 @@ def test_defaults():
             "input: {format: jsonl, keep_fields: {year: int32}}",
             "c.yaml: input.keep_fields.year: should be 'string', 'int64', 'float64' or 'bool'; given: 'int32'",
         ),
-        ("encoder: {xla: true}", "c.yaml: encoder.xla: true is not there yet; so far: false"),
+        (
+            "encoder: {length_buckets: [64, 32]}",
+            "c.yaml: encoder.length_buckets: is [64, 32]; give lengths that ascend, such as [32, 64, 128]",
+        ),
+        (
+            "encoder: {length_buckets: []}",
+            "c.yaml: encoder.length_buckets: is []; give lengths that ascend, such as [32, 64, 128]",
+        ),
+        (
+            "encoder: {length_buckets: [32, 64]}",
+            "c.yaml: encoder.length_buckets: ends with 64, and max_seq_length is 128: longer texts would have no "
+            "bucket; add 128",
+        ),
+        (
+            "encoder: {xla: true}",
+            "c.yaml: encoder.xla: compiles for each shape of batch, so it needs few; give encoder.length_buckets, "
+            "such as [32, 64, 128]",
+        ),
         (
             "encoder: {long_text: window, window_overlap: 126}",
             "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "

@@ -49,9 +49,10 @@ def test_file_that_changes_while_it_is_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo\n")
     work = FileToRead(InputFile(str(path), 8, path.stat().st_mtime))
-    (piece,) = number_slices([scan_range(work, *range_) for range_ in byte_ranges(work.file, 100)])
+    limits = BlockLimits(1 << 20, 1 << 20, 1 << 20, 128)
+    (piece,) = number_slices([scan_range(work, *range_, limits) for range_ in byte_ranges(work.file, 100)])
     path.write_text("other\nlines\nnow\n")
-    *blocks, left_out = read_blocks(piece, BlockLimits(1 << 20, 1 << 20, 1 << 20, 128))
+    *blocks, left_out = read_blocks(piece, limits)
     assert all(isinstance(block, TextBlock) for block in blocks)
     assert left_out == LeftOut(str(path), "changed while it was being read; run again")
 

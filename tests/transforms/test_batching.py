@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.batching import equal_texts, plan_batches, token_positions
+from transforms.batching import equal_texts, padded_shape, plan_batches, token_positions
 
 LENGTHS = st.lists(st.integers(2, 128), max_size=200).map(lambda lengths: np.array(lengths, np.int64))
 
@@ -18,10 +18,46 @@ def test_every_text_once_within_the_budget(lengths, batch_tokens):
         assert padded <= batch_tokens or len(batch) == 1
 
 
+def cost(lengths, batches) -> int:
+    """Padded tokens, and 16 for each batch."""
+    return sum(len(batch) * max(lengths[text] for text in batch) + 16 for batch in batches)
+
+
+def every_way(texts, batch_tokens, lengths):
+    """All ways to cut texts, in falling order of length, in batches within the budget."""
+    if not texts:
+        yield []
+    for size in range(1, len(texts) + 1):
+        if size == 1 or size * lengths[texts[0]] <= batch_tokens:
+            yield from ([texts[:size], *rest] for rest in every_way(texts[size:], batch_tokens, lengths))
+
+
+@given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=9), batch_tokens=st.integers(1, 200))
+def test_no_way_to_cut_is_cheaper(lengths, batch_tokens):
+    texts = sorted(range(len(lengths)), key=lambda text: -lengths[text])
+    least = min(cost(lengths, batches) for batches in every_way(texts, batch_tokens, lengths))
+    assert cost(lengths, plan_batches(np.array(lengths), batch_tokens)) == least
+
+
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
+def test_buckets_make_few_shapes(lengths, batch_tokens):
+    buckets = [16, 32, 128]
+    batches = plan_batches(lengths, batch_tokens, buckets)
+    assert sorted(np.concatenate([*batches, np.zeros(0, np.int64)]).tolist()) == list(range(len(lengths)))
+    shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets) for batch in batches]
+    assert all(rows * longest <= batch_tokens or rows == 1 for rows, longest in shapes)
+    assert all(rows >= len(batch) for batch, (rows, _) in zip(batches, shapes, strict=True))
+    assert len(set(shapes)) <= sum(max(batch_tokens // bucket, 1).bit_length() for bucket in buckets)
+
+
+def test_a_text_over_all_buckets_keeps_its_length():
+    assert padded_shape(1, 200, [16, 128]) == (1, 200)
+
+
 def test_padding_is_a_few_per_cent():
     lengths = np.clip(np.random.default_rng(0).lognormal(3.3, 0.6, 650).astype(np.int64), 3, 128)
     padded = sum(len(batch) * int(lengths[batch].max()) for batch in plan_batches(lengths, 1024))
-    assert padded / lengths.sum() < 1.06
+    assert padded / lengths.sum() < 1.02
     assert len(lengths) * 128 / lengths.sum() > 3  # what padding to 128 costs
 
 

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from conftest import DATA, in_float64, random_weights
 
+from pipeline.verify import cosines
+from transforms import onednn
+from transforms.batching import padded_shape, plan_batches
 from transforms.bert import Bert, BertConfig, blocks_needed, weight_shapes
 from transforms.encoders import load_encoder, open_encoder
 from transforms.reference import forward
@@ -68,19 +71,56 @@ def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
     np.testing.assert_allclose(got, pooled, rtol=0, atol=2e-5)
 
 
+@pytest.fixture(params=["kernels", "public operations", "xla"])
+def how(request, monkeypatch) -> dict:
+    """How the graph is computed: with oneDNN's kernels, as on another processor, compiled."""
+    if request.param == "public operations":
+        monkeypatch.setattr(onednn, "is_available", lambda: False)
+    return {"xla": request.param == "xla"}
+
+
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
-def test_agrees_with_numpy(hidden_act):
+def test_agrees_with_numpy(hidden_act, how):
     config = BertConfig(**{**vars(TINY), "hidden_act": hidden_act, "layer_norm_eps": 1e-3})
     weights = random_weights(config)
     random = np.random.default_rng(1)
     rows = [random.integers(0, 50, length) for length in (20, 3, 1, 9)]
     token_ids, lengths, segment_ids = batch(rows)
     segment_ids[:, 2:7] = 1
-    layers, pooled = Bert(config, weights, layers=[0, 1, 2], pooler=True)(token_ids, lengths, segment_ids)
+    layers, pooled = Bert(config, weights, layers=[0, 1, 2], pooler=True, **how)(token_ids, lengths, segment_ids)
     expected = [forward(config, in_float64(weights), row, segment_ids[i, : len(row)]) for i, row in enumerate(rows)]
     for layer in range(3):
         np.testing.assert_allclose(layers[layer], np.concatenate([e[0][layer] for e in expected]), rtol=0, atol=2e-5)
     np.testing.assert_allclose(pooled, np.stack([e[1] for e in expected]), rtol=0, atol=2e-5)
+
+
+def test_bfloat16_turns_vectors_a_little_and_keeps_the_embeddings(how):
+    weights = random_weights(TINY)
+    random = np.random.default_rng(3)
+    exact = Bert(TINY, weights, layers=[0, 1, 2], pooler=True)
+    coarse = Bert(TINY, weights, layers=[0, 1, 2], pooler=True, compute_dtype="bfloat16", **how)
+    for rows in (3, 40, 3):  # the packed weights serve batches of every size
+        ids = batch([random.integers(0, 50, n) for n in random.integers(1, 21, rows)])
+        (expected, expected_pooled), (layers, pooled) = exact(*ids), coarse(*ids)
+        np.testing.assert_allclose(layers[0], expected[0], rtol=0, atol=2e-6)
+        for got, wanted in ((layers[1], expected[1]), (layers[2], expected[2]), (pooled, expected_pooled)):
+            assert got.dtype == np.float32
+            assert np.abs(got - wanted).max() > 1e-4
+            assert cosines(got, wanted).min() > 0.999
+
+
+def test_compiled_once_for_each_shape_from_one_trace():
+    encoder = Bert(TINY, random_weights(TINY), layers=[2], xla=True)
+    lengths = np.random.default_rng(4).integers(1, 17, 60)
+    shapes = set()
+    for planned in plan_batches(lengths, 64, [8, 16]):
+        rows, longest = padded_shape(len(planned), int(lengths[planned].max()), [8, 16])
+        shapes.add((rows, longest))
+        texts = [np.arange(length) for length in lengths[planned]] + [np.arange(0)] * (rows - len(planned))
+        layers, _ = encoder(*batch(texts, longest=longest))
+        assert layers[2].shape == (lengths[planned].sum(), 24)
+    assert encoder._encode.experimental_get_tracing_count() == 1
+    assert len(shapes) <= 4 + 3  # powers of two up to 64 / 8 and up to 64 / 16
 
 
 def test_the_two_forms_of_gelu_differ():

@@ -8,10 +8,11 @@ import pytest
 from apache_beam.coders import registry
 
 from transforms import coders
-from transforms.encode import EncodeSettings, cut_sequences, cut_windows, encode_block, pad_batch
+from transforms.encode import EncodeCost, EncodeSettings, Forward, encode_block, pad_batch
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock, VectorBlock
 from transforms.rows import rows_of
 from transforms.views import View
+from transforms.windows import cut_sequences, cut_windows
 
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
 
@@ -53,7 +54,7 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
         View("pooled", "text", (), hidden_size=2, pooling="pooler"),
     ]
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
-    vectors = encode_block(tokens, encoder, views, EncodeSettings(batch_tokens, max_seq_length=128)).vectors
+    vectors = encode_block(tokens, Forward(encoder), views, EncodeSettings(batch_tokens, max_seq_length=128)).vectors
     flat = np.concatenate(TEXTS)
     assert vectors["tokens"][0][:, 0].tolist() == (flat + 3).tolist()
     assert vectors["tokens"][1][:, 1].tolist() == flat.tolist()
@@ -61,6 +62,47 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
     assert vectors["pooled"][0][:, 0].tolist() == [7, 5, 7, 1, 6]
     assert sum(len(batch) for batch in encoder.batches) == 4  # the text that comes twice is encoded once
     assert len(encoder.batches) == {1: 4, 4: 3, 8: 2, 1000: 1}[batch_tokens]
+
+
+def test_threads_and_buckets_change_no_result(tokens):
+    views = [View("tokens", "token", (3, 0), hidden_size=2), View("p", "text", (), hidden_size=2, pooling="pooler")]
+    tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
+    plain, many, padded = CountingEncoder(), CountingEncoder(), CountingEncoder()
+    expected = encode_block(tokens, Forward(plain), views, EncodeSettings(4, max_seq_length=128)).vectors
+    cost = EncodeCost()
+    for encoder, settings in (
+        (many, EncodeSettings(4, max_seq_length=128)),
+        (padded, EncodeSettings(16, max_seq_length=128, length_buckets=(2, 4))),
+    ):
+        vectors = encode_block(tokens, Forward(encoder, 3), views, settings, cost).vectors
+        for view in views:
+            for got, wanted in zip(vectors[view.name], expected[view.name], strict=True):
+                assert got.tolist() == wanted.tolist()
+    assert sorted(batch.shape for batch in padded.batches) == [(2, 2), (2, 4)]
+    assert cost.encoded_tokens == 2 * (3 + 1 + 4 + 2)
+    assert cost.padded_tokens == sum(batch.size for batch in many.batches + padded.batches)
+
+
+def test_a_few_batches_are_computed_ahead_and_no_more():
+    begun = []
+
+    def batches():
+        for number in range(20):
+            begun.append(number)
+            yield np.full((1, 1), number), np.ones(1, np.int32), np.zeros((1, 1))
+
+    forward = Forward(lambda ids, lengths, segments: ({0: ids}, None), 2)
+    for number, (layers, _) in enumerate(forward(batches(), EncodeCost())):
+        assert layers[0] == number
+        assert len(begun) <= number + 3
+
+
+def test_an_error_in_a_thread_is_raised():
+    def fail(*_):
+        raise ValueError("no memory")
+
+    with pytest.raises(ValueError, match="no memory"):
+        list(Forward(fail, 2)([(np.zeros((1, 1)), np.ones(1), np.zeros((1, 1)))], EncodeCost()))
 
 
 def test_padded_batch(tokens):
@@ -115,7 +157,7 @@ def test_a_text_in_windows(tokens, batch_tokens):
     tokens.word_index = np.concatenate([np.arange(len(text)) for text in TEXTS]).astype(np.int32)
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
     settings = EncodeSettings(batch_tokens, max_seq_length=3, window_overlap=0)
-    vectors = encode_block(tokens, CountingEncoder(), views, settings).vectors
+    vectors = encode_block(tokens, Forward(CountingEncoder()), views, settings).vectors
     assert vectors["tokens"][0][:, 0].tolist() == (np.concatenate(TEXTS) + 3).tolist()
     assert vectors["means"][0][:, 0].tolist() == [8, 5, 8, 2.5, 6]
     assert vectors["firsts"][0][:, 0].tolist() == [7, 5, 7, 1, 6]

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from conftest import DATA
 
-from transforms.encode import cut_sequences, pad_batch
+from transforms.encode import pad_batch
 from transforms.encoders import EncoderSource, load_encoder, open_encoder
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
 from transforms.sequences import SequenceSettings, split_pair, tokenize_block
+from transforms.windows import cut_sequences
 from transforms.wordpiece import WordPiece
 
 # The figures have 6 decimals and come from TensorFlow 1.15.

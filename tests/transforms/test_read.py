@@ -7,11 +7,12 @@ import os
 import numpy as np
 import pytest
 import zstandard
-from conftest import read_file, texts_of
+from conftest import UNLIMITED, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import filesystem, metrics
+from transforms.read import read_blocks
 from transforms.records import BlockLimits, Commit, LeftOut, TextBlock
 from transforms.slices import FileToRead, number_slices, scan_range
 
@@ -176,12 +177,23 @@ def test_appended_file_is_done_from_its_last_block_on(corpus):
     assert kinds == [Commit, Commit, TextBlock, TextBlock]
 
 
+def test_a_small_file_is_work_for_all_workers(corpus):
+    path = corpus(b"".join(b"line %d\n" % number for number in range(100)))
+    (file,) = filesystem.find_files([str(path)])
+    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
+    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, limits)]))
+    assert len(slices) == 8
+    blocks = [list(read_blocks(slice_, limits)) for slice_ in slices]
+    assert [len(of_slice) for of_slice in blocks] == [1] * 8
+    assert [block.block for (block,) in blocks] == [block.block for block in read_file(path, limits)]
+
+
 def test_vanished_file_is_left_out(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"a\n")
     (file,) = filesystem.find_files([str(path)])
     path.unlink()
-    (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2)])
+    (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)])
     assert left_out == LeftOut(str(path), "No such file or directory")
 
 
@@ -198,7 +210,7 @@ def test_rows_of_a_file_that_cannot_be_read_any_more_stay(corpus):
     assert [type(item) for item in items] == [Commit, LeftOut, Commit]
     path.unlink()
     (file,) = {commit.block.file for commit in done}
-    left_out, *stay = number_slices([scan_range(FileToRead(file, tuple(done)), 0, None)])
+    left_out, *stay = number_slices([scan_range(FileToRead(file, tuple(done)), 0, None, limits)])
     assert isinstance(left_out, LeftOut)
     assert stay == done
 

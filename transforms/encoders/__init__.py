@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from transforms.bert import blocks_needed, weight_shapes
+from transforms.bert import ComputeDtype, blocks_needed, weight_shapes
 from transforms.encoders import google, huggingface, saved_model
 from transforms.encoders.cache import MARKS, SUPPORTED, Located
 from transforms.encoders.locate import locate
@@ -83,19 +83,29 @@ def load_weights(source: EncoderSource, names: Iterable[str] | None = None) -> d
     return _READ_WEIGHTS[source.kind](source, source.config, names)
 
 
-def load_encoder(source: EncoderSource, *, layers: Sequence[int], pooler: bool) -> Encoder:
+def load_encoder(
+    source: EncoderSource,
+    *,
+    layers: Sequence[int],
+    pooler: bool,
+    compute_dtype: ComputeDtype = "float32",
+    xla: bool = False,
+) -> Encoder:
     """The forward pass for these layers (0 to L, in this order), ready to be called. Imports TensorFlow.
 
-    A worker elsewhere fetches the files first. EncoderError where the encoder does not give this, or is another by now.
+    A worker elsewhere fetches the files first. `compute_dtype` and `xla` are for engine native. EncoderError where the
+    encoder does not give this, or is another by now.
     """
     source.check(layers, pooler=pooler)
     here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
     if here.fingerprint != source.fingerprint:
         raise EncoderError(f"{source.handle}: is another encoder now than when the run was started; start it again")
-    return _load(here, layers=layers, pooler=pooler)
+    return _load(here, layers=layers, pooler=pooler, compute_dtype=compute_dtype, xla=xla)
 
 
-def _load(source: EncoderSource, *, layers: Sequence[int], pooler: bool) -> Encoder:
+def _load(
+    source: EncoderSource, *, layers: Sequence[int], pooler: bool, compute_dtype: ComputeDtype, xla: bool
+) -> Encoder:
     if source.engine == "savedmodel" or source.config is None:
         from transforms.encoders.saved_model_engine import SavedModelEncoder
 
@@ -111,4 +121,12 @@ def _load(source: EncoderSource, *, layers: Sequence[int], pooler: bool) -> Enco
 
     num_blocks = blocks_needed(source.config, layers, pooler=pooler)
     weights = load_weights(source, weight_shapes(source.config, num_blocks=num_blocks, pooler=pooler))
-    return Bert(source.config, weights, layers=layers, pooler=pooler, pad_id=source.pad_id)
+    return Bert(
+        source.config,
+        weights,
+        layers=layers,
+        pooler=pooler,
+        pad_id=source.pad_id,
+        compute_dtype=compute_dtype,
+        xla=xla,
+    )

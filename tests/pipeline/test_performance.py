@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import DATA, random_lines, vectors
+
+
+def corpus(workplace, **encoder) -> None:
+    workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
+    workplace.configure(
+        input={"slice_bytes": 1000},
+        encoder=encoder,
+        views={"tokens": {"level": "token", "layers": "all"}, "p": {"level": "text", "pooling": "pooler"}},
+    )
+
+
+def test_every_run_says_how_fast_it_was(workplace):
+    corpus(workplace)
+    done = workplace.run()
+    record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
+    counts = record["counts"]
+    assert counts["encoded_tokens"] == workplace.rows().num_rows
+    assert record["padding_share"] == round(1 - counts["encoded_tokens"] / counts["padded_tokens"], 4)
+    assert record["tokens_per_second"] == pytest.approx(counts["encoded_tokens"] / record["seconds"], rel=0.02)
+    assert 0 < record["seconds_to_first_block"] < record["seconds"]
+    assert set(record["stage_shares"]) == {"read", "wordpiece", "forward", "pooling", "write"}
+    assert sum(record["stage_shares"].values()) == pytest.approx(1, abs=1e-3)
+    assert all(counts[f"{stage}_microseconds"] > 0 for stage in record["stage_shares"])
+    assert f"speed     {counts['encoded_tokens']:,} tokens in " in done.out
+    assert "          first block after " in done.out
+    assert json.loads(workplace.show("--json").out)["last_start"]["stage_shares"] == record["stage_shares"]
+    assert "seconds" not in json.dumps(workplace.manifest())
+
+
+def test_bfloat16_is_verified_by_direction(workplace):
+    corpus(workplace, compute_dtype="bfloat16")
+    workplace.run()
+    exact = workplace.run("--output", "exact", "--set", "encoder.compute_dtype=float32")
+    assert "exact: complete" in exact.out
+    for layer in range(1, 4):
+        coarse, fine = (vectors(workplace.rows(output=output), f"layer_{layer}") for output in ("out", "exact"))
+        assert 1e-4 < np.abs(coarse - fine).max() < 0.2
+    said = workplace.verify("--sample", "60").out
+    assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of bfloat16, in float32\npass\n" in said
+    assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
+
+
+def test_bfloat16_from_the_wrong_text_fails(workplace):
+    corpus(workplace, compute_dtype="bfloat16", max_seq_length=16)
+    workplace.run()
+    parts = [json.loads(line) for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
+    path = workplace.folder / "out" / parts[0]["parts"]["p"]["path"]
+    table = pq.read_table(path)
+    pooled = vectors(table, "pooled_output").copy()
+    assert len(pooled) > 2
+    column = table.schema.get_field_index("pooled_output")
+    swapped = table.column(column).take(list(range(len(pooled)))[::-1])
+    pq.write_table(table.set_column(column, table.schema.field(column), swapped), path)
+    assert "FAIL      p, pooled_output: " in workplace.verify("--sample", "60", status=1).out
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_buckets_and_xla_change_no_value_beyond_rounding(workplace, xla):
+    corpus(workplace, length_buckets=[16, 32, 64], max_seq_length=64, batch_tokens=256, xla=xla)
+    workplace.run()
+    record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
+    assert record["padding_share"] > 0.1
+    assert "pass" in workplace.verify("--sample", "60").out.splitlines()[-1]
+    # They decide no rows and no values: the output is the same one without them.
+    assert "nothing to do" in workplace.run("--set", "encoder.length_buckets=null", "--set", "encoder.xla=false").err
+
+
+@pytest.mark.parametrize(("setting", "value"), [("compute_dtype", "bfloat16"), ("xla", True)])
+def test_a_saved_model_runs_as_it_was_saved(workplace, setting, value):
+    workplace.write("corpus/a.txt", "text\n")
+    handle = str(DATA / "tfhub_uncased")
+    buckets = {"length_buckets": [32], "max_seq_length": 32}
+    workplace.configure(encoder={"handle": handle, "engine": "savedmodel", setting: value, **buckets})
+    assert f"encoder.{setting}: engine savedmodel runs {handle} as it was saved" in workplace.run(status=2).err
+
+
+def test_a_bucket_over_the_positions(workplace):
+    workplace.write("corpus/a.txt", "text\n")
+    workplace.configure(encoder={"length_buckets": [32, 4096]})
+    assert "encoder.length_buckets: ends with 4096; " in workplace.run(status=2).err

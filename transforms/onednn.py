@@ -1,0 +1,95 @@
+"""Two of TensorFlow's oneDNN kernels, asked for by name: what no public operation gives on a CPU.
+
+Grappler makes the same nodes of a graph where it finds a pattern. It never asks a product to keep its weights packed
+unless they are constants of the graph, which take 13 times their size in memory and half a minute for BERT-base.
+Source: `mkl_matmul_ops_common.h` and `mkl_layer_norm_op.cc` of TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Literal
+
+import numpy as np
+
+Tensor = Any  # of TensorFlow, which is imported where it is used
+
+_KERNEL_LABEL = b"MklNameChangeOp"
+
+
+def packed_dense(
+    values: Tensor, kernel: Tensor, bias: Tensor, activation: Literal["GeluExact", "GeluApproximate"] | None = None
+) -> Tensor:
+    """activation(values kernel + bias), [n, in] -> [n, out], float32 or bfloat16, `kernel` packed at the first call.
+
+    It is kept packed in the graph's node, which never looks at it again: `kernel` must not change after that.
+    """
+    from tensorflow.core.framework import attr_value_pb2
+
+    fused = [b"BiasAdd", *([activation.encode()] if activation else [])]
+    return _node(
+        "_MklNativeFusedMatMul",
+        [values, kernel, bias],
+        [values.shape[0], kernel.shape[1]],
+        num_args=attr_value_pb2.AttrValue(i=1),
+        fused_ops=attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(s=fused)),
+        is_filter_const=attr_value_pb2.AttrValue(b=True),
+        _kernel=attr_value_pb2.AttrValue(s=_KERNEL_LABEL),
+    )
+
+
+def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """(values - mean) / sqrt(variance + epsilon) gamma + beta over the last axis, in one pass: [n, H] -> [n, H].
+
+    A row's bits depend on nothing but the row.
+    """
+    from tensorflow.core.framework import attr_value_pb2
+
+    return _node("_MklLayerNorm", [values, gamma, beta], values.shape, epsilon=attr_value_pb2.AttrValue(f=epsilon))
+
+
+@functools.cache
+def is_available() -> bool:
+    """Whether this TensorFlow has both kernels, and they give what the public operations give.
+
+    Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off.
+    """
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
+        return False
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false"):
+        return False
+    random = np.random.default_rng(0)
+    rows, kernel = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((4, 64), (64, 32)))
+    gamma, beta, bias = (tf.constant(random.normal(size=size), tf.float32) for size in (64, 64, 32))
+
+    def both() -> list[Tensor]:
+        dense = packed_dense(rows, kernel, bias, "GeluExact")
+        half = packed_dense(*(tf.cast(values, tf.bfloat16) for values in (rows, kernel, bias)))
+        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12)]
+
+    product = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+    mean, variance = tf.nn.moments(rows, axes=[-1], keepdims=True)
+    normed = tf.nn.batch_normalization(rows, mean, variance, beta, gamma, 1e-12)
+    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4)]
+    try:
+        given = tf.function(both, autograph=False)()
+    except (tf.errors.OpError, ValueError, RuntimeError, AttributeError):
+        return False  # another processor or another TensorFlow
+    pairs = zip(given, expected, strict=True)
+    return all(bool(tf.reduce_all(tf.abs(value - wanted) < allowed)) for value, (wanted, allowed) in pairs)
+
+
+def _node(kind: str, inputs: list[Tensor], shape: Any, **attributes: Any) -> Tensor:
+    import tensorflow as tf
+    from tensorflow.core.framework import attr_value_pb2
+
+    dtype = inputs[0].dtype
+    attributes["T"] = attr_value_pb2.AttrValue(type=dtype.as_datatype_enum)
+    graph: Any = tf.compat.v1.get_default_graph()
+    inputs = [graph.capture(tf.convert_to_tensor(value)) for value in inputs]
+    node = graph._create_op_internal(kind, inputs, [dtype], name=kind.strip("_"), attrs=attributes)
+    node.outputs[0].set_shape(shape)
+    return node.outputs[0]
