@@ -6,11 +6,12 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 PARITY := .venv-parity
+TFHUB := .venv-tfhub
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-readers test-parity lint types check format bench-sizes bench-memory bench-views bench-large constraints clean
+.PHONY: help demo test test-readers test-parity lint types check format bench bench-sizes bench-memory bench-views bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -65,6 +66,17 @@ format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(PARITY)/installed-bench: $(PARITY)/installed tests/benchmarks/requirements.txt
+	$(PARITY)/bin/python -m pip install --quiet --no-deps --requirement tests/benchmarks/requirements.txt
+	@touch $@
+
+$(TFHUB)/installed: tests/benchmarks/requirements-tfhub.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(TFHUB) --requirement $<
+	@touch $@
+
+bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the README's table of speed (needs Debian's bible-kjv; half an hour)
+	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) --write
+
 bench-sizes: $(VENV)/installed ## the README's table of sizes (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
 
@@ -82,4 +94,4 @@ constraints: ## the newest versions that fit together, for all Pythons at once (
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) out
+	rm -rf $(VENV) $(PARITY) $(TFHUB) out

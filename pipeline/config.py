@@ -61,7 +61,7 @@ class InputConfig(_Section):
         1.0, "share of the records; with more rejected the run ends with status 3 and no _SUCCESS", ge=0, le=1
     )
     slice_bytes: int = _setting(
-        1 << 20, "bytes of a file that a worker is handed at once, and the most in a block", ge=1, le=1 << 30
+        1 << 20, "the most bytes of a file in a block, and in what a worker is handed at once", ge=1, le=1 << 30
     )
 
 

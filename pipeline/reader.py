@@ -25,6 +25,7 @@ from pipeline.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem
 from transforms.records import Part
+from transforms.views import splits_by_text
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -261,7 +262,7 @@ class RunView:
             for part in files:
                 table = self._read(part, list(dict.fromkeys([*names, *(("line", "sentence") if by_text else ())])))
                 values = {name: _tensor_values(name, table[name]) for name in names}
-                splits = _text_splits(table) if by_text else np.arange(table.num_rows + 1)
+                splits = splits_by_text(table) if by_text else np.arange(table.num_rows + 1)
                 yield splits, {n: v[splits[:-1]] if by_text and n in scalars else v for n, v in values.items()}
 
         def texts(splits: Any, values: dict[str, Any]) -> Any:
@@ -284,7 +285,7 @@ class RunView:
         """Texts that have rows: two columns of integers are read, small beside the vectors."""
         with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             tables = pool.map(lambda part: self._read(part, ["line", "sentence"]), self._files())
-            return sum(len(_text_splits(table)) - 1 for table in tables)
+            return sum(len(splits_by_text(table)) - 1 for table in tables)
 
     def _known(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or all."""
@@ -347,15 +348,6 @@ def _values(chunk: pa.Array) -> npt.NDArray[Any]:
         return vectors
     values: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
     return values
-
-
-def _text_splits(table: pa.Table) -> npt.NDArray[np.int64]:
-    """Where each text of a part begins, and the number of rows at the end: a part is of one file."""
-    if not table.num_rows:
-        return np.zeros(1, np.int64)
-    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
-    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
-    return np.concatenate(([0], begins, [table.num_rows]))
 
 
 def _tensor_values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:

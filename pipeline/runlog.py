@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
@@ -42,8 +43,7 @@ class RunLog:
 
     def end(self, state: str, **facts: Any) -> None:
         """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and what is known now."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
+        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": _peak_memory_bytes(), **facts}
         self._write()
 
     def _write(self) -> None:
@@ -52,6 +52,15 @@ class RunLog:
         # Not in the run's temporary folder, which is gone by the end.
         with filesystem.write_whole(path, temporary=folder) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
+
+
+def _peak_memory_bytes() -> int:
+    """The most that this process has held; ru_maxrss counts what its parent held when it started it, too."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _now() -> str:

@@ -39,6 +39,15 @@ def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
 
 
+def row_of_each(row_splits: Int64Array) -> Int64Array:
+    """Of each of the values that `row_splits` cuts into rows, its row.
+
+    >>> row_of_each(np.array([0, 2, 2, 5])).tolist()
+    [0, 0, 2, 2, 2]
+    """
+    return np.repeat(np.arange(len(row_splits) - 1), np.diff(row_splits))
+
+
 @dataclasses.dataclass(frozen=True)
 class InputFile:
     """One input file as it was found.

@@ -13,8 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transforms.batching import token_positions
-from transforms.records import Int8Array, Int32Array, Int64Array, Rows, TextBlock, TokenBlock, Words, row_splits_of
+from transforms.records import (
+    Int8Array,
+    Int32Array,
+    Int64Array,
+    Rows,
+    TextBlock,
+    TokenBlock,
+    Words,
+    row_of_each,
+    row_splits_of,
+)
 from transforms.views import View, own_characters
 from transforms.wordpiece import WordPiece, normalize_character
 
@@ -105,16 +114,12 @@ def _token_rows(view: View, tokens: TokenBlock, keep: KeepWords | None) -> Rows:
         words = _find(view, tokens)
         kept = keep.find(words, tokens.text)
         counts = _count(view, words, kept, keep)
-        splits = row_splits_of(words.count)
-        inside = token_positions(splits, np.flatnonzero(kept >= 0))
-        positions = (np.repeat(words.first, words.count) + np.arange(splits[-1]) - np.repeat(splits[:-1], words.count))[
-            inside
-        ]
+        positions, _ = _tokens_of(words, np.flatnonzero(kept >= 0))
     elif view.special_tokens:
         positions = np.arange(len(tokens.token_ids))
     else:
         positions = np.flatnonzero(tokens.start >= 0)
-    text = np.repeat(np.arange(len(tokens.num_dropped)), np.diff(tokens.row_splits))[positions]
+    text = row_of_each(tokens.row_splits)[positions]
     return Rows(text, positions, np.arange(len(positions) + 1), counts=counts)
 
 
@@ -133,8 +138,7 @@ def _word_rows(view: View, tokens: TokenBlock, keep: KeepWords | None) -> Rows:
     kept = np.zeros(len(words.text), np.int32) if keep is None else keep.find(words, tokens.text)
     counts = _count(view, words, kept, keep)
     chosen = np.flatnonzero((kept >= 0) & ~words.is_cut & (words.count > 0))
-    splits = row_splits_of(words.count[chosen])
-    positions = np.repeat(words.first[chosen] - splits[:-1], words.count[chosen]) + np.arange(splits[-1])
+    positions, splits = _tokens_of(words, chosen)
     of_rows = Words(
         start=words.start[chosen],
         end=words.end[chosen],
@@ -144,6 +148,12 @@ def _word_rows(view: View, tokens: TokenBlock, keep: KeepWords | None) -> Rows:
         forms=words.forms,
     )
     return Rows(words.text[chosen], positions, splits, of_rows, counts)
+
+
+def _tokens_of(words: _Found, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(tokens of these words, one word after the other, where each begins among them and the last ends)."""
+    splits = row_splits_of(words.count[chosen])
+    return np.repeat(words.first[chosen] - splits[:-1], words.count[chosen]) + np.arange(splits[-1]), splits
 
 
 def _count(view: View, words: _Found, kept: Int32Array, keep: KeepWords | None) -> dict[str, int]:
@@ -174,7 +184,7 @@ def _key(text: npt.ArrayLike, segment: npt.ArrayLike, value: npt.ArrayLike) -> I
 def _basic_words(tokens: TokenBlock) -> _Found:
     """BERT's basic tokens: a run of tokens with one `word_index`."""
     real = np.flatnonzero(tokens.start >= 0)
-    text = np.repeat(np.arange(len(tokens.num_dropped)), np.diff(tokens.row_splits))[real]
+    text = row_of_each(tokens.row_splits)[real]
     key = _key(text, 0, tokens.word_index[real])
     begins = np.flatnonzero(np.diff(key, prepend=-1) != 0)
     first = real[begins]
@@ -205,7 +215,7 @@ def _whitespace_words(tokens: TokenBlock) -> _Found:
     key, end = key[order], end[order]
     text, start = key >> 33, (key & 0xFFFFFFFF).astype(np.int32)
     real = np.flatnonzero(tokens.start >= 0)
-    token_text = np.repeat(np.arange(len(tokens.num_dropped)), np.diff(tokens.row_splits))[real]
+    token_text = row_of_each(tokens.row_splits)[real]
     of_token = np.searchsorted(key, _key(token_text, tokens.segment_ids[real], tokens.start[real]), side="right") - 1
     count = np.bincount(of_token, minlength=len(key))
     first = np.zeros(len(key), np.int64)
@@ -215,12 +225,12 @@ def _whitespace_words(tokens: TokenBlock) -> _Found:
     is_cut = np.zeros(len(key), bool)
     is_cut[of_dropped] = True
     # A word's form is its basic words' joined; those cut off belong to it as much.
-    parts: list[dict[tuple[int, int], int]] = [{} for _ in range(len(key))]
+    parts: list[dict[int, int]] = [{} for _ in range(len(key))]
     places = zip(of_token.tolist(), tokens.word_index[real].tolist(), tokens.form[real].tolist(), strict=True)
     for word, index, form in places:
-        parts[word][0, index] = form
+        parts[word][index] = form
     for word, index, form in zip(of_dropped.tolist(), dropped.word_index.tolist(), dropped.form.tolist(), strict=True):
-        parts[word][0, index] = form
+        parts[word][index] = form
     strings = tokens.forms.to_pylist()
     joined = pa.array(["".join(strings[form] for form in part.values()) for part in parts], pa.string())
     encoded = joined.dictionary_encode()

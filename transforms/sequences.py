@@ -24,6 +24,7 @@ from transforms.records import (
     Rejected,
     TextBlock,
     TokenBlock,
+    row_of_each,
     row_splits_of,
 )
 from transforms.rows import BoolArray, KeepWords, keep_words_of, rows_of
@@ -168,7 +169,7 @@ def _pieces(block: TextBlock, wordpiece: WordPiece) -> tuple[Pieces, Pieces]:
 
 def _dropped(first: Pieces, second: Pieces) -> Dropped:
     sides = (first, second)
-    texts = [np.repeat(np.arange(len(side.row_splits) - 1), np.diff(side.row_splits)) for side in sides]
+    texts = [row_of_each(side.row_splits) for side in sides]
     return Dropped(
         text=np.concatenate(texts).astype(np.int32),
         segment=np.repeat(np.arange(2, dtype=np.int32), [len(side.ids) for side in sides]),

@@ -170,14 +170,23 @@ def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits:
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder was not asked for")
         return [batch.pooled_output[positions][:, : view.width]]
     source = batch.layers if not reads_cls(view, batch) or batch.cls is None else batch.cls
-    # Gathered before they are combined: of a view that keeps some words only, most is not touched.
-    columns = combine_layers([source[layer][positions] for layer in view.layers], view.combine)
+    columns = combine_layers(_at([source[layer] for layer in view.layers], positions), view.combine)
     if view.pooling != "mean_max":
         columns = [values[:, : view.width] for values in columns]
     if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
         return columns
     pooling = "mean" if view.level in ("record", "word_type") else view.pooling
     return [pool(values, splits, pooling)[:, : view.width] for values in columns]
+
+
+def _at(layers: list[Float32Array], positions: Int64Array) -> list[Float32Array]:
+    """The layers' rows at `positions`; the layers themselves where these are all rows in order, as of most views.
+
+    Gathered before they are combined: of a view that keeps some words only, most is not touched.
+    """
+    if layers and np.array_equal(positions, np.arange(len(layers[0]))):
+        return layers
+    return [values[positions] for values in layers]
 
 
 def reads_cls(view: View, batch: BatchOutput) -> bool:
@@ -234,6 +243,11 @@ def text_splits(table: pa.Table) -> Int64Array:
     """
     if not {"token", "word_index"}.intersection(table.column_names):
         return np.arange(table.num_rows + 1)
+    return splits_by_text(table)
+
+
+def splits_by_text(table: pa.Table) -> Int64Array:
+    """Where in the rows of one file each text begins and the last ends, by their columns `line` and `sentence`."""
     line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
     begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
     return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))

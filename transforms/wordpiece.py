@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transforms.records import Int32Array, Int64Array, row_splits_of
+from transforms.records import Int32Array, Int64Array, row_of_each, row_splits_of
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
@@ -60,7 +60,7 @@ class Pieces:
 
     def take(self, kept: npt.NDArray[np.bool_]) -> Pieces:
         """Those that are `kept` [P]."""
-        text = np.repeat(np.arange(len(self.row_splits) - 1), np.diff(self.row_splits))
+        text = row_of_each(self.row_splits)
         row_splits = row_splits_of(np.bincount(text[kept], minlength=len(self.row_splits) - 1))
         return dataclasses.replace(
             self, row_splits=row_splits, **{name: getattr(self, name)[kept] for name in PIECE_COLUMNS}

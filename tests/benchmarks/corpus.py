@@ -1,9 +1,11 @@
-"""The text that the benchmarks read: the King James Bible of Debian's package bible-kjv."""
+"""The texts that the benchmarks read, from the King James Bible of Debian's package bible-kjv; none comes twice."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import numpy as np
 
 
 def read_bible() -> list[str]:
@@ -14,3 +16,13 @@ def read_bible() -> list[str]:
         sys.exit("the command `bible` is missing: apt-get install bible-kjv")
     verses = [line.split(" ", 1)[1] for line in printed.splitlines() if ":" in line.split(" ", 1)[0]]
     return list(dict.fromkeys(verses))
+
+
+def long_tail(verses: list[str], count: int, *, seed: int = 0) -> list[str]:
+    """Texts of 3 to some 500 tokens, most of them short: parts of verses, and verses put together."""
+    random = np.random.default_rng(seed)
+    words = " ".join(verses).split()
+    lengths = np.clip(np.exp(random.normal(3.2, 1.1, 4 * count)), 1, 380).astype(int)
+    starts = random.integers(0, len(words) - 400, len(lengths))
+    texts = dict.fromkeys(" ".join(words[start : start + n]) for start, n in zip(starts, lengths, strict=True))
+    return list(texts)[:count]

@@ -14,50 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-
-from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders.huggingface import their_name
+from random_encoder import LARGE, make_weights, write_google, write_huggingface
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
 MOST_BYTES = 6e9
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "river", "of", "money", "and", "a", "bank", "in", "it", "was", "he"]
-
-
-def make_weights() -> dict[str, np.ndarray]:
-    """BERT's own initializer: normal, 0.02 wide."""
-    random = np.random.default_rng(0)
-    weights = {}
-    for name, shape in weight_shapes(LARGE).items():
-        if name.endswith(("gamma", "beta", "bias")):
-            weights[name] = np.full(shape, float(name.endswith("gamma")), np.float32)
-        else:
-            weights[name] = 0.02 * random.standard_normal(shape, np.float32)
-    return weights
-
-
-def write_huggingface(folder: Path, weights: dict[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
-
-    sizes = {name: value for name, value in vars(LARGE).items() if isinstance(value, int)}
-    config = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes}
-    (folder / "config.json").write_text(json.dumps(config))
-    turned = {
-        their_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
-        for name, values in weights.items()
-    }
-    save_file(turned, folder / "model.safetensors")
-
-
-def write_google(folder: Path, weights: dict[str, np.ndarray]) -> None:
-    import tensorflow as tf
-
-    sizes = {name: value for name, value in vars(LARGE).items() if isinstance(value, int)}
-    (folder / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", **sizes}))
-    names, tensors = list(weights), [tf.constant(values) for values in weights.values()]
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
-    )
 
 
 def layerbeam(folder: Path, *arguments: str) -> str:
@@ -69,7 +30,7 @@ def layerbeam(folder: Path, *arguments: str) -> str:
 
 
 def main() -> None:
-    weights = make_weights()
+    weights = make_weights(LARGE)
     random = np.random.default_rng(1)
     too_much = False
     with tempfile.TemporaryDirectory() as name:
@@ -79,7 +40,7 @@ def main() -> None:
         for kind, write in (("huggingface", write_huggingface), ("google", write_google)):
             encoder = folder / f"{kind}_uncased"
             encoder.mkdir()
-            write(encoder, weights)
+            write(encoder, LARGE, weights)
             # The embedding has more rows than the vocabulary, as many an encoder's has.
             (encoder / "vocab.txt").write_text("\n".join(WORDS))
             settings = {

@@ -19,24 +19,34 @@ def test_every_text_once_within_the_budget(lengths, batch_tokens):
 
 
 def cost(lengths, batches) -> int:
-    """Padded tokens, and 16 for each batch."""
-    return sum(len(batch) * max(lengths[text] for text in batch) + 16 for batch in batches)
+    """Padded tokens, and 32 for each batch."""
+    return sum(len(batch) * max(lengths[text] for text in batch) + 32 for batch in batches)
 
 
 def every_way(texts, batch_tokens, lengths):
-    """All ways to cut texts, in falling order of length, in batches within the budget."""
+    """All ways to cut texts, in falling order of length, in batches that are full, half or a quarter full."""
     if not texts:
         yield []
-    for size in range(1, len(texts) + 1):
-        if size == 1 or size * lengths[texts[0]] <= batch_tokens:
-            yield from ([texts[:size], *rest] for rest in every_way(texts[size:], batch_tokens, lengths))
+        return
+    full = max(batch_tokens // lengths[texts[0]], 1)
+    for size in {min(max(full // part, 1), len(texts)) for part in (1, 2, 4)}:
+        yield from ([texts[:size], *rest] for rest in every_way(texts[size:], batch_tokens, lengths))
 
 
-@given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=9), batch_tokens=st.integers(1, 200))
+@given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=9), batch_tokens=st.integers(1, 400))
 def test_no_way_to_cut_is_cheaper(lengths, batch_tokens):
     texts = sorted(range(len(lengths)), key=lambda text: -lengths[text])
     least = min(cost(lengths, batches) for batches in every_way(texts, batch_tokens, lengths))
     assert cost(lengths, plan_batches(np.array(lengths), batch_tokens)) == least
+
+
+def test_shapes_come_again():
+    random = np.random.default_rng(1)
+    shapes = set()
+    for _ in range(20):  # blocks
+        lengths = np.clip(random.lognormal(3.3, 0.6, 650).astype(np.int64), 3, 128)
+        shapes |= {(len(batch), int(lengths[batch].max())) for batch in plan_batches(lengths, 1024)}
+    assert len(shapes) < 3 * 125
 
 
 @given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
@@ -57,7 +67,7 @@ def test_a_text_over_all_buckets_keeps_its_length():
 def test_padding_is_a_few_per_cent():
     lengths = np.clip(np.random.default_rng(0).lognormal(3.3, 0.6, 650).astype(np.int64), 3, 128)
     padded = sum(len(batch) * int(lengths[batch].max()) for batch in plan_batches(lengths, 1024))
-    assert padded / lengths.sum() < 1.02
+    assert padded / lengths.sum() < 1.05
     assert len(lengths) * 128 / lengths.sum() > 3  # what padding to 128 costs
 
 

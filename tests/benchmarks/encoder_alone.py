@@ -1,0 +1,124 @@
+"""Our encoder alone, on the batches that a run makes, and TensorFlow's own rate of this encoder's products.
+
+python encoder_alone.py CONFIG: prints JSON. Nothing is read, pooled or written while the clock runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from pipeline import config as configuration
+from pipeline.fit import open_for
+from pipeline.resolve import Job, resolve
+from pipeline.resume import find_work
+from pipeline.runners import cores
+from transforms import onednn
+from transforms.batching import equal_texts, plan_batches
+from transforms.encode import EncodeCost, Forward, pad_batch
+from transforms.read import read_blocks
+from transforms.records import Slice
+from transforms.sequences import tokenize_block
+from transforms.threads import load_tensorflow
+from transforms.windows import cut_sequences
+from transforms.wordpiece import WordPiece
+
+ROWS = 1024
+PRODUCT_SECONDS = 3.0
+
+
+def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
+    """All batches of the run, block by block."""
+    wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
+    batches = []
+    for work in find_work(job.config.input.files, "no such folder", remove_gone=False).to_read:
+        for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
+            tokens = tokenize_block(block, wordpiece, job.sequences)  # type: ignore[arg-type]
+            first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+            sequences = cut_sequences(tokens, first, job.encoding.max_seq_length, job.encoding.window_overlap)
+            for batch in plan_batches(np.diff(sequences.splits), job.encoding.batch_tokens):
+                batches.append(pad_batch(tokens, sequences, batch, job.encoder.pad_id))
+    return batches
+
+
+def product_rate(job: Job, threads: int) -> float:
+    """GFLOP/s of one block's four products of 1,024 rows, called from so many threads at once as the encoder's are."""
+    import tensorflow as tf
+
+    assert job.encoder.config is not None
+    hidden, inner = job.encoder.config.hidden_size, job.encoder.config.intermediate_size
+    shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+    dtype = tf.as_dtype(job.config.encoder.compute_dtype)
+    rows = {size: tf.cast(tf.random.normal([ROWS, size]), dtype) for size in (hidden, inner)}
+    weights = [
+        (tf.Variable(tf.cast(tf.random.normal(shape), dtype)), tf.Variable(tf.zeros(shape[1], dtype)))
+        for shape in shapes
+    ]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, size], dtype) for size in (hidden, inner)])
+    def once(narrow: Any, wide: Any) -> Any:
+        results = []
+        for kernel, bias in weights:
+            values = narrow if kernel.shape[0] == hidden else wide
+            if dtype == tf.bfloat16 and onednn.is_available():
+                results.append(onednn.packed_dense(values, kernel, bias)[0, 0])
+            else:
+                results.append(tf.nn.bias_add(tf.matmul(values, kernel), bias)[0, 0])
+        return results
+
+    once(*rows.values())
+    calls = [0] * threads
+    ends = time.perf_counter() + PRODUCT_SECONDS
+
+    def work(number: int) -> None:
+        while time.perf_counter() < ends:
+            once(*rows.values())
+            calls[number] += 1
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    started = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seconds = time.perf_counter() - started
+    return 2 * ROWS * sum(n_in * n_out for n_in, n_out in shapes) * sum(calls) / seconds / 1e9
+
+
+def main(path: str) -> None:
+    config = configuration.load(path)
+    job = resolve(config, open_for(config))
+    threads = cores()
+    load_tensorflow(threads)
+    batches = batches_of(job)
+    started = time.perf_counter()
+    forward = Forward(job.load_encoder(), threads)
+    for _ in forward(batches[:threads], EncodeCost()):
+        pass
+    loading = time.perf_counter() - started
+    cost = EncodeCost()
+    started = time.perf_counter()
+    for _ in forward(batches, cost):
+        pass
+    seconds = time.perf_counter() - started
+    assert job.encoder.config is not None
+    hidden, inner = job.encoder.config.hidden_size, job.encoder.config.intermediate_size
+    flops = 2 * job.encoder.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner)
+    result = {
+        "load_seconds": loading,
+        "seconds": seconds,
+        "tokens": cost.encoded_tokens,
+        "padded_tokens": cost.padded_tokens,
+        "gflops": cost.encoded_tokens * flops / seconds / 1e9,
+        "product_gflops": product_rate(job, threads),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,50 @@
+"""Encoders of any size with random weights, as Hugging Face and Google lay them out: speed does not ask for meaning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from transforms.bert import BertConfig, weight_shapes
+from transforms.encoders.huggingface import their_name
+
+BASE = BertConfig(30522, 768, 12, 12, 3072, 512, 2, "gelu", 1e-12)
+LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
+
+
+def make_weights(config: BertConfig) -> dict[str, np.ndarray]:
+    """BERT's own initializer: normal, 0.02 wide; the biases too, for zeros would be left out of the graph."""
+    random = np.random.default_rng(0)
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        values = 0.02 * random.standard_normal(shape, np.float32)
+        weights[name] = values + np.float32(name.endswith("gamma"))
+    return weights
+
+
+def write_huggingface(folder: Path, config: BertConfig, weights: dict[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **_sizes(config)}
+    (folder / "config.json").write_text(json.dumps(fields))
+    turned = {
+        their_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
+        for name, values in weights.items()
+    }
+    save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_google(folder: Path, config: BertConfig, weights: dict[str, np.ndarray]) -> None:
+    import tensorflow as tf
+
+    (folder / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", **_sizes(config)}))
+    names, tensors = list(weights), [tf.constant(values) for values in weights.values()]
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
+    )
+
+
+def _sizes(config: BertConfig) -> dict[str, int]:
+    return {name: value for name, value in vars(config).items() if isinstance(value, int)}
