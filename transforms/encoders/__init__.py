@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from transforms.bert import ComputeDtype, blocks_needed, weight_shapes
 from transforms.encoders import google, huggingface, saved_model
 from transforms.encoders.cache import MARKS, SUPPORTED, Located
@@ -121,7 +123,7 @@ def _load(
 
     num_blocks = blocks_needed(source.config, layers, pooler=pooler)
     weights = load_weights(source, weight_shapes(source.config, num_blocks=num_blocks, pooler=pooler))
-    return Bert(
+    bert = Bert(
         source.config,
         weights,
         layers=layers,
@@ -130,3 +132,8 @@ def _load(
         compute_dtype=compute_dtype,
         xla=xla,
     )
+    if not xla:  # which compiles for each shape
+        # The first pass optimizes the graph and packs the weights: once, here, and not by all threads at once.
+        one_token = np.full((1, 1), source.pad_id, np.int32)
+        bert(one_token, np.ones(1, np.int32), np.zeros_like(one_token))
+    return bert
