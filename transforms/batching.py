@@ -34,10 +34,11 @@ def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] 
     [[1], [3], [2, 0, 4]]
     """
     order = np.argsort(-lengths, kind="stable")
-    ends = _cheapest_ends(lengths[order].tolist(), batch_tokens) if buckets is None else []
-    if buckets is not None:
-        padded = [padded_shape(1, length, buckets)[1] for length in lengths[order].tolist()]
-        ends = _bucket_ends(padded, batch_tokens)
+    falling = lengths[order].tolist()
+    if buckets is None:
+        ends = _cheapest_ends(falling, batch_tokens)
+    else:
+        ends = _bucket_ends([padded_shape(1, length, buckets)[1] for length in falling], batch_tokens)
     return [order[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 

@@ -114,9 +114,9 @@ class Bert:
     bits; in another batch, or at another place in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
 
     Tried and left out, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster
-    with 6 % of padding, but `plan_batches` leaves 2 %; 5 % slower without any); weights as constants (BERT-base: no
-    faster than packed ones, 20 s to load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16 5
-    times, having no such products); two threads within an operation (13 % slower, and other bits).
+    with 6 % of padding, and `plan_batches` leaves 2 to 5 %; 5 % slower without any); weights as constants (BERT-base:
+    no faster than packed ones, 20 s to load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16
+    5 times, having no such products); two threads within an operation (13 % slower, and other bits).
     """
 
     def __init__(
