@@ -32,7 +32,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     )
     encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, num_threads=num_threads)
     write = WriteBlocks(job.output, job.views, encoder.vocabulary)
-    finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected)
+    finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected, job.records)
 
     # Which files there are, and what of them is done already.
     files = root | beam.Create([None]) | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)

@@ -23,6 +23,7 @@ OWN_OPTIONS = (
     "--output",
     "--set",
     "--workers",
+    "--processes",
     "--runner",
     "--force",
     "--remove-gone",
@@ -60,6 +61,7 @@ def _parser(version: str) -> _Parser:
     run.add_argument(
         "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
     )
+    _add_processes(run)
     run.add_argument("--runner", metavar="NAME", help="so far: local")
     run.add_argument("--force", action="store_true", help="start although the disk looks too small")
     run.add_argument("--remove-gone", action="store_true", help="delete the rows of input files that are gone")
@@ -84,6 +86,12 @@ def _parser(version: str) -> _Parser:
     verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
     verify.add_argument(
         "--seed", metavar="S", type=_natural, default=0, help="another seed draws other texts; default: 0"
+    )
+    verify.add_argument(
+        "--files",
+        action="store_true",
+        help="instead: every byte of every file against its recorded SHA-256, without encoder and input; the next run "
+        "makes anew what differs",
     )
     verify.add_argument("--json", action="store_true", help="as JSON")
     verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
@@ -120,6 +128,7 @@ def _parser(version: str) -> _Parser:
     )
     extract.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
     extract.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
+    _add_processes(extract)
     extract.add_argument("--force", action="store_true", help="start although the disk looks too small")
     extract.add_argument(
         "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
@@ -127,6 +136,15 @@ def _parser(version: str) -> _Parser:
     extract.add_argument("--json", action="store_true", help="the closing summary as JSON")
     extract.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
     return parser
+
+
+def _add_processes(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--processes",
+        metavar="N",
+        type=_positive,
+        help="worker processes that share the workers, each with an encoder of its own; default: threads in this one",
+    )
 
 
 def _natural(text: str) -> int:
@@ -202,9 +220,11 @@ def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
 
 
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
+    if options.files:
+        return _verify_files(options)
     from pipeline.verify import print_verdict, verify
 
-    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
     with _reader_may_go():
         if options.json:
@@ -212,6 +232,18 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         else:
             print_verdict(verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
+
+
+def _verify_files(options: argparse.Namespace) -> int:
+    from pipeline.check_files import print_files_verdict, verify_files
+
+    verdict = verify_files(options.output)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(verdict.to_json(), indent=1))
+        else:
+            print_files_verdict(verdict)
+    return {"pass": DONE, "fail": FAILED}[verdict.result]
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -291,7 +323,7 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline import config, extract_features
-    from pipeline.run import only_writer
+    from pipeline.lock import only_writer
 
     folder = options.output_folder
     settings = extract_features.settings(
@@ -344,14 +376,12 @@ def _run_config(
 
     arguments = _beam_arguments(config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
-    pipeline_options, beam_runner, workers = runners.local_options(
-        arguments, runner or config.beam.get("runner"), options.workers
+    local = runners.local_runner(
+        arguments, runner or config.beam.get("runner"), workers=options.workers, processes=options.processes
     )
     run = LocalRun(
         resolve(config, encoder),
-        pipeline_options,
-        beam_runner,
-        workers,
+        local,
         force=options.force,
         remove_gone=options.remove_gone,
         verbose=options.verbose,

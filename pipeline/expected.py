@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.resolve import Job
-from transforms import filesystem
 from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
-from transforms.records import TextBlock, TokenBlock
+from transforms.records import TextBlock, TokenBlock, printable
 from transforms.reference import Array, ReferenceWordPiece, forward
 from transforms.rows import keep_words_of
 from transforms.sequences import find_rows, tokenize_block
@@ -56,7 +55,7 @@ class Expected:
             begin, end = tokens.row_splits[text : text + 2]
             given = (tokens.token_ids[begin:end].tolist(), tokens.segment_ids[begin:end].tolist())
             if given != (expected, segments):
-                path = filesystem.printable(tokens.text.block.file.path)
+                path = printable(tokens.text.block.file.path)
                 problems.append(f"{path} line {tokens.text.line[text]}: other tokens than the plain WordPiece gives")
         return problems
 

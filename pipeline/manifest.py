@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
 
+from pipeline.accounts import unaccounted
+from pipeline.commits import DAMAGED, PARTS, stray_parts, whole_commits
 from pipeline.doubled_ids import count_doubled_ids
 from transforms import filesystem, metrics
-from transforms.parts import SUFFIXES, part_folder
-from transforms.records import Commit, InputFile, LeftOut, Part
+from transforms.formats import RecordFormat
+from transforms.parts import part_folder
+from transforms.records import Commit, InputFile, LeftOut, Part, printable
 from transforms.views import View, schema, vector_type
 from transforms.write import (
     COMMITS,
@@ -31,11 +33,8 @@ from transforms.write import (
 )
 
 SCHEMA_VERSION = 1
-PARTS = "parts.jsonl"
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
-
-_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -75,53 +74,25 @@ def load_json(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def load_commits(output_path: str) -> list[Commit]:
-    """The commits of an output folder, from `parts.jsonl` and `_commits`, whose parts are there in their full size.
-
-    Where a block is in both, the one in `_commits` is newer. What can't be read is left out: its block is done again.
-    """
-    lines: list[bytes] = []
-    parts_path = filesystem.join(output_path, PARTS)
-    if filesystem.exists(parts_path):
-        lines = filesystem.read_bytes(parts_path).splitlines()
-    folder = filesystem.join(output_path, COMMITS)
-    for name in sorted(filesystem.list_folder(folder)):
-        lines.append(filesystem.read_bytes(filesystem.join(folder, name)))
-    sizes: dict[str, dict[str, int]] = {}
-    commits = {}
-    for line in lines:
-        try:
-            commit = Commit.from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            continue
-        commits[commit.block.name] = commit
-    return [commit for commit in commits.values() if _parts_are_there(output_path, commit, sizes)]
+_PLAIN = {
+    "schema_version": int,
+    "fingerprint": str,
+    "identity": dict,
+    "encoder": dict,
+    "settings": dict,
+    "complete": bool,
+    "problems": list,
+    "counts": dict,
+    "views": dict,
+    "inputs": list,
+}
 
 
-def listed_commits(output_path: str) -> list[Commit]:
-    """What `parts.jsonl` of a finished run lists, its parts there or not. ValueError where it is damaged."""
-    path = filesystem.join(output_path, PARTS)
-    try:
-        return [Commit.from_json(json.loads(line)) for line in filesystem.read_bytes(path).splitlines()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again: it is made anew") from error
-
-
-def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
-    """Paths of the parts in a view's folder that are not among those listed: what an earlier run left."""
-    names = filesystem.list_folder(filesystem.join(output_path, folder))
-    paths = (f"{folder}/{name}" for name in sorted(names) if _PART_NAME.fullmatch(name))
-    return [path for path in paths if path not in listed]
-
-
-def _parts_are_there(output_path: str, commit: Commit, sizes: dict[str, dict[str, int]]) -> bool:
-    for part in commit.parts.values():
-        folder, _, name = part.path.rpartition("/")
-        if folder not in sizes:
-            sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
-        if sizes[folder].get(name) != part.bytes:
-            return False
-    return True
+def load_manifest(output_path: str) -> dict[str, Any] | None:
+    """What the last run that ended wrote; None where there is nothing, or it is damaged: the next run makes it anew."""
+    manifest = load_json(filesystem.join(output_path, MANIFEST))
+    whole = manifest is not None and all(isinstance(manifest.get(name), type_) for name, type_ in _PLAIN.items())
+    return manifest if whole else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +100,12 @@ class Gone:
     """An input file of an earlier run that no glob matches any more; its parts stay until somebody says otherwise."""
 
     path: str
+
+
+def recorded_inputs(manifest: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    """What a manifest says of each input file, by its path; nothing where it is none, or damaged."""
+    entries = (manifest or {"inputs": []})["inputs"]
+    return {entry["path"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("path"), str)}
 
 
 def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: Mapping[str, Any] | None) -> bool:
@@ -162,20 +139,30 @@ def finish_run(
     views: Iterable[View],
     head: RunHead,
     max_rejected: float,
+    how: RecordFormat,
     found: Iterable[InputFile | LeftOut | Gone | Commit],
 ) -> dict[str, Any]:
     """Make the output folder whole: list the parts, delete what is not listed, write manifest and marker.
 
     `found`: everything the stages before reported, in any order. Gives the manifest. AssertionError where records are
-    missing from the balance.
+    missing from the balance, or lines are in no block.
     """
     reports = list(found)
     commits: dict[str, Commit] = {}
     for report in reports:
         if isinstance(report, Commit) and commits.setdefault(report.block.name, report) != report:
             raise AssertionError(f"two blocks were written as {report.block.name}; run again with other file names")
-    ordered = sorted(commits.values(), key=lambda commit: (commit.block.file.path, commit.block.first_line))
+    whole = whole_commits(output.path, commits.values())
+    for name in commits.keys() - {commit.block.name for commit in whole}:
+        # The disk or the store did not keep what it was given.
+        reports.append(LeftOut(commits[name].block.file.path, "what was written of it is missing or short; run again"))
+    ordered = sorted(whole, key=lambda commit: (commit.block.file.path, commit.block.first_line))
     views = tuple(views)
+    files = [report for report in reports if isinstance(report, InputFile)]
+    not_whole = [report.path for report in reports if isinstance(report, (LeftOut, Gone))]
+    problem = unaccounted(files, not_whole, ordered, how)
+    if problem is not None:
+        raise AssertionError(f"records are missing or doubled: {problem}; run again, and please report it")
     counts = metrics.total([commit.counts for commit in ordered])
     problem = metrics.unbalanced(counts)
     if problem is not None:
@@ -194,9 +181,9 @@ def finish_run(
         described[view.name] |= count_rows(parts)
         if not parts:
             listed.add(write_empty_part(output, view).path)
-    problems = [f"{filesystem.printable(r.path)}: {r.reason}" for r in _sorted(reports, LeftOut)]
+    problems = [f"{printable(r.path)}: {r.reason}" for r in _sorted(reports, LeftOut)]
     problems += [
-        f"{filesystem.printable(report.path)}: is gone; its rows stay until a run with --remove-gone"
+        f"{printable(report.path)}: is gone; its rows stay until a run with --remove-gone"
         for report in _sorted(reports, Gone)
     ]
     rejected, records = counts.get(metrics.REJECTED, 0), counts.get(metrics.RECORDS, 0)
@@ -220,6 +207,7 @@ def finish_run(
     _write(output, MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
     for folder in (COMMITS, TEMPORARY):
         filesystem.delete_folder(filesystem.join(output.path, folder))
+    filesystem.delete_files([filesystem.join(output.path, DAMAGED)])
     if problems:
         filesystem.delete_files([filesystem.join(output.path, SUCCESS)])
     else:
@@ -290,12 +278,16 @@ def _write(output: Output, name: str, data: bytes) -> None:
 class FinishRun(beam.DoFn):
     """(key, everything that was reported) -> the manifest as JSON, once everything it lists is there."""
 
-    def __init__(self, output: Output, views: tuple[View, ...], head: RunHead, max_rejected: float) -> None:
+    def __init__(
+        self, output: Output, views: tuple[View, ...], head: RunHead, max_rejected: float, how: RecordFormat
+    ) -> None:
         self._output = output
         self._views = views
         self._head = head
         self._max_rejected = max_rejected
+        self._how = how
 
     def process(self, element: tuple[Any, Iterable[Any]]) -> Iterator[str]:
         # Text: a path that is no UTF-8 goes through JSON's escapes, not through Beam's coder for strings.
-        yield json.dumps(finish_run(self._output, self._views, self._head, self._max_rejected, element[1]))
+        manifest = finish_run(self._output, self._views, self._head, self._max_rejected, self._how, element[1])
+        yield json.dumps(manifest)

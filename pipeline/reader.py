@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.commits import listed_commits
 from pipeline.errors import did_you_mean
-from pipeline.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, listed_commits, load_json
+from pipeline.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json
 from pipeline.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem

@@ -9,8 +9,9 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipeline.commits import load_commits
 from pipeline.errors import UsageError
-from pipeline.manifest import MANIFEST, SUCCESS, Gone, is_up_to_date, load_commits, load_json
+from pipeline.manifest import SUCCESS, Gone, is_up_to_date, load_manifest, recorded_inputs
 from transforms import filesystem
 from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
 from transforms.slices import FileToRead
@@ -39,8 +40,7 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
     done: dict[str, list[Commit]] = collections.defaultdict(list)
     for commit in load_commits(output_path):
         done[commit.block.file.path].append(commit)
-    manifest = load_json(filesystem.join(output_path, MANIFEST))
-    entries = {entry["path"]: entry for entry in (manifest or {}).get("inputs", [])}
+    entries = recorded_inputs(load_manifest(output_path))
     work = Work()
     names: dict[str, str] = {}
     for found in filesystem.find_files(patterns):

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import io
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.build import build
-from pipeline.errors import BusyError, UsageError, cause, complain, say
+from pipeline.check_files import missing_tables
+from pipeline.commits import load_damaged
+from pipeline.errors import UsageError, cause, complain, say
 from pipeline.estimate import describe, estimate, free_bytes
-from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_json
+from pipeline.lock import WRITER, only_writer
+from pipeline.manifest import SUCCESS, describe_views, differences, load_manifest
 from pipeline.performance import measure
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RunLog, load_runs
+from pipeline.runners import LocalRunner
 from pipeline.terminal import count_noun, size_text
 from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
@@ -31,19 +34,19 @@ from transforms.records import InputFile
 from transforms.threads import load_tensorflow
 from transforms.write import TEMPORARY
 
+_GRACE_SECONDS = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class LocalRun:
     """How a job is run here.
 
-    `workers`: blocks in hand at once. `bytes_beside`: what is made from each byte of the parts afterwards, on the same
-    disk. The rest as `layerbeam run --help` has it.
+    `bytes_beside`: what is made from each byte of the parts afterwards, on the same disk. The rest as
+    `layerbeam run --help` has it.
     """
 
     job: Job
-    options: Any
-    runner: Any
-    workers: int
+    local: LocalRunner
     force: bool = False
     remove_gone: bool = False
     verbose: bool = False
@@ -58,7 +61,8 @@ class LocalRun:
             if work.is_nothing and _is_finished(self.job):
                 say("nothing to do: all of the input is embedded already")
                 return True
-            load_tensorflow(self.workers)
+            if not self.local.processes:
+                load_tensorflow(self.local.threads)
             self._announce(work)
             log = self._begin_log(work)
             started, began = time.monotonic(), time.time()
@@ -67,7 +71,7 @@ class LocalRun:
             seconds = time.monotonic() - started
             performance = measure(result.metrics().query(), seconds=seconds, began=began)
             log.end("done" if complete else "incomplete", **performance)
-            say(f"{seconds:.1f} s with {count_noun(self.workers, 'worker')}; look inside: layerbeam show {path}")
+            say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
             return complete
 
     def _find_work(self) -> Work:
@@ -108,31 +112,40 @@ class LocalRun:
         }
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
-            return RunLog.begin(path, self.job.head.to_json(), inputs=inputs, views=views, workers=self.workers)
+            return RunLog.begin(
+                path,
+                self.job.head.to_json(),
+                inputs=inputs,
+                views=views,
+                workers=self.local.workers,
+                processes=self.local.processes,
+            )
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
 
     def _run_pipeline(self, log: RunLog) -> Any:
-        stop = _Stop()
+        stop, death = _Stop(), _WorkerDeath()
         # Beam prints the traceback of a worker's error before it raises it: one message is enough.
         quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
         try:
-            with stop, quiet:
-                pipeline = beam.Pipeline(runner=self.runner, options=self.options)
-                build(pipeline, self.job, num_threads=self.workers, remove_gone=self.remove_gone)
+            with stop, death, quiet:
+                pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
+                build(pipeline, self.job, num_threads=self.local.threads, remove_gone=self.remove_gone)
                 result = pipeline.run()
                 result.wait_until_finish()
         except BaseException as error:
-            state = "failed" if stop.number is None else "interrupted"
+            why = death.message or ("interrupted" if stop.number is not None else None)
+            state = "interrupted" if why == "interrupted" else "failed"
             with contextlib.suppress(OSError):  # a full disk, say, must not hide the cause
-                log.end(state, error=cause(error))
+                log.end(state, error=death.message or cause(error))
             # The runner makes a RuntimeError of an interrupt that comes while it works.
-            if stop.number is None:
+            if why is None:
                 raise
-            complain("interrupted; what is committed stays: run the same command again to go on")
-            # The runner's threads may still hold a block, and nothing ends them but the end of the process. What they
-            # left unfinished lies under a name of its own, and goes with the next run.
-            os._exit(128 + stop.number)
+            complain(f"{why}; what is committed stays: run the same command again to go on")
+            # The runner's threads may still hold a block, or wait for a worker that is no more, and nothing ends them
+            # but the end of the process. What they left unfinished lies under a name of its own, and goes with the
+            # next run.
+            os._exit(1 if stop.number is None or death.message else 128 + stop.number)
         return result
 
 
@@ -157,30 +170,37 @@ class _Stop:
         raise KeyboardInterrupt
 
 
-@contextlib.contextmanager
-def only_writer(output_path: str) -> Iterator[None]:
-    """Hold the output folder. BusyError while another run on this machine does; a dead one's hold is gone with it.
+class _WorkerDeath:
+    """While it is entered, a worker process that dies raises KeyboardInterrupt in the main thread; `message` says why.
 
-    On object stores nothing can be held through Beam: two runs of one fingerprint write the same bytes there.
+    Beam's local runner would wait for it for ever: the thread that minds the process ends with an error, no more.
     """
-    if not filesystem.is_local(output_path):
-        yield
-        return
-    try:
-        os.makedirs(output_path, exist_ok=True)
-        folder = os.open(output_path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
-        yield
-    finally:
-        os.close(folder)
-        with contextlib.suppress(OSError):
-            os.rmdir(output_path)  # if nothing came of it
+
+    def __init__(self) -> None:
+        self.message: str | None = None
+        self._before = threading.excepthook
+
+    def __enter__(self) -> _WorkerDeath:
+        threading.excepthook = self._note
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.excepthook = self._before
+
+    def _note(self, ended: threading.ExceptHookArgs) -> None:
+        code = re.search(r"Worker subprocess exited with return code (-?\d+)", str(ended.exc_value))
+        if code is None:
+            self._before(ended)
+            return
+        number = int(code[1])
+        # A shell between us tells of a signal as 128 + n.
+        number = -number if number < 0 else number - 128 if number > 128 else 0
+        how = f"was killed by {signal.Signals(number).name}" if number else f"ended with status {code[1]}"
+        hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
+        self.message = self.message or f"a worker process {how}{hint}"
+        os.kill(os.getpid(), signal.SIGINT)
+        # If the main thread is in code that never looks: what is committed is whole whenever the process ends.
+        threading.Timer(_GRACE_SECONDS, os._exit, [1]).start()
 
 
 def check_output(job: Job) -> None:
@@ -188,7 +208,7 @@ def check_output(job: Job) -> None:
     path = job.output.path
     runs = load_runs(path)
     if not runs:
-        if filesystem.is_local(path) and (foreign := sorted(set(os.listdir(path)) - {TEMPORARY})):
+        if filesystem.is_local(path) and (foreign := sorted(set(os.listdir(path)) - {TEMPORARY, WRITER})):
             raise UsageError(
                 f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
                 "give a new folder"
@@ -203,7 +223,13 @@ def check_output(job: Job) -> None:
 
 
 def _is_finished(job: Job) -> bool:
-    """Whether an earlier run ended well, also by what this one allows to be rejected."""
-    manifest = load_json(filesystem.join(job.output.path, MANIFEST)) or {}
-    same = manifest.get("settings", {}).get("input", {}).get("max_rejected") == job.config.input.max_rejected
-    return same and filesystem.exists(filesystem.join(job.output.path, SUCCESS))
+    """Whether an earlier run ended well, also by what this one allows to be rejected, and all it wrote is there."""
+    path = job.output.path
+    manifest = load_manifest(path)
+    if manifest is None or not filesystem.exists(filesystem.join(path, SUCCESS)) or load_damaged(path):
+        return False
+    try:
+        same = manifest["settings"]["input"]["max_rejected"] == job.config.input.max_rejected
+        return same and not missing_tables(path, manifest)
+    except (KeyError, TypeError):
+        return False  # somebody's changes: it is written anew

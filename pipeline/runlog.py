@@ -18,11 +18,12 @@ RUNS = "_runs"
 
 
 def load_runs(output_path: str) -> list[dict[str, Any]]:
-    """The records of all starts, oldest first; one that is not whole is passed over."""
+    """The records of all starts, oldest first; one that is damaged is passed over."""
     folder = filesystem.join(output_path, RUNS)
     numbers = sorted(int(name[:-5]) for name in filesystem.list_folder(folder) if name[:-5].isdigit())
     records = (load_json(filesystem.join(folder, f"{number}.json")) for number in numbers)
-    return [record for record in records if record is not None]
+    needed = {"run", "state", "fingerprint", "identity", "views", "encoder", "inputs"}
+    return [record for record in records if record is not None and needed <= record.keys()]
 
 
 @dataclasses.dataclass
@@ -43,7 +44,8 @@ class RunLog:
 
     def end(self, state: str, **facts: Any) -> None:
         """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and what is known now."""
-        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": _peak_memory_bytes(), **facts}
+        peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _peak_of_a_child()
+        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
         self._write()
 
     def _write(self) -> None:
@@ -60,7 +62,16 @@ def _peak_memory_bytes() -> int:
         for line in status:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return _max_rss(resource.RUSAGE_SELF)
+
+
+def _peak_of_a_child() -> int:
+    """The most that any one process started by this one has held."""
+    return _max_rss(resource.RUSAGE_CHILDREN)
+
+
+def _max_rss(whose: int) -> int:
+    return resource.getrusage(whose).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _now() -> str:

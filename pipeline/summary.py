@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline.commits import load_commits
 from pipeline.errors import UsageError
-from pipeline.manifest import MANIFEST, SUCCESS, count_rows, load_commits, load_json, view_schema
+from pipeline.manifest import SUCCESS, count_rows, load_manifest, view_schema
 from pipeline.performance import PERFORMANCE, performance_lines
 from pipeline.runlog import load_runs
 from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
-from transforms.parts import read_tables
+from transforms.parts import read_rejects, read_tables
 from transforms.records import Part
 from transforms.rows import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from transforms.write import REJECTS
@@ -40,7 +40,7 @@ def summarize(output_path: str) -> dict[str, Any]:
     if not runs:
         raise UsageError(f"{output_path}: holds no layerbeam run (no _runs folder in it)")
     head = runs[-1]
-    manifest = load_json(filesystem.join(output_path, MANIFEST))
+    manifest = load_manifest(output_path)
     commits = load_commits(output_path)
     counts = metrics.total([commit.counts for commit in commits])
     read = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
@@ -111,8 +111,8 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     """How often each reason for a reject comes, most frequent first."""
     reasons: Counter[str] = Counter()
     for path in paths:
-        for line in filesystem.read_bytes(filesystem.join(output_path, path)).splitlines():
-            reasons[_PLACE.split(json.loads(line)["reason"])[0]] += 1
+        for reject in read_rejects(filesystem.join(output_path, path)):
+            reasons[_PLACE.split(reject.reason)[0] if reject else "(damaged record)"] += 1
     return dict(reasons.most_common())
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import config as configuration
+from pipeline.check_files import check_listing, check_sizes, read_commits, read_manifest, table_parts, what_is_wrong
 from pipeline.errors import UsageError
 from pipeline.expected import Expected, PlainEncoder
 from pipeline.fit import open_for
-from pipeline.manifest import MANIFEST, SUCCESS, differences, listed_commits, load_json
+from pipeline.manifest import MANIFEST, differences
 from pipeline.resolve import Job, resolve
 from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
+from transforms.faults import STAGE
 from transforms.jsonl_parts import finite
-from transforms.parts import part_folder, part_path, read_tables, table_name
+from transforms.parts import read_rejects, read_tables
 from transforms.read import read_block
-from transforms.records import Commit, LeftOut, Part, TokenBlock
+from transforms.records import Commit, LeftOut, Part, TokenBlock, printable
+from transforms.subset import take_texts
 from transforms.views import View, schema
+from transforms.write import REJECTS
 
 Array = npt.NDArray[Any]
 
@@ -165,9 +169,9 @@ class Verdict:
 
 def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError where there is no finished run or another encoder."""
-    manifest = _read_manifest(output_path)
+    manifest = read_manifest(output_path)
     job = _job_of(manifest, output_path)
-    commits = _read_commits(output_path)
+    commits = read_commits(output_path)
     plain = _plain_encoder(job)
     embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
     compute_dtype = job.config.encoder.compute_dtype
@@ -179,12 +183,15 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     }
     hash_only = [view.name for view in job.views if view.level == "word_type"]
     verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, hash_only, list(columns.values()))
-    verdict.problems += _check_files(output_path, manifest, job.views, commits)
+    verdict.problems += check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
+    for table in table_parts(manifest):
+        problem = what_is_wrong(output_path, table)
+        verdict.problems += [f"{table.path} {problem}"] if problem else []
     verdict.unverifiable |= _changed_inputs(manifest)
     expected = Expected(job, plain)
     for number, texts in _draw(embedded, sample, seed):
         commit = commits[number]
-        path = filesystem.printable(commit.block.file.path)
+        path = printable(commit.block.file.path)
         if path in verdict.unverifiable:
             continue
         try:
@@ -192,7 +199,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         except OSError as error:
             verdict.unverifiable[path] = error.strerror or str(error)
             continue
-        tokens = expected.tokens(block)
+        tokens = without_rejects(expected.tokens(block), rejected_texts(output_path, commit))
         if len(tokens.num_dropped) != embedded[number]:
             verdict.problems.append(
                 f"{path}: {commit.block.name} has {len(tokens.num_dropped)} texts, not {embedded[number]}"
@@ -209,28 +216,6 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
         verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
-
-
-def _read_manifest(output_path: str) -> dict[str, Any]:
-    """The manifest of a finished run. UsageError where there is none, or a later run has begun and not ended."""
-    path = filesystem.join(output_path, MANIFEST)
-    manifest = load_json(path)
-    if manifest is None:
-        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
-        raise UsageError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
-    missing = {"settings", "identity", "views", "inputs", "complete"} - manifest.keys()
-    if missing:
-        raise UsageError(f"{path}: is no manifest of layerbeam: it has no {', '.join(sorted(missing))}")
-    if manifest["complete"] and not filesystem.exists(filesystem.join(output_path, SUCCESS)):
-        raise UsageError(f"{output_path}: a later run has begun here and not ended; run its configuration to the end")
-    return manifest
-
-
-def _read_commits(output_path: str) -> list[Commit]:
-    try:
-        return listed_commits(output_path)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
@@ -264,48 +249,31 @@ def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
         now = filesystem.stat_file(entry["path"])
         if isinstance(now, LeftOut):
             where = "" if os.path.isabs(entry["path"]) else f" ({os.path.abspath(entry['path'])})"
-            changed[filesystem.printable(entry["path"])] = f"{now.reason}{where}"
+            changed[printable(entry["path"])] = f"{now.reason}{where}"
         elif now.size != entry["size"]:
-            changed[filesystem.printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
+            changed[printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
     return changed
 
 
-def _check_files(
-    output_path: str, manifest: Mapping[str, Any], views: Sequence[View], commits: Sequence[Commit]
-) -> list[str]:
-    """Parts that are missing, of another size, or there without being listed: whoever reads the folder doubles rows."""
-    problems = []
-    for view in views:
-        parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
-        said = manifest["views"].get(view.name, {})
-        sizes = filesystem.list_folder(filesystem.join(output_path, part_folder(view)))
-        for part in parts:
-            size = sizes.pop(part.path.rpartition("/")[2], None)
-            if size != part.bytes:
-                found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
-                problems.append(f"{part.path} {found}")
-        if view.level == "word_type":
-            problems += _check_word_types(output_path, view, said)
-            continue
-        rows = sum(part.rows for part in parts)
-        if rows != said.get("rows"):
-            problems.append(f"{view.name}: parts.jsonl lists {rows} rows, {MANIFEST} {said.get('rows')}")
-        if not parts:
-            sizes.pop(part_path(view, "empty").rpartition("/")[2], None)
-        stray = (name for name in sorted(sizes) if not name.startswith(("_", ".")))
-        problems += [f"{view.name}/{name} is there and not listed in parts.jsonl" for name in stray]
-    return problems
-
-
-def _check_word_types(output_path: str, view: View, said: Mapping[str, Any]) -> list[str]:
-    """The table of a `word_type` view against its hash; its vectors are over the whole corpus and not made anew."""
-    path = f"{view.name}/{table_name(view)}"
+def rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
+    """(line, text) of those that were rejected because the encoder has no vectors for them: only a run can tell."""
+    part = commit.parts.get(REJECTS)
+    if part is None:
+        return set()
     try:
-        data = filesystem.read_bytes(filesystem.join(output_path, path))
-    except OSError as error:
-        return [f"{path} cannot be read: {error.strerror or error}"]
-    changed = hashlib.sha256(data).hexdigest() != said.get("sha256")
-    return [f"{path}: has changed since it was written: its SHA-256 is not the one in {MANIFEST}"] if changed else []
+        rejects = list(read_rejects(filesystem.join(output_path, part.path)))
+    except OSError:
+        return set()  # said already: it is missing
+    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == STAGE}
+
+
+def without_rejects(tokens: TokenBlock, rejected: Container[tuple[int, bytes]]) -> TokenBlock:
+    """The block without the texts that were rejected while it was encoded."""
+    if not rejected:
+        return tokens
+    keys = zip(tokens.text.line.tolist(), tokens.text.texts.to_pylist(), strict=True)
+    texts = np.array([i for i, (line, text) in enumerate(keys) if (line, text.encode()) not in rejected], np.int64)
+    return take_texts(tokens, tokens.text.take(texts), texts)
 
 
 def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[tuple[int, list[int]]]:
@@ -350,7 +318,7 @@ def _check_part(
             rows, vectors = expected.vectors(view, tokens, text)
             if not len(rows):
                 continue
-            where = f"{filesystem.printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
+            where = f"{printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
             for (name, compared), values in zip(columns.items(), vectors, strict=True):
                 given = found[name].slice(int(rows[0]), len(rows)).combine_chunks()
                 got = given.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)

@@ -31,6 +31,21 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a `plan` is run for each: 200 with --soak, or 10."""
+    if "plan" in metafunc.fixturenames:
+        metafunc.parametrize("plan", range(200 if metafunc.config.getoption("soak") else 10))
+
+
+@pytest.fixture
+def soak(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("soak"))
+
+
 @pytest.fixture
 def hf_uncased() -> str:
     """Folder of a small encoder with random weights: 3 blocks, hidden size 64, 128 positions."""

@@ -11,14 +11,18 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 from apache_beam.utils.shared import Shared
 
 from transforms import metrics
 from transforms.batching import equal_texts, padded_shape, plan_batches, token_positions
+from transforms.faults import EncoderFailedError, FaultyTextsError, encode_or_reject, is_out_of_memory
 from transforms.records import Float32Array, Int32Array, Int64Array, TokenBlock, VectorBlock, row_splits_of
 from transforms.threads import load_tensorflow
-from transforms.views import BatchOutput, View, batch_vectors, empty_vectors, finish_vectors, reads_cls
+from transforms.views import BatchOutput, View, batch_vectors, empty_vectors, finish_vectors, reads_cls, records_of
 from transforms.windows import Sequences, cut_sequences
+
+NOT_FINITE = "the encoder gives NaN or infinite values"
 
 
 class Encoder(Protocol):
@@ -71,10 +75,14 @@ class EncodeSettings:
 
 @dataclasses.dataclass
 class EncodeCost:
-    """What encoding took: tokens, with padding and without; seconds of forward passes (all threads) and of pooling."""
+    """What encoding took: tokens, with padding and without; seconds of forward passes (all threads) and of pooling.
+
+    `halved_batches`: how often a batch did not fit in memory, or would not.
+    """
 
     padded_tokens: int = 0
     encoded_tokens: int = 0
+    halved_batches: int = 0
     forward_seconds: float = 0.0
     pooling_seconds: float = 0.0
 
@@ -84,18 +92,21 @@ class Forward:
 
     Any block's batches go to whichever thread is free: all cores work to the end of the last block, and while one
     block is being written another is encoded. A batch's bits do not depend on it.
+
+    A batch that does not fit in memory is halved, and so is every later one that is not smaller.
     """
 
     def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
         self.encoder = encoder
         self._ahead = num_threads
+        self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
 
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
     ) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
         """What comes out of each batch, in their order; a few are computed ahead."""
-        begun: deque[Future[tuple[Any, float]]] = deque()
+        begun: deque[Future[tuple[Any, float, int]]] = deque()
         for batch in batches:
             cost.padded_tokens += batch[0].size
             cost.encoded_tokens += int(batch[1].sum())
@@ -108,14 +119,44 @@ class Forward:
         while begun:
             yield self._noted(begun.popleft().result(), cost)
 
-    def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float]:
+    def check(self) -> None:
+        """Encode a sequence of one token: raises where the encoder works no more, or never did."""
+        token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
+        (layers, _), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
+        if any(len(infinite_rows(values)) for values in layers.values()):
+            raise ValueError("the encoder gives NaN or infinite values whatever the text: its weights are damaged")
+
+    def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
         started = time.perf_counter()
-        return self.encoder(*batch), time.perf_counter() - started
+        output, halved = self._encode(*batch)
+        return output, time.perf_counter() - started, halved
+
+    def _encode(self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array) -> tuple[Any, int]:
+        """(what comes out of a batch, how often it or a part of it was halved)."""
+        rows, size = token_ids.shape[0], token_ids.size
+        if rows == 1 or self._too_large is None or size < self._too_large:
+            try:
+                return self.encoder(token_ids, lengths, segment_ids), 0
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise EncoderFailedError(error) from error
+                if rows == 1:
+                    raise
+                self._too_large = min(size, self._too_large or size)
+        halves = [
+            self._encode(token_ids[part], lengths[part], segment_ids[part])
+            for part in (slice(rows // 2), slice(rows // 2, None))
+        ]
+        (first, first_halved), (second, second_halved) = halves
+        layers = {layer: np.concatenate([first[0][layer], second[0][layer]]) for layer in first[0]}
+        pooled = None if first[1] is None else np.concatenate([first[1], second[1]])
+        return (layers, pooled), 1 + first_halved + second_halved
 
     @staticmethod
-    def _noted(done: tuple[Any, float], cost: EncodeCost) -> Any:
-        output, seconds = done
+    def _noted(done: tuple[Any, float, int], cost: EncodeCost) -> Any:
+        output, seconds, halved = done
         cost.forward_seconds += seconds
+        cost.halved_batches += halved
         return output
 
 
@@ -126,8 +167,12 @@ def encode_block(
     settings: EncodeSettings,
     cost: EncodeCost | None = None,
 ) -> VectorBlock:
-    """What the views keep of a block, its texts in their order; equal texts are encoded once. `cost` is added to."""
+    """What the views keep of a block, its texts in their order; equal texts are encoded once. `cost` is added to.
+
+    FaultyTextsError where some of the texts have vectors with NaN or infinite values.
+    """
     cost = EncodeCost() if cost is None else cost
+    faults: dict[int, str] = {}
     targets = {view.name: empty_vectors(view, len(tokens.rows[view.name].text)) for view in views}
     of_texts = {
         view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
@@ -157,9 +202,39 @@ def encode_block(
                 positions = rows.positions[token_positions(rows.splits, chosen)] + shift
             for target, values in zip(targets[view.name], batch_vectors(view, output, positions, splits), strict=True):
                 target[chosen] = values
+                for row in infinite_rows(values).tolist():
+                    faults[int(rows.text[chosen[row]])] = NOT_FINITE
         cost.pooling_seconds += time.perf_counter() - started
+    if faults:
+        raise FaultyTextsError(faults)
     vectors = {view.name: [finish_vectors(view, tokens, values) for values in targets.pop(view.name)] for view in views}
+    for view in views:
+        for values in vectors[view.name] if view.dtype == "float16" else ():
+            for row in np.flatnonzero((np.abs(values) > np.finfo(np.float16).max).any(axis=1)).tolist():
+                reason = f"a value is too large for float16, see views.{view.name}.dtype"
+                faults = dict.fromkeys(texts_of_row(view, tokens, row), reason) | faults
+    if faults:
+        raise FaultyTextsError(faults)
     return VectorBlock(tokens, vectors)
+
+
+def infinite_rows(vectors: npt.NDArray[Any]) -> Int64Array:
+    """Which rows of [n, W] hold a NaN or an infinite value.
+
+    The sum tells at memory speed that there is none: either spreads to it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(vectors.sum(dtype=np.float32)):
+            return np.empty(0, np.int64)
+    return np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+
+
+def texts_of_row(view: View, tokens: TokenBlock, row: int) -> list[int]:
+    """The texts that a row of a view is made of."""
+    if view.level == "record":
+        begin, end = records_of(tokens.text)[row : row + 2]
+        return list(range(begin, end))
+    return [int(tokens.rows[view.name].text[row])]
 
 
 def encode_texts(
@@ -210,7 +285,7 @@ def encode_texts(
 @beam.typehints.with_input_types(TokenBlock)
 @beam.typehints.with_output_types(VectorBlock)
 class EncodeBlocks(beam.DoFn):
-    """`TokenBlock` -> `VectorBlock`.
+    """`TokenBlock` -> `VectorBlock`, without the texts of which no vector can be made: they are rejected.
 
     `load` makes the encoder, once per worker process; it must give the layers that the views need. `num_threads`:
     blocks that the process has in hand at once, and batches, each with one thread of TensorFlow's.
@@ -232,7 +307,14 @@ class EncodeBlocks(beam.DoFn):
     def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
         metrics.note_time(metrics.ENCODING_BEGAN)
         cost = EncodeCost()
-        vectors = encode_block(tokens, self._forward, self._views, self._settings, cost)
+        vectors = encode_or_reject(
+            tokens,
+            lambda block: encode_block(block, self._forward, self._views, self._settings, cost),
+            self._forward.check,
+        )
+        for name, amount in vectors.tokens.text.counts.items():
+            metrics.count(name, amount - tokens.text.counts.get(name, 0))
+        metrics.count(metrics.HALVED_BATCHES, cost.halved_batches)
         metrics.count(metrics.PADDED_TOKENS, cost.padded_tokens)
         metrics.count(metrics.ENCODED_TOKENS, cost.encoded_tokens)
         metrics.count_time(metrics.FORWARD_TIME, cost.forward_seconds)

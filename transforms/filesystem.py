@@ -122,6 +122,14 @@ def stat_file(path: str) -> InputFile | LeftOut:
     return InputFile(path, status.st_size, status.st_mtime)
 
 
+def find_change(file: InputFile) -> LeftOut | None:
+    """What is wrong where a file is no longer the one that was found: other bytes or another time, or none at all."""
+    now = stat_file(file.path)
+    if isinstance(now, LeftOut):
+        return now
+    return None if now == file else LeftOut(file.path, "changed while it was being read; run again")
+
+
 def _input_file(metadata: Any) -> InputFile:
     return InputFile(metadata.path, metadata.size_in_bytes, metadata.last_updated_in_seconds or 0.0)
 
@@ -241,8 +249,19 @@ def write_whole(path: str, *, temporary: str) -> Iterator[HashedWriter]:
     upload appears when it is closed, and a rename would copy every byte.
     """
     if not is_local(path):
-        with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-            yield HashedWriter(file)
+        file = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        try:
+            writer = HashedWriter(file)
+            yield writer
+            file.close()
+            _check_size(path, writer.num_bytes)
+        except BaseException:
+            # Beam's files can only be closed, and then what broke off appears as if it were whole.
+            with contextlib.suppress(Exception):
+                file.close()
+            with contextlib.suppress(Exception):
+                delete_files([path])
+            raise
         return
     os.makedirs(temporary, exist_ok=True)
     # A name of its own for each attempt: a worker that outlives its driver must not write into a newer one's file.
@@ -250,13 +269,23 @@ def write_whole(path: str, *, temporary: str) -> Iterator[HashedWriter]:
     try:
         with open(unfinished, "xb") as local_file:
             # No fsync: a power cut may shorten the file, which its recorded size and hash tell.
-            yield HashedWriter(local_file)
+            writer = HashedWriter(local_file)
+            yield writer
+        _check_size(unfinished, writer.num_bytes)
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
         raise
+
+
+def _check_size(path: str, num_bytes: int) -> None:
+    """OSError where the disk or the store did not keep all that it was given."""
+    now = stat_file(path)
+    if not isinstance(now, InputFile) or now.size != num_bytes:
+        kept = f"{now.size:,} bytes" if isinstance(now, InputFile) else "nothing"
+        raise OSError(f"{path}: {kept} came to be written, not {num_bytes:,} bytes")
 
 
 class _Decompressor(Protocol):
@@ -320,12 +349,3 @@ def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
                 stream = None
     if stream is not None or not begun:
         raise TruncatedFileError("the compressed data ends before its end (a download or copy that broke off?)")
-
-
-def printable(path: str) -> str:
-    """The path as text: bytes of a local name that are no UTF-8 become `%XX`.
-
-    >>> printable("corpus/caf\\udce9.txt")
-    'corpus/caf%E9.txt'
-    """
-    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in path)

@@ -37,6 +37,7 @@ ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoc
 # run to run. Times are of all threads together.
 PADDED_TOKENS = "padded_tokens"  # what was computed, padding included
 ENCODED_TOKENS = "encoded_tokens"  # the same without padding: with [CLS] and [SEP], texts in windows more than once
+HALVED_BATCHES = "halved_batches"  # they did not fit in memory
 READ_TIME = "read_microseconds"
 WORDPIECE_TIME = "wordpiece_microseconds"
 FORWARD_TIME = "forward_microseconds"

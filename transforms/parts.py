@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from transforms import filesystem
 from transforms.jsonl_parts import read_objects
+from transforms.records import Rejected
 from transforms.tfrecord_parts import read_examples
 from transforms.views import View
 
@@ -69,6 +71,15 @@ def read_tables(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
                 yield _table(some, schema, vectors)
             except (KeyError, TypeError) as error:
                 raise ValueError(f"holds other columns than the view's ({error})") from error
+
+
+def read_rejects(path: str) -> Iterator[Rejected | None]:
+    """The rejects of a part, in order; None for one that is damaged. OSError where the part cannot be read."""
+    for line in filesystem.read_bytes(path).splitlines():
+        try:
+            yield Rejected.from_json(json.loads(line))
+        except ValueError:
+            yield None
 
 
 def _table(texts: Sequence[dict[str, Any]], schema: pa.Schema, vectors: tuple[str, ...]) -> pa.Table:

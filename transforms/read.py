@@ -34,8 +34,9 @@ def read_blocks(
             else:
                 yield _decode(block, content, how)
         # Line numbers are from the scan, the bytes from now: they belong together if the file is still the same.
-        if filesystem.stat_file(slice_.file.path) != slice_.file:
-            raise UnreadableFileError("changed while it was being read; run again")
+        change = filesystem.find_change(slice_.file)
+        if change is not None:
+            raise UnreadableFileError(change.reason)
     except OSError as error:
         yield LeftOut(slice_.file.path, reason_of(error))
         yield from (commit for commit in done.values() if commit.block.file == slice_.file)

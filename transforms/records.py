@@ -9,15 +9,19 @@ Python object per row.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
@@ -28,6 +32,8 @@ Float32Array = npt.NDArray[np.float32]
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
 _STEM_BYTES = 64
+
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
 def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
@@ -93,6 +99,15 @@ class BlockId:
         return f"{file_stem(self.file.path)}-{file_key(self.file.path)}-{self.first_line:012d}"
 
 
+def printable(path: str) -> str:
+    """The path as text: bytes of a local name that are no UTF-8 become `%XX`.
+
+    >>> printable("corpus/caf\\udce9.txt")
+    'corpus/caf%E9.txt'
+    """
+    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in path)
+
+
 def file_stem(path: str) -> str:
     """The file's name without its endings, in at most 64 letters, digits, `.`, `_`, `-`: safe on any file system."""
     name = re.split(r"[/\\]", path)[-1]
@@ -121,6 +136,19 @@ class Rejected:
     reason: str
     raw: bytes
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for one JSON line; of a file's name what can be printed of it."""
+        raw = base64.b64encode(self.raw).decode("ascii")
+        return dataclasses.asdict(self) | {"file": printable(self.file), "raw": raw}
+
+    @staticmethod
+    def from_json(record: Any) -> Rejected:
+        """The reject that `to_json` wrote. ValueError where it did not."""
+        try:
+            return _checked(Rejected(**(record | {"raw": base64.b64decode(record["raw"], validate=True)})))
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"is no reject: {error}") from error
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -130,6 +158,19 @@ class Part:
     rows: int
     bytes: int
     sha256: str
+
+
+_PLAIN_TYPES: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (float, int)}
+_PART_PATH = re.compile(r"(_word_types/)?[^/]+/[^/]+")
+
+
+def _checked(record: Record) -> Record:
+    """A record whose fields have the types that are declared. TypeError where one has not."""
+    for field in dataclasses.fields(record):
+        value, type_ = getattr(record, field.name), _PLAIN_TYPES.get(field.type)
+        if type_ is not None and (not isinstance(value, type_) or isinstance(value, bool)):
+            raise TypeError(f"{field.name} is {value!r}, no {field.type}")
+    return record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,16 +190,25 @@ class Commit:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def from_json(record: Mapping[str, Any]) -> Commit:
-        """The commit that `to_json` wrote. KeyError or TypeError where a field is missing or unknown."""
-        block = dict(record["block"])
-        block["file"] = InputFile(**block["file"])
-        return Commit(
-            fingerprint=record["fingerprint"],
-            block=BlockId(**block),
-            counts=dict(record["counts"]),
-            parts={view: Part(**part) for view, part in record["parts"].items()},
-        )
+    def from_json(record: Any) -> Commit:
+        """The commit that `to_json` wrote. ValueError where it did not: a disk or somebody else has changed it."""
+        try:
+            file = _checked(InputFile(**record["block"]["file"]))
+            commit = Commit(
+                record["fingerprint"],
+                _checked(BlockId(**(record["block"] | {"file": file}))),
+                dict(record["counts"].items()),
+                {view: _checked(Part(**part)) for view, part in record["parts"].items()},
+            )
+            _checked(commit)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"is no commit: {error}") from error
+        if not all(type(count) is int for count in commit.counts.values()):
+            raise ValueError("is no commit: its counts are no numbers")
+        for part in commit.parts.values():
+            if not _PART_PATH.fullmatch(part.path) or ".." in part.path.split("/"):
+                raise ValueError(f"is no commit: {part.path!r} is no part of this output")
+        return commit
 
 
 @dataclasses.dataclass

@@ -15,19 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from transforms import metrics
-from transforms.batching import token_positions
 from transforms.records import (
     Dropped,
     Int8Array,
     Int32Array,
     Int64Array,
-    Rejected,
     TextBlock,
     TokenBlock,
     row_of_each,
     row_splits_of,
 )
 from transforms.rows import BoolArray, KeepWords, keep_words_of, rows_of
+from transforms.subset import leave_out, reject, take_texts
 from transforms.threads import load_tensorflow
 from transforms.views import View
 from transforms.wordpiece import PIECE_COLUMNS, Pieces, WordPiece
@@ -181,36 +180,9 @@ def _dropped(first: Pieces, second: Pieces) -> Dropped:
 
 def _reject_long(block: TextBlock, lengths: Int64Array, too_long: BoolArray, settings: SequenceSettings) -> TextBlock:
     """The block without its texts that are too long, which become rejects."""
-    file = block.block.file.path
-    rejected = [
-        Rejected(
-            file,
-            int(block.line[text]),
-            -1,
-            "wordpiece",
-            f"over max_seq_length {settings.max_seq_length} ({int(lengths[text]):,} tokens with [CLS] and [SEP])",
-            str(block.texts[int(text)]).encode(),
-        )
-        for text in np.flatnonzero(too_long)
-    ]
-    return leave_out(block, too_long, metrics.REJECTED, rejected)
-
-
-def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
-    """The block without some of its texts, which are counted as `counter` and no longer as embedded.
-
-    Where the unit is a sentence, sentences are; a record of which no sentence is left is counted so, too.
-    """
-    counts = dict(block.counts)
-    rest = block.take(np.flatnonzero(~which))
-    gone = len(np.unique(block.line)) - len(np.unique(rest.line))
-    amounts = [(metrics.EMBEDDED, counter, gone)]
-    if metrics.SENTENCES in counts:
-        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
-    for embedded, name, amount in amounts:
-        counts[embedded] = counts.get(embedded, 0) - amount
-        counts[name] = counts.get(name, 0) + amount
-    return dataclasses.replace(rest, counts=counts, rejected=[*block.rejected, *rejected])
+    reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with [CLS] and [SEP])"
+    reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(too_long)}
+    return reject(block, reasons, "wordpiece")
 
 
 def _in_record(pieces: Pieces, offset: Int32Array) -> Pieces:
@@ -225,41 +197,15 @@ def find_rows(tokens: TokenBlock, views: Sequence[View], keep: Mapping[str, Keep
     `keep`: of the views that have `keep_words`.
     """
     rows = {view.name: rows_of(view, tokens, keep.get(view.name)) for view in views}
+    tokens = dataclasses.replace(tokens, rows=rows)
     if keep and len(keep) == len(views):
         has_rows = np.zeros(len(tokens.num_dropped), bool)
         for found in rows.values():
             has_rows[found.text] = True
         if not has_rows.all():
-            tokens = take_texts(tokens, has_rows)
-            counts = {name: found.counts for name, found in rows.items()}
-            rows = {view.name: rows_of(view, tokens, keep[view.name]) for view in views}
-            for name, found in rows.items():
-                found.counts = counts[name]
-    return dataclasses.replace(tokens, rows=rows)
-
-
-def take_texts(tokens: TokenBlock, which: BoolArray) -> TokenBlock:
-    """The block with these texts only; the others are counted as filtered."""
-    texts = np.flatnonzero(which)
-    positions = token_positions(tokens.row_splits, texts)
-    columns = ("token_ids", "segment_ids", "start", "end", "word_index", "form")
-    new_number = np.cumsum(which) - 1
-    dropped = tokens.dropped
-    kept = which[dropped.text]
-    return dataclasses.replace(
-        tokens,
-        text=leave_out(tokens.text, ~which, metrics.FILTERED),
-        row_splits=row_splits_of(np.diff(tokens.row_splits)[texts]),
-        num_dropped=tokens.num_dropped[texts],
-        dropped=Dropped(
-            text=new_number[dropped.text[kept]].astype(np.int32),
-            segment=dropped.segment[kept],
-            start=dropped.start[kept],
-            word_index=dropped.word_index[kept],
-            form=dropped.form[kept],
-        ),
-        **{name: getattr(tokens, name)[positions] for name in columns},
-    )
+            left = leave_out(tokens.text, ~has_rows, metrics.FILTERED)
+            tokens = take_texts(tokens, left, np.flatnonzero(has_rows))
+    return tokens
 
 
 @beam.typehints.with_input_types(TextBlock)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transforms import filesystem
 from transforms.records import (
     FIELD_TYPES,
     Float32Array,
@@ -21,6 +20,7 @@ from transforms.records import (
     Rows,
     TextBlock,
     TokenBlock,
+    printable,
 )
 
 Level = Literal["token", "word", "text", "record", "word_type"]
@@ -208,7 +208,8 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
     if view.normalize:
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.where(norms == 0, np.float32(1), norms)
-    return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
+    with np.errstate(over="ignore"):  # who asked for it looks for infinite values
+        return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
 
 
 def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
@@ -217,7 +218,7 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
     text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
     columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
     block, place = tokens.text, pa.array(text)
-    columns |= {"file": _repeated(filesystem.printable(block.block.file.path), len(text)), "line": block.line[text]}
+    columns |= {"file": _repeated(printable(block.block.file.path), len(text)), "line": block.line[text]}
     columns |= {"sentence": block.sentence[text]}
     if view.include_text:
         columns["text"] = block.texts.take(place)

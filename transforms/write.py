@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import gzip
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from transforms import filesystem, metrics
 from transforms.jsonl_parts import write_jsonl
 from transforms.parts import part_path, table_name
-from transforms.records import Commit, Part, Rejected, TokenBlock, VectorBlock
+from transforms.records import Commit, LeftOut, Part, Rejected, TokenBlock, VectorBlock
 from transforms.tfrecord_parts import write_tfrecord
 from transforms.views import View, make_table, schema
 from transforms.word_types import make_word_types, sum_words
@@ -139,11 +138,7 @@ def write_rejects(output: Output, name: str, rejected: Iterable[Rejected]) -> Pa
     rows = 0
     with filesystem.write_whole(filesystem.join(output.path, path), temporary=output.temporary) as file:
         for reject in rejected:
-            record = dataclasses.asdict(reject) | {
-                "file": filesystem.printable(reject.file),
-                "raw": base64.b64encode(reject.raw).decode("ascii"),
-            }
-            file.write(json.dumps(record).encode("ascii") + b"\n")
+            file.write(json.dumps(reject.to_json()).encode("ascii") + b"\n")
             rows += 1
     return Part(path, rows, file.num_bytes, file.sha256)
 
@@ -158,12 +153,24 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, int]:
     }
 
 
-def write_block(output: Output, views: Iterable[View], vocabulary: pa.StringArray, block: VectorBlock) -> Commit:
-    """Write all that one block gives: its parts, its rejects, and at last the commit that makes it done."""
+def write_block(
+    output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
+) -> Commit | LeftOut:
+    """Write all that one block gives: its parts, its rejects, and at last the commit that makes it done.
+
+    `LeftOut` instead of a commit where the file is no longer what it was when it was found.
+    """
     text = block.tokens.text
     problem = metrics.unbalanced(text.counts)
     if problem is not None:
         raise AssertionError(f"{text.block.name}: records are missing: {problem}")
+    name = text.block.name
+    commit_path = filesystem.join(output.path, COMMITS, f"{name}.json")
+    paths = [*(part_path(view, name) for view in views), f"{REJECTS}/{name}.jsonl"]
+    if any(filesystem.exists(filesystem.join(output.path, path)) for path in paths):
+        # An earlier commit may list these files. What is empty says that it holds no longer, however this run ends.
+        with filesystem.write_whole(commit_path, temporary=output.temporary):
+            pass
     parts = {}
     for view in views:
         vectors = block.vectors[view.name]
@@ -172,23 +179,24 @@ def write_block(output: Output, views: Iterable[View], vocabulary: pa.StringArra
         else:
             table = make_table(view, block.tokens, vectors, vocabulary)
         if table.num_rows:
-            parts[view.name] = write_part(output, view, text.block.name, table)
+            parts[view.name] = write_part(output, view, name, table)
     if text.rejected:
-        parts[REJECTS] = write_rejects(output, text.block.name, text.rejected)
+        parts[REJECTS] = write_rejects(output, name, text.rejected)
     counts = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
     for rows in block.tokens.rows.values():
         counts |= rows.counts
+    change = filesystem.find_change(text.block.file)
+    if change is not None:
+        return change
     commit = Commit(output.fingerprint, text.block, counts, parts)
-    path = filesystem.join(output.path, COMMITS, f"{text.block.name}.json")
-    with filesystem.write_whole(path, temporary=output.temporary) as file:
+    with filesystem.write_whole(commit_path, temporary=output.temporary) as file:
         file.write(json.dumps(commit.to_json(), sort_keys=True).encode("ascii"))
     return commit
 
 
 @beam.typehints.with_input_types(VectorBlock)
-@beam.typehints.with_output_types(Commit)
 class WriteBlocks(beam.DoFn):
-    """`VectorBlock` -> `Commit`, after everything that the commit lists is written."""
+    """`VectorBlock` -> `Commit`, after everything that it lists is written, or `LeftOut` where the file has changed."""
 
     def __init__(self, output: Output, views: tuple[View, ...], vocabulary: tuple[str, ...]) -> None:
         self._output = output
@@ -198,10 +206,11 @@ class WriteBlocks(beam.DoFn):
     def setup(self) -> None:
         self._tokens = pa.array(self._vocabulary, pa.string())
 
-    def process(self, block: VectorBlock) -> Iterator[Commit]:
+    def process(self, block: VectorBlock) -> Iterator[Commit | LeftOut]:
         with metrics.timed(metrics.WRITE_TIME):
-            commit = write_block(self._output, self._views, self._tokens, block)
-        for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
-            metrics.count(name, commit.counts[name])
-        metrics.count(metrics.BLOCKS_WRITTEN, 1)
-        yield commit
+            done = write_block(self._output, self._views, self._tokens, block)
+        if isinstance(done, Commit):
+            for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
+                metrics.count(name, done.counts[name])
+            metrics.count(metrics.BLOCKS_WRITTEN, 1)
+        yield done

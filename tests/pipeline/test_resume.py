@@ -11,6 +11,7 @@ from conftest import random_lines
 
 from pipeline import manifest, resume
 from pipeline.manifest import is_up_to_date
+from transforms.formats import RecordFormat
 from transforms.read import read_blocks
 from transforms.records import BlockId, BlockLimits, Commit, InputFile, LeftOut, TextBlock, file_key, file_stem
 from transforms.slices import FileToRead, byte_ranges, cut_file, number_slices, scan_range
@@ -42,7 +43,7 @@ def test_one_name_for_two_blocks_is_never_silent(workplace):
     first, second = (commit(InputFile(path, 10, 0.0), 0, 0) for path in ("corpus/d20203/a.txt", "corpus/d126111/a.txt"))
     assert first.block.name == second.block.name
     with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f352-000000000000"):
-        manifest.finish_run(None, (), None, 1.0, [first, second])
+        manifest.finish_run(None, (), None, 1.0, RecordFormat(), [first, second])
 
 
 def test_file_that_changes_while_it_is_read(tmp_path):

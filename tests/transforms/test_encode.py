@@ -9,6 +9,7 @@ from apache_beam.coders import registry
 
 from transforms import coders
 from transforms.encode import EncodeCost, EncodeSettings, Forward, encode_block, pad_batch
+from transforms.faults import EncoderFailedError
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock, VectorBlock
 from transforms.rows import rows_of
 from transforms.views import View
@@ -99,9 +100,9 @@ def test_a_few_batches_are_computed_ahead_and_no_more():
 
 def test_an_error_in_a_thread_is_raised():
     def fail(*_):
-        raise ValueError("no memory")
+        raise ValueError("no such id")
 
-    with pytest.raises(ValueError, match="no memory"):
+    with pytest.raises(EncoderFailedError, match="ValueError: no such id"):
         list(Forward(fail, 2)([(np.zeros((1, 1)), np.ones(1), np.zeros((1, 1)))], EncodeCost()))
 
 

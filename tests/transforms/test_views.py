@@ -9,7 +9,7 @@ import pytest
 
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
 from transforms.rows import rows_of
-from transforms.sequences import take_texts
+from transforms.subset import take_texts
 from transforms.views import (
     BatchOutput,
     View,
@@ -246,8 +246,8 @@ def test_vectors_are_the_plain_computation(block, settings, special_tokens, fini
 
 
 def test_block_without_texts_gives_no_rows(block):
-    nothing = np.zeros(2, bool)
-    tokens = take_texts(block.tokens, nothing)
+    nothing = np.zeros(0, np.int64)
+    tokens = take_texts(block.tokens, block.tokens.text.take(nothing), nothing)
     none = {layer: np.zeros((0, HIDDEN), np.float32) for layer in range(3)}
     empty = Case(tokens, none, np.zeros((0, HIDDEN), np.float32))
     for level in ("token", "word", "text", "record"):

@@ -1,0 +1,110 @@
+"""Which blocks of an output folder are done: commits read back, with distrust of what the disk holds."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+from collections.abc import Container, Iterable
+
+from transforms import filesystem
+from transforms.parts import SUFFIXES
+from transforms.records import Commit
+from transforms.write import COMMITS
+
+PARTS = "parts.jsonl"
+# Parts that `verify --files` found changed: the next run makes them anew.
+DAMAGED = "_damaged.json"
+
+_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
+# Object stores answer slowly, and many at once.
+_FILES_AT_ONCE = 32
+
+
+def load_commits(output_path: str) -> list[Commit]:
+    """The commits of an output folder, from `parts.jsonl` and `_commits`, whose parts are there in their full size.
+
+    Where a block is in both, the file in `_commits` is newer; an empty or damaged one says that the block was begun
+    anew. What can't be read, or has a part that `verify --files` found changed, is left out: its block is done again.
+    """
+    commits: dict[str, Commit] = {}
+    for line in _read(filesystem.join(output_path, PARTS)).splitlines():
+        commit = _parse(line)
+        if commit is not None:
+            commits[commit.block.name] = commit
+    folder = filesystem.join(output_path, COMMITS)
+    names = sorted(name for name in filesystem.list_folder(folder) if name.endswith(".json"))
+    paths = [filesystem.join(folder, name) for name in names]
+    with concurrent.futures.ThreadPoolExecutor(1 if filesystem.is_local(folder) else _FILES_AT_ONCE) as threads:
+        for name, data in zip(names, threads.map(_read, paths), strict=True):
+            commits.pop(name.removesuffix(".json"), None)
+            commit = _parse(data)
+            if commit is not None:
+                commits[commit.block.name] = commit
+    damaged = load_damaged(output_path)
+    return [
+        commit
+        for commit in whole_commits(output_path, commits.values())
+        if not any(part.path in damaged for part in commit.parts.values())
+    ]
+
+
+def listed_commits(output_path: str) -> list[Commit]:
+    """What `parts.jsonl` of a finished run lists, its parts there or not. ValueError where it is damaged."""
+    path = filesystem.join(output_path, PARTS)
+    try:
+        return [Commit.from_json(json.loads(line)) for line in filesystem.read_bytes(path).splitlines()]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again: it is made anew") from error
+
+
+def whole_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
+    """Those of the commits whose parts are there in their full size."""
+    sizes: dict[str, dict[str, int]] = {}
+
+    def is_whole(commit: Commit) -> bool:
+        for part in commit.parts.values():
+            folder, _, name = part.path.rpartition("/")
+            if folder not in sizes:
+                sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
+            if sizes[folder].get(name) != part.bytes:
+                return False
+        return True
+
+    return [commit for commit in commits if is_whole(commit)]
+
+
+def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
+    """Paths of the parts in a view's folder that are not among those listed: what an earlier run left."""
+    names = filesystem.list_folder(filesystem.join(output_path, folder))
+    paths = (f"{folder}/{name}" for name in sorted(names) if _PART_NAME.fullmatch(name))
+    return [path for path in paths if path not in listed]
+
+
+def load_damaged(output_path: str) -> set[str]:
+    """Paths of the files that `verify --files` found changed and no run has made anew."""
+    try:
+        paths = json.loads(_read(filesystem.join(output_path, DAMAGED)) or b"[]")
+    except ValueError:
+        return set()
+    return {path for path in paths if isinstance(path, str)} if isinstance(paths, list) else set()
+
+
+def note_damaged(output_path: str, paths: Iterable[str]) -> None:
+    """Let the next run make these files anew. OSError where the folder cannot be written."""
+    with filesystem.write_whole(filesystem.join(output_path, DAMAGED), temporary=output_path) as file:
+        file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
+
+
+def _read(path: str) -> bytes:
+    try:
+        return filesystem.read_bytes(path)
+    except OSError:
+        return b""
+
+
+def _parse(data: bytes) -> Commit | None:
+    try:
+        return Commit.from_json(json.loads(data))
+    except ValueError:
+        return None

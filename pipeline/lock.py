@@ -1,0 +1,117 @@
+"""One writer for each output folder.
+
+On disks the folder itself is locked (flock): nobody else on this machine gets it while the run lives, and it is free
+again with the process, however that ends. On NFS this holds between machines as far as the server and its mounts do
+locks. Object stores have no lock that Beam could take: there a run says twice a minute in `_writer.json` that it lives.
+Two that start within the same second may both go on; they write the same bytes under the same names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+from pipeline.errors import BusyError, UsageError
+from pipeline.manifest import load_json
+from transforms import filesystem
+from transforms.records import InputFile
+
+WRITER = "_writer.json"
+
+_BEAT_SECONDS = 30
+# After so long without a beat a writer is dead: a few may be late on a store that is slow.
+_DEAD_AFTER_SECONDS = 150
+_SETTLE_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def only_writer(output_path: str) -> Iterator[None]:
+    """Hold the output folder. BusyError while another run does; a dead one's hold is no obstacle."""
+    with _locked(output_path) if filesystem.is_local(output_path) else _beating(output_path):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(output_path: str) -> Iterator[None]:
+    try:
+        os.makedirs(output_path, exist_ok=True)
+        folder = os.open(output_path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
+                raise
+            with _beating(output_path):  # a mount that does no locks
+                yield
+            return
+        yield
+    finally:
+        os.close(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(output_path)  # if nothing came of it
+
+
+@contextlib.contextmanager
+def _beating(output_path: str) -> Iterator[None]:
+    path = filesystem.join(output_path, WRITER)
+    now = filesystem.stat_file(path)
+    if isinstance(now, InputFile) and time.time() - now.modified < _DEAD_AFTER_SECONDS:
+        other = load_json(path) or {}
+        if not _is_dead_here(other):
+            raise BusyError(
+                f"{output_path}: another run is at work in this folder, on {other.get('host', 'some machine')}; wait "
+                f"for it or stop it (one that was killed is forgotten after {_DEAD_AFTER_SECONDS} s)"
+            )
+    me = {"host": platform.node(), "pid": os.getpid(), "token": uuid.uuid4().hex}
+    _beat(path, me)
+    time.sleep(_SETTLE_SECONDS)
+    if load_json(path) != me:
+        raise BusyError(f"{output_path}: another run has just begun in this folder; wait for it or stop it")
+    ended = threading.Event()
+
+    def keep_beating() -> None:
+        while not ended.wait(_BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # the next one may get through
+                _beat(path, me)
+
+    thread = threading.Thread(target=keep_beating, name="writer", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(Exception):  # whoever comes next sees that this process is no more
+            filesystem.delete_files([path])
+
+
+def _beat(path: str, me: dict[str, object]) -> None:
+    with filesystem.write_whole(path, temporary=os.path.dirname(path)) as file:
+        file.write(json.dumps(me).encode("ascii"))
+
+
+def _is_dead_here(writer: dict[str, object]) -> bool:
+    """Whether the writer was a process of this machine that lives no more."""
+    pid = writer.get("pid")
+    if writer.get("host") != platform.node() or not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return pid == os.getpid()

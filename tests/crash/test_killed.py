@@ -1,0 +1,118 @@
+"""A run killed again and again, wherever it is, ends with the bytes of an undisturbed one."""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Workplace, random_lines
+
+HOOK = Path(__file__).parent / "hook"
+VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
+    "types": {"level": "word_type", "layers": [1]},
+}
+
+
+@pytest.fixture
+def corpus(workplace: Workplace) -> Workplace:
+    """Some 240 blocks of plain and compressed lines, some blank, some rejected; `undisturbed` is what they give."""
+    for name in "ab":
+        lines = [line.encode() for line in random_lines(1500, seed=ord(name))]
+        lines[100::200] = [b"no \xff text"] * len(lines[100::200])
+        workplace.write(f"corpus/{name}.txt", b"\n".join(lines))
+    workplace.write("corpus/c.txt.gz", gzip.compress("\n".join(random_lines(300, seed=9)).encode(), mtime=0))
+    workplace.configure(views=VIEWS, input={"slice_bytes": 1500})
+    workplace.run("--output", "undisturbed")
+    assert len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines()) > 200
+    return workplace
+
+
+def start(workplace: Workplace, *arguments: str, kill_at: str = "") -> subprocess.Popen:
+    environment = os.environ | {
+        "PYTHONPATH": str(HOOK),
+        "KILL_AT": kill_at,
+        "KILL_LOG": str(workplace.folder / "killed.txt"),
+    }
+    return subprocess.Popen(
+        workplace.command("run", "c.yaml", *arguments),
+        cwd=workplace.folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed(workplace: Workplace, *arguments: str, kill_at: str) -> tuple[int, str]:
+    """Exit status of a run that is killed there, or not if it does not come there, and what it said."""
+    with start(workplace, *arguments, kill_at=kill_at) as process:
+        _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def check_what_is_listed(workplace: Workplace) -> None:
+    """Whatever was killed: no line is listed twice, and `_SUCCESS` is there only if all is."""
+    out = workplace.folder / "out"
+    parts = out / "parts.jsonl"
+    lines = parts.read_text().splitlines() if parts.exists() else []
+    blocks = [(r["block"]["file"]["path"], r["block"]["first_line"]) for r in map(json.loads, lines)]
+    assert len(blocks) == len(set(blocks))
+    if (out / "_SUCCESS").exists():
+        same = workplace.files("undisturbed")
+        assert {name: workplace.files()[name] for name in same} == same
+
+
+def test_a_driver_killed_again_and_again(corpus, soak):
+    random = np.random.default_rng()
+    rounds = {"block": 36, "finish": 12, "any time": 12} if soak else {"block": 4, "finish": 2, "any time": 1}
+    log = corpus.folder / "killed.txt"
+    kills = collections.Counter()
+    for phase in ["any time"] * rounds["any time"] + ["block"] * rounds["block"]:
+        if phase == "block":
+            status, said = killed(corpus, kill_at=f"block {random.integers(1, 12)}")
+            assert status == -signal.SIGKILL, said
+        else:
+            with start(corpus) as process:
+                time.sleep(random.uniform(0.5, 8))
+                process.kill()
+        kills[phase] += process.returncode == -signal.SIGKILL if phase == "any time" else 1
+        check_what_is_listed(corpus)
+    for _ in range(rounds["finish"]):
+        status, said = killed(corpus, kill_at=f"finish {random.integers(1, 40 if soak else 9)}")
+        assert status in (0, -signal.SIGKILL), said
+        kills["finish"] += status != 0
+        check_what_is_listed(corpus)
+    assert killed(corpus, kill_at="")[0] == 0
+    assert corpus.files() == corpus.files("undisturbed")
+    where = log.read_text().splitlines()
+    assert sum(line.startswith("block") for line in where) == rounds["block"] >= sum(kills.values()) / 2
+    assert not soak or any("_commits" in line for line in where), where
+    print(dict(kills), *where, sep="\n")
+
+
+def test_a_worker_killed_again_and_again(corpus, soak):
+    """Beam alone would wait for it for ever: the run ends with status 1, and the next one goes on."""
+    random = np.random.default_rng()
+    for _ in range(12 if soak else 2):
+        number = random.integers(1, 12)
+        status, said = killed(corpus, "--processes", "2", kill_at=f"block {number} worker_process")
+        assert status == 1, said
+        assert said.splitlines()[-1] == (
+            "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); what is "
+            "committed stays: run the same command again to go on"
+        )
+        check_what_is_listed(corpus)
+    assert killed(corpus, "--processes", "2", kill_at="")[0] == 0
+    assert corpus.files() == corpus.files("undisturbed")
+    pids = subprocess.run(["pgrep", "-f", "pipeline.worker_process"], capture_output=True, text=True, check=False)
+    assert pids.stdout == ""

@@ -1,0 +1,92 @@
+"""Blocks without some of their texts: what is left out is counted, so that the balance holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from transforms import metrics
+from transforms.batching import token_positions
+from transforms.records import Dropped, Int64Array, Rejected, Rows, TextBlock, TokenBlock, row_splits_of
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
+    """The block without some of its texts, which are counted as `counter` and no longer as embedded.
+
+    Where the unit is a sentence, sentences are; a record of which no sentence is left is counted so, too.
+    """
+    counts = dict(block.counts)
+    rest = block.take(np.flatnonzero(~which))
+    gone = len(np.unique(block.line)) - len(np.unique(rest.line))
+    amounts = [(metrics.EMBEDDED, counter, gone)]
+    if metrics.SENTENCES in counts:
+        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
+    for embedded, name, amount in amounts:
+        counts[embedded] = counts.get(embedded, 0) - amount
+        counts[name] = counts.get(name, 0) + amount
+    return dataclasses.replace(rest, counts=counts, rejected=[*block.rejected, *rejected])
+
+
+def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBlock:
+    """The block without these texts, which become rejects of a stage. `reasons`: of each text why."""
+    which = np.zeros(len(block.texts), bool)
+    which[list(reasons)] = True
+    file = block.block.file.path
+    rejected = [
+        Rejected(file, int(block.line[text]), -1, stage, reasons[text], block.texts[text].as_py().encode())
+        for text in sorted(reasons)
+    ]
+    return leave_out(block, which, metrics.REJECTED, rejected)
+
+
+def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenBlock:
+    """The tokens and the rows of these texts, ascending, for the block `text` that holds no others.
+
+    What was counted of words stays as it was.
+    """
+    positions = token_positions(tokens.row_splits, texts)
+    row_splits = row_splits_of(np.diff(tokens.row_splits)[texts])
+    new_number = np.full(len(tokens.num_dropped), -1, np.int64)
+    new_number[texts] = np.arange(len(texts))
+    shift = np.zeros(len(tokens.num_dropped), np.int64)
+    shift[texts] = row_splits[:-1] - tokens.row_splits[:-1][texts]
+    dropped = tokens.dropped
+    kept = new_number[dropped.text] >= 0
+    columns = ("token_ids", "segment_ids", "start", "end", "word_index", "form")
+    return dataclasses.replace(
+        tokens,
+        text=text,
+        row_splits=row_splits,
+        num_dropped=tokens.num_dropped[texts],
+        dropped=Dropped(
+            text=new_number[dropped.text[kept]].astype(np.int32),
+            segment=dropped.segment[kept],
+            start=dropped.start[kept],
+            word_index=dropped.word_index[kept],
+            form=dropped.form[kept],
+        ),
+        rows={name: _take_rows(rows, new_number, shift) for name, rows in tokens.rows.items()},
+        **{name: getattr(tokens, name)[positions] for name in columns},
+    )
+
+
+def _take_rows(rows: Rows, new_number: Int64Array, shift: Int64Array) -> Rows:
+    """The rows of the texts that have a new number. `shift`: of each text how far its tokens moved."""
+    chosen = np.flatnonzero(new_number[rows.text] >= 0)
+    lengths = np.diff(rows.splits)[chosen]
+    words = rows.words
+    if words is not None:
+        columns = ("start", "end", "word_index", "form", "segment")
+        words = dataclasses.replace(words, **{name: getattr(words, name)[chosen] for name in columns})
+    return Rows(
+        text=new_number[rows.text[chosen]],
+        positions=rows.positions[token_positions(rows.splits, chosen)] + np.repeat(shift[rows.text[chosen]], lengths),
+        splits=row_splits_of(lengths),
+        words=words,
+        counts=rows.counts,
+    )
