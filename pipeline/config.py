@@ -200,7 +200,7 @@ class _Loader(yaml.SafeLoader):
 
 def parse_yaml(text: str | IO[str]) -> Any:
     """The value in a YAML text. yaml.YAMLError or ValueError for what is none, RepeatedKeyError among them."""
-    return yaml.load(text, _Loader)
+    return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
 
 
 def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:

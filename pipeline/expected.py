@@ -84,7 +84,7 @@ class Expected:
         text = int(rows.text[row])
         encoded = self._encode(tokens, text)
         if view.uses_pooler:
-            assert encoded.pooled_output is not None
+            assert encoded.pooled_output is not None  # noqa: S101 - for mypy
             return [encoded.pooled_output]
         positions = rows.positions[rows.splits[row] : rows.splits[row + 1]] - tokens.row_splits[text]
         source = encoded.cls if view.level == "text" and view.pooling == "cls" else encoded.layers
@@ -147,7 +147,7 @@ class PlainEncoder:
     def _forward(self, ids: Any, segments: Any) -> tuple[dict[int, Array], Array | None]:
         """All layers [S, H] that there are, and the pooled output [H]."""
         if self._saved_model is None:
-            assert self._config is not None
+            assert self._config is not None  # noqa: S101 - for mypy
             layers, pooled = forward(self._config, self._weights, ids, segments)
             return dict(enumerate(layers)), pooled
         batch = (np.asarray(values, np.int32) for values in (ids[None], [len(ids)], segments[None]))

@@ -7,7 +7,7 @@ took three quarters of the time of 20 of them (4.2 s against 1.0 s), so their si
 from __future__ import annotations
 
 import dataclasses
-import pickle
+import pickle  # noqa: TID251 - between the processes of one run, which run the same code
 from typing import Any
 
 import apache_beam as beam

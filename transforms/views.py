@@ -270,7 +270,7 @@ def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -
 
 def _word_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
     words = rows.words
-    assert words is not None
+    assert words is not None  # noqa: S101 - for mypy
     return {
         "start": words.start,
         "end": words.end,

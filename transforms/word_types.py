@@ -47,7 +47,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     """The sums over a block's words, a row per form (and kept fields), in the order of their keys."""
     rows = tokens.rows[view.name]
     words = rows.words
-    assert words is not None
+    assert words is not None  # noqa: S101 - for mypy
     forms = words.forms.take(pa.array(words.form)).to_pylist()
     kept = [tokens.text.fields[name].take(pa.array(rows.text)).to_pylist() for name in view.by]
     keys = _keys([*kept, forms])

@@ -198,7 +198,7 @@ class WordPiece:
                 vocab=usable,
                 max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
                 token_out_type=tf.int32,
-                unknown_token="[UNK]",
+                unknown_token="[UNK]",  # noqa: S106 - no password
                 no_pretokenization=True,
             )
         except RuntimeError as error:

@@ -76,7 +76,8 @@ def from_zip(handle: str, address: str) -> Located:
         from rich.console import Console
         from rich.progress import wrap_file
 
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as response, create(archive) as file:
+        answer = urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS)  # noqa: S310 - https or http: see `locate`
+        with answer as response, create(archive) as file:
             total = int(response.headers.get("Content-Length") or 0)
             console = Console(stderr=True)
             with wrap_file(response, total=total, description=handle, console=console, transient=True) as reader:

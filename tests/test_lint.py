@@ -1,0 +1,36 @@
+"""`make lint` refuses code that would run what comes with data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+REFUSED = {
+    "import pickle": "TID251",
+    "from dill import loads": "TID251",
+    "yaml.load(text, yaml.Loader)": "S506",
+    "subprocess.run(text, shell=True)": "S602",
+    "os.system(text)": "S605",
+    "eval(text)": "S307",
+    "exec(text)": "S102",
+    "tarfile.open(text).extractall()": "S202",
+    "assert text": "S101",
+}
+
+
+@pytest.fixture(scope="module")
+def findings() -> set[tuple[int, str]]:
+    """(line, rule) of what ruff says of the lines above, standing in the pipeline."""
+    code = "".join(f"{line}\n" for line in ["import os, subprocess, tarfile, yaml", *REFUSED])
+    lint = ["-m", "ruff", "check", "--output-format=json", "--no-cache", "--stdin-filename=pipeline/new.py", "-"]
+    done = subprocess.run([sys.executable, *lint], input=code, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {(finding["location"]["row"], finding["code"]) for finding in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(("number", "code"), [*enumerate(REFUSED.values(), start=2)], ids=list(REFUSED))
+def test_it_is_refused(findings, number, code):
+    assert (number, code) in findings
