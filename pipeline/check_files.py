@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.commits import listed_commits, note_damaged
 from pipeline.errors import UsageError
-from pipeline.manifest import MANIFEST, SUCCESS, load_json
+from pipeline.manifest import MANIFEST, SUCCESS, load_json, stays_inside
 from pipeline.terminal import count_noun, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part
@@ -151,6 +151,8 @@ def read_manifest(output_path: str) -> dict[str, Any]:
     missing = {"settings", "identity", "views", "inputs", "counts", "complete"} - manifest.keys()
     if missing:
         raise UsageError(f"{path}: is no manifest of layerbeam: it has no {', '.join(sorted(missing))}")
+    if not stays_inside(manifest):
+        raise UsageError(f"{path}: names files that do not lie in the folder; do not trust it")
     if manifest["complete"] and not filesystem.exists(filesystem.join(output_path, SUCCESS)):
         raise UsageError(f"{output_path}: a later run has begun here and not ended; run its configuration to the end")
     return manifest

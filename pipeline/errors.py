@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Iterable
 
+from pipeline.terminal import harmless
+
 
 class UsageError(Exception):
     """Wrong configuration or usage: exit status 2. The message names the setting, what was given, what is allowed."""
@@ -28,7 +30,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def say(message: str) -> None:
     """Tell the person at the terminal; standard output is for results."""
-    print(message, file=sys.stderr)
+    print(harmless(message), file=sys.stderr)
 
 
 def complain(message: str) -> None:

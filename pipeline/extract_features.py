@@ -194,7 +194,13 @@ def _concatenate(own: str, paths: Sequence[str], target: str) -> int:
 
 
 def _load(output_folder: str) -> dict[str, Any]:
-    return load_json(filesystem.join(own_folder(output_folder), DOCUMENTS)) or {}
+    """What was written of which document; what is no plain name is none of ours, whoever put it there."""
+    documents = load_json(filesystem.join(own_folder(output_folder), DOCUMENTS)) or {}
+    return {
+        name: document
+        for name, document in documents.items()
+        if name == os.path.basename(name) and name not in ("", ".", "..") and isinstance(document, dict)
+    }
 
 
 def _save(output_folder: str, documents: Mapping[str, Any]) -> None:

@@ -92,7 +92,18 @@ def load_manifest(output_path: str) -> dict[str, Any] | None:
     """What the last run that ended wrote; None where there is nothing, or it is damaged: the next run makes it anew."""
     manifest = load_json(filesystem.join(output_path, MANIFEST))
     whole = manifest is not None and all(isinstance(manifest.get(name), type_) for name, type_ in _PLAIN.items())
-    return manifest if whole else None
+    return manifest if manifest is not None and whole and stays_inside(manifest) else None
+
+
+def stays_inside(manifest: Mapping[str, Any]) -> bool:
+    """Whether the views and tables that a manifest names lie in its folder: it may be a stranger's."""
+    return all(
+        name not in ("", ".", "..")
+        and "/" not in name
+        and isinstance(view, dict)
+        and str(view.get("path", f"{name}/")).rpartition("/")[0] == name
+        for name, view in manifest["views"].items()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,10 +219,10 @@ def finish_run(
     for folder in (COMMITS, TEMPORARY):
         filesystem.delete_folder(filesystem.join(output.path, folder))
     filesystem.delete_files([filesystem.join(output.path, DAMAGED)])
-    if problems:
-        filesystem.delete_files([filesystem.join(output.path, SUCCESS)])
-    else:
-        filesystem.create_empty(filesystem.join(output.path, SUCCESS))
+    success = filesystem.join(output.path, SUCCESS)
+    filesystem.delete_files([success])  # also if it is a link to something else
+    if not problems:
+        filesystem.create_empty(success)
     return manifest
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pipeline.commits import listed_commits
 from pipeline.errors import did_you_mean
-from pipeline.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json
+from pipeline.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, stays_inside
 from pipeline.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem
@@ -69,6 +69,8 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
             f"{path}: was written with schema_version {manifest['schema_version']}, this layerbeam reads "
             f"{SCHEMA_VERSION}; read it with the layerbeam that wrote it: {manifest['versions']}"
         )
+    if not stays_inside(manifest):
+        raise ValueError(f"{path}: {MANIFEST} names files that do not lie in the folder; do not trust it")
     parts: dict[str, list[Part]] = {name: [] for name in manifest["views"]}
     for commit in listed_commits(path):
         for view, part in commit.parts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 
@@ -10,10 +11,22 @@ def plain_console(**settings: Any) -> Any:
     from rich.console import Console
 
     class PlainConsole(Console):
+        def render_str(self, text: str, **settings: Any) -> Any:
+            return super().render_str(harmless(text), **settings)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
     return PlainConsole(highlight=False, markup=False, **settings)
+
+
+def harmless(text: str) -> str:
+    r"""The text without what would steer a terminal: control characters but tab and line feed, as `\x1b`.
+
+    >>> print(harmless("a\033[2Jb"))
+    a\x1b[2Jb
+    """
+    return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
 
 
 def size_text(size: float) -> str:

@@ -23,6 +23,7 @@ import layerbeam
 from pipeline.manifest import RunHead, finish_run
 from pipeline.reader import Run
 from transforms import write
+from transforms.formats import RecordFormat
 from transforms.records import BlockId, Commit, InputFile
 from transforms.views import View, schema
 from transforms.write import Output
@@ -62,13 +63,14 @@ def out(finished: Path, tmp_path: Path) -> Path:
 def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     """A finished run of one view with these parts, and that run opened."""
     output = Output(str(path), "0123456789abcdef")
+    file = InputFile("a.txt", len(tables), 0.0)
     commits = []
     for number, table in enumerate(tables):
-        block = BlockId(InputFile("a.txt", 1, 0.0), number, 1, 0, 1, "")
+        block = BlockId(file, number, 1, number, number + 1, "")
         parts = {view.name: write.write_part(output, view, block.name, table)}
         commits.append(Commit(output.fingerprint, block, {}, parts))
     encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size}
-    finish_run(output, [view], RunHead(output.fingerprint, {}, encoder, {}, {}), 1.0, commits)
+    finish_run(output, [view], RunHead(output.fingerprint, {}, encoder, {}, {}), 1.0, RecordFormat(), [file, *commits])
     return layerbeam.open_run(path)
 
 

@@ -69,7 +69,9 @@ def is_wanted(name: str) -> bool:
     """Whether a file of a folder elsewhere is needed; the encoder may lie one folder deep."""
     path = PurePosixPath(name)
     parts = len(path.parts)
-    return parts <= 3 and any(path.match(wanted) and parts <= wanted.count("/") + 2 for wanted in WANTED)
+    if ".." in path.parts or parts > 3:  # an object's name may hold anything
+        return False
+    return any(path.match(wanted) and parts <= wanted.count("/") + 2 for wanted in WANTED)
 
 
 def cache_folder() -> Path:
