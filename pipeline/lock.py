@@ -78,7 +78,10 @@ def _beating(output_path: str) -> Iterator[None]:
     me = {"host": platform.node(), "pid": os.getpid(), "token": uuid.uuid4().hex}
     _beat(path, me)
     time.sleep(_SETTLE_SECONDS)
-    if load_json(path) != me:
+    now_there = load_json(path)
+    if now_there is None:
+        raise OSError(f"{path}: cannot be read back after it was written")
+    if now_there != me:
         raise BusyError(f"{output_path}: another run has just begun in this folder; wait for it or stop it")
     ended = threading.Event()
 

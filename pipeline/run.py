@@ -8,9 +8,10 @@ import io
 import os
 import re
 import signal
+import sys
 import threading
 import time
-from typing import Any
+from typing import Any, TextIO, cast
 
 import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
@@ -125,8 +126,11 @@ class LocalRun:
 
     def _run_pipeline(self, log: RunLog) -> Any:
         stop, death = _Stop(), _WorkerDeath()
-        # Beam prints the traceback of a worker's error before it raises it: one message is enough.
+        # Beam prints the traceback of a worker's error before it raises it, and those of other workers even later: one
+        # message is enough.
         quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
+        if not self.verbose:
+            sys.stderr = cast(TextIO, _OfMainThread(sys.stderr))
         try:
             with stop, death, quiet:
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
@@ -147,6 +151,20 @@ class LocalRun:
             # next run.
             os._exit(1 if stop.number is None or death.message else 128 + stop.number)
         return result
+
+
+class _OfMainThread(io.TextIOBase):
+    """A stream that takes what the main thread writes, and drops what others do."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO = stream._stream if isinstance(stream, _OfMainThread) else stream
+
+    def write(self, text: str) -> int:
+        is_main = threading.current_thread() is threading.main_thread()
+        return self._stream.write(text) if is_main else len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 class _Stop:

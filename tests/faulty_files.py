@@ -11,7 +11,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Plan:
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     faults: int = 1 << 30
     happened: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    spare: Callable[[str], bool] = lambda path: False
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -45,10 +44,10 @@ class Plan:
 
     def strikes(self, kind: str, path: str) -> bool:
         with self._lock:
-            drawn = self._random.random()
-            if len(self.happened) >= self.faults or drawn >= self.shares.get(kind, 0) or self.spare(path):
+            if len(self.happened) >= self.faults or self._random.random() >= self.shares.get(kind, 0):
                 return False
-            self.happened.append((kind, path))
+            if kind != "delay":
+                self.happened.append((kind, path))
             return True
 
     def step(self, kind: str, path: str) -> None:

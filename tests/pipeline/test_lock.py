@@ -1,0 +1,123 @@
+"""One writer for each output folder, on disks and on stores."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import random_lines
+from faulty_files import SCHEME, FaultyFileSystem, Plan
+
+from pipeline import lock
+from pipeline.errors import BusyError
+from pipeline.lock import only_writer
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> str:
+    monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.05)
+    (tmp_path / "out").mkdir()
+    return f"{SCHEME}{tmp_path}/out"
+
+
+def other_writer(tmp_path, **facts) -> None:
+    me = {"host": "elsewhere", "pid": 1, "token": "x"} | facts
+    (tmp_path / "out/_writer.json").write_text(json.dumps(me))
+
+
+def test_a_second_run_is_refused_while_the_first_lives(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
+    workplace.configure(input={"slice_bytes": 500})
+    first = subprocess.Popen(
+        workplace.command("run", "c.yaml"), cwd=workplace.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    commits = workplace.folder / "out/_commits"
+    while not commits.is_dir() or not list(commits.iterdir()):
+        assert first.poll() is None, first.stderr.read()
+        time.sleep(0.005)
+    first.send_signal(signal.SIGSTOP)  # it lives, however long the second one takes
+    assert workplace.run(status=4).err == (
+        "layerbeam: out: another run is at work in this folder; wait for it or stop it\n"
+    )
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(120) == 0
+    first.stderr.close()
+    workplace.run("--output", "alone")
+    assert workplace.files() == workplace.files("alone")
+
+
+def test_a_dead_ones_lock_is_no_obstacle(workplace, tmp_path):
+    script = "import fcntl, os, signal; f = os.open('out', os.O_RDONLY); fcntl.flock(f, fcntl.LOCK_EX); os.kill(0, 9)"
+    (tmp_path / "out").mkdir()
+    subprocess.run([os.sys.executable, "-c", script], cwd=tmp_path, start_new_session=True, check=False)
+    with only_writer(str(tmp_path / "out")):
+        pass
+
+
+def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_BEAT_SECONDS", 0.1)
+    beats = set()
+    with only_writer(store):
+        for _ in range(8):
+            beats.add((tmp_path / "out/_writer.json").stat().st_mtime_ns)
+            time.sleep(0.05)
+        monkeypatch.setattr(platform, "node", lambda: "elsewhere")  # else it would know its own process
+        with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
+            pass
+    assert len(beats) > 1
+    assert not (tmp_path / "out/_writer.json").exists()
+    with only_writer(store):
+        pass
+
+
+def test_on_a_store_a_dead_writer_is_forgotten(store, tmp_path):
+    other_writer(tmp_path)
+    with pytest.raises(BusyError, match="on elsewhere; wait for it or stop it"), only_writer(store):
+        pass
+    long_ago = time.time() - 151
+    os.utime(tmp_path / "out/_writer.json", (long_ago, long_ago))
+    with only_writer(store):
+        assert json.loads((tmp_path / "out/_writer.json").read_text())["pid"] == os.getpid()
+
+
+def test_on_a_store_a_dead_process_of_this_machine_is_no_obstacle(store, tmp_path):
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    other_writer(tmp_path, host=platform.node(), pid=process.pid)
+    with only_writer(store):
+        pass
+    other_writer(tmp_path, host=platform.node(), pid=os.getppid())
+    with pytest.raises(BusyError), only_writer(store):
+        pass
+
+
+def test_of_two_that_start_at_once_on_a_store_the_later_goes_on(store, tmp_path, monkeypatch):
+    def meanwhile(_: float) -> None:
+        other_writer(tmp_path, token="later")
+
+    monkeypatch.setattr(lock.time, "sleep", meanwhile)
+    with pytest.raises(BusyError, match="another run has just begun in this folder"), only_writer(store):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_mount_that_does_no_locks_is_held_as_stores_are(tmp_path, monkeypatch, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
+    with only_writer(str(tmp_path / "out")):
+        assert (tmp_path / "out/_writer.json").exists()
+    assert not (tmp_path / "out").exists()
+    with contextlib.suppress(BusyError), only_writer(str(tmp_path / "out")):
+        pass

@@ -1,0 +1,111 @@
+"""`--processes N`: the same bytes from workers in processes of their own, whose death ends the run, not hangs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+from conftest import Workplace, random_lines
+
+from pipeline import runners
+
+
+def prepared(workplace: Workplace) -> None:
+    workplace.write("corpus/a.txt", "\n".join(random_lines(1500)))
+    workplace.configure(input={"slice_bytes": 1000})
+
+
+def children(workplace: Workplace) -> list[int]:
+    """Workers of runs in this test's folder."""
+    found = subprocess.run(["pgrep", "-f", "pipeline.worker_process"], capture_output=True, text=True, check=False)
+    pids = [int(pid) for pid in found.stdout.split()]
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and _folder(pid) == str(workplace.folder)]
+
+
+def _folder(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def at_work(workplace: Workplace, *arguments: str) -> subprocess.Popen[str]:
+    """A run in a process of its own that has committed a block."""
+    process = subprocess.Popen(
+        workplace.command("run", "c.yaml", *arguments),
+        cwd=workplace.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    commits = workplace.folder / "out/_commits"
+    while not commits.is_dir() or not list(commits.iterdir()):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    return process
+
+
+def test_processes_write_the_same_bytes(workplace):
+    prepared(workplace)
+    # Packages of ours have names that lie about in many folders.
+    workplace.write("pipeline/__init__.py", "raise ImportError('not this one')")
+    workplace.run("--output", "threads")
+    done = workplace.start("run", "c.yaml", "--processes", "2")
+    assert done.status == 0
+    assert workplace.files() == workplace.files("threads")
+    record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
+    assert (record["processes"], record["workers"]) == (2, 2)
+    assert record["peak_memory_bytes"] > 600e6  # theirs, too
+
+
+def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
+    prepared(workplace)
+    with at_work(workplace, "--processes", "2") as process:
+        os.kill(max(children(workplace)), signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == (
+        "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); what is committed "
+        "stays: run the same command again to go on"
+    )
+    assert "Traceback" not in err
+    time.sleep(1)
+    assert children(workplace) == []
+    assert "out: unfinished: failed" in workplace.show().out
+    workplace.run()
+    workplace.run("--output", "threads")
+    assert workplace.files() == workplace.files("threads")
+
+
+def test_workers_do_not_outlive_a_killed_driver(workplace):
+    prepared(workplace)
+    with at_work(workplace, "--processes", "2") as process:
+        assert len(children(workplace)) >= 2
+        process.kill()
+    time.sleep(1)
+    assert children(workplace) == []
+
+
+def test_interrupted_with_processes(workplace):
+    prepared(workplace)
+    with at_work(workplace, "--processes", "2") as process:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted; what is committed stays")
+
+
+def test_threads_are_shared_among_processes():
+    four = runners.local_runner([], None, workers=4, processes=2)
+    assert (four.workers, four.threads) == (2, 2)
+    assert runners.local_runner([], None, workers=1, processes=3).threads == 1
+    assert runners.local_runner([], None, workers=3).workers == 3
+
+
+def test_no_thread_sends_half_an_element():
+    """Beam's buffer, flushed once a second, would: -1 lets only the thread that writes flush it."""
+    runner = runners.local_runner([], None, workers=2).runner
+    assert runner._default_environment.data_buffer_time_limit_ms == -1
