@@ -112,7 +112,8 @@ def _paragraphs_in(
 def _is_blank_before(file: BinaryIO, position: int) -> bool:
     """Whether what stands between the line's begin and `position` is nothing but white space."""
     while position > 0:
-        size = min(position, _BACKWARDS_BYTES)
+        # All that is left where the rest would begin inside the byte order mark.
+        size = _BACKWARDS_BYTES if position > _BACKWARDS_BYTES + len(UTF8_MARK) else position
         file.seek(position - size)
         before = file.read(size)
         on_line = before[before.rfind(b"\n") + 1 :]
