@@ -49,9 +49,11 @@ def _cut_paragraphs(
     file.seek(position)
     chunks = filesystem.read_chunks(file, slice_.file.path)
     if slice_.start > 0:
-        rest, skipped, blank = skip_line(chunks)
+        rest, skipped, blank = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
         chunks = itertools.chain([rest], chunks)
         position, line, after_blank = position + skipped, line + int(skipped > 1), after_blank and blank
+        if slice_.end is not None and position >= slice_.end:
+            return
     pending = b""  # from the first paragraph that is in no block yet
     begins, lines = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of the paragraphs in it: first byte, line
     is_last = False
