@@ -118,7 +118,9 @@ def local_runner(
     else:
         threads = max(threads // processes, 1)
         environment = SubprocessSDKEnvironment.from_command_string(_worker_command())
-    options.view_as(DirectOptions).direct_num_workers = processes or threads
+    direct = options.view_as(DirectOptions)
+    direct.direct_running_mode = "in_memory"  # with any other Beam takes an environment of its own instead
+    direct.direct_num_workers = processes or threads
     # As Beam's own DirectRunner makes it, so that workers see the options.
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))

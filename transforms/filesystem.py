@@ -12,6 +12,7 @@ import glob
 import hashlib
 import importlib
 import io
+import itertools
 import os
 import shutil
 import stat
@@ -94,7 +95,7 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
     found: dict[str, InputFile | LeftOut] = {}
     for pattern in patterns:
         if is_local(pattern):
-            paths = [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
+            paths = [pattern] if os.path.lexists(pattern) else _match(pattern)
             for path in paths:
                 # A pattern may well match a folder beside the files; only a folder that is named is worth a word.
                 if path == pattern or not os.path.isdir(path):
@@ -104,6 +105,36 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
                 for file in match.metadata_list:
                     found.setdefault(file.path, _input_file(file))
     return sorted(found.values(), key=lambda file: file.path)
+
+
+def _match(pattern: str) -> Iterator[str]:
+    """As Python's glob, but `**` enters no folder in which it is already: through a link upwards that has no end."""
+    names = pattern.split("/")
+    if "**" not in names:
+        yield from glob.iglob(pattern)
+        return
+    place = names.index("**")
+    rest = list(itertools.dropwhile("**".__eq__, names[place:])) or ["*"]
+    tops = glob.iglob("/".join(names[:place]) or "/") if place else [""]
+    for folder in itertools.chain.from_iterable(map(_folders_from, tops)):
+        yield from _match(os.path.join(glob.escape(folder), *rest))
+
+
+def _folders_from(top: str) -> Iterator[str]:
+    """The folder and those below it, links followed; without those with a leading dot, as glob has it."""
+    to_visit: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
+    while to_visit:
+        folder, above = to_visit.pop()
+        try:
+            status = os.stat(folder or ".")
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        here = (status.st_dev, status.st_ino)
+        if here not in above:
+            yield folder
+            paths = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+            to_visit += [(path, above | {here}) for path in paths if os.path.isdir(path)]
 
 
 def stat_file(path: str) -> InputFile | LeftOut:

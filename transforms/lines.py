@@ -140,7 +140,7 @@ def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
     chunks = filesystem.read_chunks(file, slice_.file.path)
     line = slice_.first_line
     if slice_.start > 0:
-        rest, skipped, _ = skip_line(chunks)
+        rest, skipped, _ = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
         chunks = itertools.chain([rest], chunks)
         position += skipped
         line += int(skipped > 1)  # the line end before `start` is counted already
@@ -174,8 +174,11 @@ def identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first
     return BlockId(file, first_line, num_lines, first_byte, end_byte, hashlib.sha256(raw).hexdigest())
 
 
-def skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
-    """(the bytes after the first line end, how many bytes that skipped, whether they were but white space)."""
+def skip_line(chunks: Iterator[bytes], most: int | None = None) -> tuple[bytes, int, bool]:
+    """(the bytes after the first line end, how many bytes that skipped, whether they were but white space).
+
+    Not much further than `most` bytes: a line over a thousand slices would be read to its end from each of them.
+    """
     skipped, blank = 0, True
     for chunk in chunks:
         after = chunk.find(b"\n") + 1
@@ -183,6 +186,8 @@ def skip_line(chunks: Iterator[bytes]) -> tuple[bytes, int, bool]:
         if after:
             return chunk[after:], skipped + after, blank
         skipped += len(chunk)
+        if most is not None and skipped >= most:
+            break
     return b"", skipped, blank
 
 

@@ -49,9 +49,11 @@ def _cut_paragraphs(
     file.seek(position)
     chunks = filesystem.read_chunks(file, slice_.file.path)
     if slice_.start > 0:
-        rest, skipped, blank = skip_line(chunks)
+        rest, skipped, blank = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
         chunks = itertools.chain([rest], chunks)
         position, line, after_blank = position + skipped, line + int(skipped > 1), after_blank and blank
+        if slice_.end is not None and position >= slice_.end:
+            return
     pending = b""  # from the first paragraph that is in no block yet
     begins, lines = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of the paragraphs in it: first byte, line
     is_last = False
@@ -112,7 +114,8 @@ def _paragraphs_in(
 def _is_blank_before(file: BinaryIO, position: int) -> bool:
     """Whether what stands between the line's begin and `position` is nothing but white space."""
     while position > 0:
-        size = min(position, _BACKWARDS_BYTES)
+        # All that is left where the rest would begin inside the byte order mark.
+        size = _BACKWARDS_BYTES if position > _BACKWARDS_BYTES + len(UTF8_MARK) else position
         file.seek(position - size)
         before = file.read(size)
         on_line = before[before.rfind(b"\n") + 1 :]

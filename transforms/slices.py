@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from transforms import filesystem, lines, parquet_records
 from transforms.formats import RecordFormat
-from transforms.lines import MAX_RECORD_BYTES, refuse_other_encoding
+from transforms.lines import MAX_RECORD_BYTES, UTF8_MARK, refuse_other_encoding
 from transforms.records import BlockLimits, Commit, InputFile, LeftOut, Slice
 
 
@@ -52,7 +52,9 @@ def byte_ranges(file: InputFile, slice_bytes: int, how: RecordFormat | None = No
         return [(0, None)]
     if how.is_whole_file:
         return [(0, file.size)] if file.size else []
-    return [(start, min(start + slice_bytes, file.size)) for start in range(0, file.size, slice_bytes)]
+    # A cut inside a byte order mark would hide it from both sides.
+    step = max(slice_bytes, len(UTF8_MARK) + 1)
+    return [(start, min(start + step, file.size)) for start in range(0, file.size, step)]
 
 
 def cut_file(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import glob
 import os
 
 import pytest
@@ -24,6 +25,33 @@ def test_stars_twice_cross_folders(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "x" / "y" / "b.txt").write_text("x")
     assert names(filesystem.find_files([f"{tmp_path}/**/*.txt"])) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["**", "**/*", "**/**/*.txt", "x/**/*.txt", "**/y/**/*.txt", "[x]/**/y/b.txt"])
+def test_stars_twice_find_what_python_s_glob_finds(tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "x/.hidden/d.txt", ".e.txt", "[x]/y/b.txt", "x/**/f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "x" / "link").symlink_to(tmp_path / "[x]")
+    for prefix in ("", "./", glob.escape(f"{tmp_path}/"), f"{tmp_path.parent}/*/"):
+        paths = glob.glob(prefix + pattern, recursive=True)
+        expected = sorted({os.path.normpath(path) for path in paths if os.path.isfile(path)})
+        assert [os.path.normpath(file.path) for file in filesystem.find_files([prefix + pattern])] == expected
+    assert expected
+
+
+def test_stars_twice_end_where_links_lead_upwards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "x" / "y" / "a.txt").write_text("x")
+    (tmp_path / "x" / "here").symlink_to(".")
+    (tmp_path / "x" / "y" / "up").symlink_to("..")
+    (tmp_path / "x" / "ring").symlink_to("ring")
+    (tmp_path / "z").symlink_to("x")
+    found = filesystem.find_files(["**/*"])
+    assert [file.path for file in found] == ["x/ring", "x/y/a.txt", "z/ring", "z/y/a.txt"]
+    assert found[0] == LeftOut("x/ring", "Too many levels of symbolic links")
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "back\\slash.txt", "star*.txt", "new\nline.txt", "  "])

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import filesystem, metrics
+from transforms.formats import RecordFormat
 from transforms.read import read_blocks
-from transforms.records import BlockLimits, Commit, LeftOut, TextBlock
+from transforms.records import BlockLimits, Commit, LeftOut, Slice, TextBlock
 from transforms.slices import FileToRead, number_slices, scan_range
 
 
@@ -141,6 +142,16 @@ def test_line_longer_than_many_slices_is_one_record(corpus):
     long = b"x" * 1000
     items = read_file(corpus(b"a\n" + long + b"\nb\nc\n"), slice_bytes=7)
     assert texts_of(items) == [(0, "a"), (1, long.decode()), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize("record", ["line", "paragraph"])
+def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
+    (file,) = filesystem.find_files([str(corpus(b"x" * 100_000 + b"\n"))])
+    read, chunks = [], filesystem.read_chunks
+    monkeypatch.setattr(filesystem, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(filesystem, "read_chunks", lambda *given: (read.append(len(c)) or c for c in chunks(*given)))
+    assert list(read_blocks(Slice(file, 50_000, 51_000, 0), UNLIMITED, RecordFormat(record=record))) == []
+    assert 1_000 <= sum(read) <= 1_100
 
 
 def test_blocks_end_with_the_line_that_fills_them(corpus):

@@ -39,9 +39,21 @@ def test_lines_of_a_paragraph_are_joined_by_line_feeds(corpus):
         (b" \n\n\t", []),
     ],
 )
-@pytest.mark.parametrize("slice_bytes", [1, 4, 100])
+@pytest.mark.parametrize("slice_bytes", [1, 2, 3, 4, 100])
 def test_byte_order_mark_before_paragraphs(corpus, data, expected, slice_bytes):
     assert texts_of(read_file(corpus(data), record="paragraph", slice_bytes=slice_bytes)) == expected
+
+
+@pytest.mark.parametrize("slice_bytes", range(4096, 4102))
+def test_byte_order_mark_and_much_white_space_before_paragraphs(corpus, slice_bytes):
+    path = corpus(b"\xef\xbb\xbf" + b" " * 4096 + b"\none")
+    assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == [(1, "one")]
+
+
+@pytest.mark.parametrize("record", ["line", "paragraph"])
+def test_utf16_in_slices_of_one_byte_is_left_out(corpus, record):
+    (left_out,) = read_file(corpus(b"\xff\xfe\n\na"), record=record, slice_bytes=1)
+    assert isinstance(left_out, LeftOut)
 
 
 def test_a_line_of_unicode_spaces_ends_no_paragraph_but_is_blank_by_itself(corpus):
