@@ -163,8 +163,11 @@ def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
 
 def blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
     """Which of data[start:end] hold nothing but ASCII white space."""
-    before = row_splits_of(~_IS_SPACE[data])
-    blank: npt.NDArray[np.bool_] = before[ends] == before[starts]
+    if not len(starts):
+        return np.zeros(0, bool)
+    is_text = np.append(~_IS_SPACE[data], False)  # `ends` may be behind the last
+    has_text = np.logical_or.reduceat(is_text, np.stack([starts, ends], axis=1).ravel())[::2]
+    blank: npt.NDArray[np.bool_] = ~has_text | (starts == ends)
     return blank
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 import os
 import shlex
 import shutil
@@ -33,6 +34,73 @@ def test_file_that_is_none_is_left_out_and_the_rest_goes_on(workplace):
     assert "problem   corpus/pipe.txt: is not a regular file" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/good.txt"]
     assert not os.path.exists("out/_SUCCESS")
+
+
+@pytest.mark.parametrize("change", ["appended", "shorter", "gone", "touched", "replaced"])
+def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_committed(workplace, monkeypatch, change):
+    """Between its scan and its first commit; the rest goes on, and the next run does what is left."""
+    from transforms import write
+
+    changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
+    for name in "ac":
+        workplace.write(f"corpus/{name}.txt", "other lines\n" * 40)
+    workplace.configure(input={"slice_bytes": 100})
+    real = write.make_table
+
+    def change_it(*arguments):
+        if change == "appended":
+            changing.write_text("some lines\n" * 41)
+        elif change == "shorter":
+            changing.write_text("some lines\n" * 2)
+        elif change == "gone":
+            changing.unlink(missing_ok=True)
+        elif change == "touched":
+            os.utime(changing, (1, 1))
+        else:
+            changing.write_text("new lines!\n" * 40)
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "make_table", change_it)
+        done = workplace.run(status=3)
+    why = "No such file or directory" if change == "gone" else "changed while it was being read; run again"
+    assert f"problem   corpus/b.txt: {why}" in done.out
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt", "corpus/c.txt"]
+    assert not os.path.exists("out/_SUCCESS")
+    listed = (workplace.folder / "out/parts.jsonl").read_text()
+    assert "corpus/b.txt" not in listed
+    assert not list((workplace.folder / "out/tokens").glob("b-*"))
+    if change == "gone":
+        changing.write_text("some lines\n" * 40)
+    workplace.run()
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+
+
+def test_what_was_committed_before_a_file_changed_stays_for_the_next_run(workplace, monkeypatch):
+    from transforms import write
+
+    workplace.write("corpus/a.txt", "\n".join(f"line {n}" for n in range(100)))
+    workplace.configure(input={"slice_bytes": 100})
+    real, tables = write.make_table, []
+
+    def change_it(*arguments):
+        tables.append(1)
+        if len(tables) == 5:
+            with open("corpus/a.txt", "a") as file:
+                file.write("\none more")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "make_table", change_it)
+        workplace.run("--workers", "1", status=3)
+    before = len(os.listdir("out/tokens"))
+    assert 0 < before < 9
+    workplace.run()
+    written = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
+    assert written == len(os.listdir("out/tokens")) - before
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
 
 
 def test_truncated_gzip_is_named(workplace):
