@@ -12,7 +12,7 @@ AUDITOR := .venv-audit
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -54,6 +54,13 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against transformer
 		out/parity.npz
 	$(BIN)/python tests/parity/compare.py out/parity.npz
 
+test-crash: $(VENV)/installed ## runs killed, disks full, stores that fail: few rounds (root: also a real full disk)
+	$(BIN)/python -m pytest tests/crash
+
+soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corpus (an hour)
+	$(BIN)/python -m pytest tests/crash --soak -rA
+	$(BIN)/python tests/crash/adversarial.py
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -75,7 +82,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test demo test-readers test-parity ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-parity ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .

@@ -46,9 +46,14 @@ def performance_lines(record: Mapping[str, Any]) -> list[str]:
     if not tokens:
         return []
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in record["stage_shares"].items() if share >= 0.005)
-    return [
+    lines = [
         f"{tokens:,} tokens in {record['seconds']:.1f} s, {record['tokens_per_second']:,.0f} a second, with "
         f"{count_noun(record['workers'], 'worker')}; padding {record['padding_share']:.1%}; peak memory "
         f"{size_text(record['peak_memory_bytes'])}",
         f"first block after {record['seconds_to_first_block']:.1f} s; busy with: {shares}",
     ]
+    halved = record["counts"].get(metrics.HALVED_BATCHES, 0)
+    if halved:
+        batches = count_noun(halved, "batch", "batches")
+        lines.append(f"{batches} did not fit in memory, halved; fewer encoder.batch_tokens would spare that")
+    return lines

@@ -176,7 +176,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         console.print(f"          {count_noun(doubled, 'record')} with the id of an earlier one{within}")
     for note in [*notes(counts), *_word_notes(summary["words"])]:
         console.print(f"          {note}")
-    for heading, line in zip(("speed", ""), performance_lines(summary["last_start"]), strict=False):
+    for heading, line in zip(("speed", "", ""), performance_lines(summary["last_start"]), strict=False):
         console.print(f"{heading:10}{line}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("view", "rows", "size", "parts", "vectors"):

@@ -40,9 +40,9 @@ def size_text(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
-def count_noun(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str, plural: str | None = None) -> str:
     """
-    >>> count_noun(1, "file"), count_noun(2000, "file")
-    ('1 file', '2,000 files')
+    >>> count_noun(1, "file"), count_noun(2000, "file"), count_noun(2, "batch", "batches")
+    ('1 file', '2,000 files', '2 batches')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
