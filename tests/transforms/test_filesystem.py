@@ -4,6 +4,7 @@ import glob
 import os
 
 import pytest
+from faulty_files import SCHEME, FaultyFileSystem, Plan
 
 from transforms import filesystem
 from transforms.records import InputFile, LeftOut
@@ -29,6 +30,8 @@ def test_stars_twice_cross_folders(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "**/**/*.txt", "x/**/*.txt", "**/y/**/*.txt", "[x]/**/y/b.txt"])
 def test_stars_twice_find_what_python_s_glob_finds(tmp_path, monkeypatch, pattern):
+    tmp_path = tmp_path / "in"  # beside it nothing is
+    tmp_path.mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "x/.hidden/d.txt", ".e.txt", "[x]/y/b.txt", "x/**/f.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -95,3 +98,49 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
         file.write(b"abc")
     assert (file.num_bytes, file.sha256[:8]) == (3, "ba7816bf")
     assert filesystem.read_bytes(path) == b"abc"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """`faulty://` in this test's folder, and the setting of what fails."""
+    plan = Plan()
+    monkeypatch.setattr(FaultyFileSystem, "plan", plan)
+    return f"{SCHEME}{tmp_path}", plan
+
+
+def write_to(path: str) -> None:
+    with filesystem.write_whole(path, temporary="") as file:
+        file.write(b"some bytes")
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(store):
+    root, plan = store
+    write_to(f"{root}/a")
+    assert filesystem.read_bytes(f"{root}/a") == b"some bytes"
+    for kind in ("write", "close"):
+        plan.shares = {kind: 1.0}
+        with pytest.raises(OSError, match=f"{kind} failed, as planned"):
+            write_to(f"{root}/b")
+        plan.shares = {}
+        assert filesystem.list_folder(root) == {"a": 10}
+
+
+def test_a_store_that_keeps_less_than_it_was_given_is_caught(store):
+    root, plan = store
+    plan.shares = {"truncate": 1.0}
+    with pytest.raises(OSError, match="/a: 5 bytes came to be written, not 10 bytes"):
+        write_to(f"{root}/a")
+    assert not filesystem.exists(f"{root}/a")
+
+
+def test_what_is_raised_while_a_file_is_uploaded_deletes_it(store):
+    root, _ = store
+
+    def interrupted() -> None:
+        with filesystem.write_whole(f"{root}/a", temporary="") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert filesystem.list_folder(root) == {}
