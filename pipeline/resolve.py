@@ -13,9 +13,10 @@ from pipeline.errors import UsageError
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
 from transforms import filesystem
-from transforms.encode import Encoder, EncodeSettings
+from transforms.encode import EncodeSettings
 from transforms.encoders import EncoderSource, load_encoder
 from transforms.formats import RecordFormat
+from transforms.forward import Encoder
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.reference import ReferenceWordPiece

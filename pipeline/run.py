@@ -6,10 +6,7 @@ import contextlib
 import dataclasses
 import io
 import os
-import re
-import signal
 import sys
-import threading
 import time
 from typing import Any, TextIO, cast
 
@@ -21,6 +18,7 @@ from pipeline.check_files import missing_tables
 from pipeline.commits import load_damaged
 from pipeline.errors import UsageError, cause, complain, say
 from pipeline.estimate import describe, estimate, free_bytes
+from pipeline.interrupts import OfMainThread, Stop, WorkerDeath
 from pipeline.lock import WRITER, only_writer
 from pipeline.manifest import SUCCESS, describe_views, differences, load_manifest
 from pipeline.performance import measure
@@ -34,8 +32,6 @@ from transforms import filesystem
 from transforms.records import InputFile
 from transforms.threads import load_tensorflow
 from transforms.write import TEMPORARY
-
-_GRACE_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +121,12 @@ class LocalRun:
             raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
 
     def _run_pipeline(self, log: RunLog) -> Any:
-        stop, death = _Stop(), _WorkerDeath()
+        stop, death = Stop(), WorkerDeath()
         # Beam prints the traceback of a worker's error before it raises it, and those of other workers even later: one
         # message is enough.
         quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
         if not self.verbose:
-            sys.stderr = cast(TextIO, _OfMainThread(sys.stderr))
+            sys.stderr = cast(TextIO, OfMainThread(sys.stderr))
         try:
             with stop, death, quiet:
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
@@ -151,74 +147,6 @@ class LocalRun:
             # next run.
             os._exit(1 if stop.number is None or death.message else 128 + stop.number)
         return result
-
-
-class _OfMainThread(io.TextIOBase):
-    """A stream that takes what the main thread writes, and drops what others do."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO = stream._stream if isinstance(stream, _OfMainThread) else stream
-
-    def write(self, text: str) -> int:
-        is_main = threading.current_thread() is threading.main_thread()
-        return self._stream.write(text) if is_main else len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
-class _Stop:
-    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, and `number` says which."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Stop:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, _: Any) -> None:
-        self.number = number
-        raise KeyboardInterrupt
-
-
-class _WorkerDeath:
-    """While it is entered, a worker process that dies raises KeyboardInterrupt in the main thread; `message` says why.
-
-    Beam's local runner would wait for it for ever: the thread that minds the process ends with an error, no more.
-    """
-
-    def __init__(self) -> None:
-        self.message: str | None = None
-        self._before = threading.excepthook
-
-    def __enter__(self) -> _WorkerDeath:
-        threading.excepthook = self._note
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        threading.excepthook = self._before
-
-    def _note(self, ended: threading.ExceptHookArgs) -> None:
-        code = re.search(r"Worker subprocess exited with return code (-?\d+)", str(ended.exc_value))
-        if code is None:
-            self._before(ended)
-            return
-        number = int(code[1])
-        # A shell between us tells of a signal as 128 + n.
-        number = -number if number < 0 else number - 128 if number > 128 else 0
-        how = f"was killed by {signal.Signals(number).name}" if number else f"ended with status {code[1]}"
-        hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
-        self.message = self.message or f"a worker process {how}{hint}"
-        os.kill(os.getpid(), signal.SIGINT)
-        # If the main thread is in code that never looks: what is committed is whole whenever the process ends.
-        threading.Timer(_GRACE_SECONDS, os._exit, [1]).start()
 
 
 def check_output(job: Job) -> None:

@@ -36,9 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes a `plan` is run for each: 200 with --soak, or 10."""
+    """A test that takes a `plan` is run for each: 100 with --soak, or 6."""
     if "plan" in metafunc.fixturenames:
-        metafunc.parametrize("plan", range(200 if metafunc.config.getoption("soak") else 10))
+        metafunc.parametrize("plan", range(100 if metafunc.config.getoption("soak") else 6))
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pyarrow as pa
 from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
-from transforms.encode import Encoder, EncodeSettings, Forward, encode_block
+from transforms.encode import EncodeSettings, encode_block
+from transforms.forward import Encoder, Forward
 from transforms.records import BlockId, InputFile, TextBlock
 from transforms.rows import KeepWords, keep_words_of
 from transforms.sequences import SequenceSettings, find_rows, tokenize_block
@@ -72,7 +73,7 @@ class EmbedTexts(beam.DoFn):
     """(key, text) -> (key, {view: {column: values}}), in the windows and with the times that they came in.
 
     Texts are encoded together as far as a bundle holds them, 256 at most. `load` makes the encoder, once per worker
-    process.
+    process. A text of which the encoder has no vectors (NaN, infinite values) fails the bundle: FaultyTextsError.
     """
 
     def __init__(

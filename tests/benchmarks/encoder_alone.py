@@ -20,7 +20,8 @@ from pipeline.resume import find_work
 from pipeline.runners import cores
 from transforms import onednn
 from transforms.batching import equal_texts, plan_batches
-from transforms.encode import EncodeCost, Forward, pad_batch
+from transforms.encode import pad_batch
+from transforms.forward import EncodeCost, Forward
 from transforms.read import read_blocks
 from transforms.records import Slice
 from transforms.sequences import tokenize_block

@@ -24,10 +24,10 @@ VIEWS = {
 
 
 @pytest.fixture
-def corpus(workplace: Workplace) -> Workplace:
-    """Some 240 blocks of plain and compressed lines, some blank, some rejected; `undisturbed` is what they give."""
+def corpus(workplace: Workplace, soak: bool) -> Workplace:
+    """200 blocks and more of lines, some compressed, blank, rejected; `undisturbed` is what they give."""
     for name in "ab":
-        lines = [line.encode() for line in random_lines(1500, seed=ord(name))]
+        lines = [line.encode() for line in random_lines(4000 if soak else 1500, seed=ord(name))]
         lines[100::200] = [b"no \xff text"] * len(lines[100::200])
         workplace.write(f"corpus/{name}.txt", b"\n".join(lines))
     workplace.write("corpus/c.txt.gz", gzip.compress("\n".join(random_lines(300, seed=9)).encode(), mtime=0))
@@ -60,6 +60,21 @@ def killed(workplace: Workplace, *arguments: str, kill_at: str) -> tuple[int, st
     return process.returncode, said
 
 
+def killed_at_any_time(workplace: Workplace, random: np.random.Generator) -> tuple[int, str]:
+    """Killed while it starts, or a moment after its first commit."""
+    commits = workplace.folder / "out/_commits"
+    before: set[str] | None = set(os.listdir(commits)) if commits.exists() else set()
+    until = time.monotonic() + (random.uniform(0.2, 5) if random.random() < 0.5 else 60)
+    with start(workplace) as process:
+        while time.monotonic() < until and process.poll() is None:
+            if before is not None and commits.exists() and not set(os.listdir(commits)) <= before:
+                until, before = min(until, time.monotonic() + random.uniform(0, 0.1)), None
+            time.sleep(0.001)
+        process.kill()
+        _, said = process.communicate()
+    return process.returncode, said
+
+
 def check_what_is_listed(workplace: Workplace) -> None:
     """Whatever was killed: no line is listed twice, and `_SUCCESS` is there only if all is."""
     out = workplace.folder / "out"
@@ -77,15 +92,13 @@ def test_a_driver_killed_again_and_again(corpus, soak):
     rounds = {"block": 36, "finish": 12, "any time": 12} if soak else {"block": 4, "finish": 2, "any time": 1}
     log = corpus.folder / "killed.txt"
     kills = collections.Counter()
-    for phase in ["any time"] * rounds["any time"] + ["block"] * rounds["block"]:
+    for phase in random.permutation(["any time"] * rounds["any time"] + ["block"] * rounds["block"]):
         if phase == "block":
             status, said = killed(corpus, kill_at=f"block {random.integers(1, 12)}")
-            assert status == -signal.SIGKILL, said
         else:
-            with start(corpus) as process:
-                time.sleep(random.uniform(0.5, 8))
-                process.kill()
-        kills[phase] += process.returncode == -signal.SIGKILL if phase == "any time" else 1
+            status, said = killed_at_any_time(corpus, random)
+        assert status == -signal.SIGKILL, said
+        kills[str(phase)] += 1
         check_what_is_listed(corpus)
     for _ in range(rounds["finish"]):
         status, said = killed(corpus, kill_at=f"finish {random.integers(1, 40 if soak else 9)}")

@@ -80,7 +80,7 @@ def test_an_encoder_of_nothing_but_nan_fails_the_run(workplace, encoder):
 
 
 def test_a_batch_that_does_not_fit_is_told(workplace, monkeypatch):
-    from transforms.encode import Forward
+    from transforms.forward import Forward
 
     real = Forward.__init__
 

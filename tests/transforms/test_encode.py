@@ -8,8 +8,9 @@ import pytest
 from apache_beam.coders import registry
 
 from transforms import coders
-from transforms.encode import EncodeCost, EncodeSettings, Forward, encode_block, pad_batch
+from transforms.encode import EncodeSettings, encode_block, pad_batch
 from transforms.faults import EncoderFailedError
+from transforms.forward import EncodeCost, Forward
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock, VectorBlock
 from transforms.rows import rows_of
 from transforms.views import View

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from transforms.encode import NOT_FINITE, EncodeCost, EncodeSettings, Forward, encode_block
+from transforms.encode import NOT_FINITE, EncodeSettings, encode_block
 from transforms.faults import EncoderFailedError, encode_or_reject, find_faults
+from transforms.forward import EncodeCost, Forward
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock, VectorBlock
 from transforms.rows import rows_of
 from transforms.subset import take_texts

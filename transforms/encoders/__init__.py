@@ -19,7 +19,7 @@ from transforms.encoders.source import EncoderError, EncoderSource, at, first_li
 from transforms.records import Float32Array
 
 if TYPE_CHECKING:
-    from transforms.encode import Encoder
+    from transforms.forward import Encoder
 
 __all__ = ["EncoderError", "EncoderSource", "load_encoder", "load_weights", "open_encoder"]
 
