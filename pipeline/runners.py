@@ -7,6 +7,7 @@ ignores how many workers were asked for.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import shlex
 import sys
@@ -118,6 +119,7 @@ def local_runner(
     else:
         threads = max(threads // processes, 1)
         environment = SubprocessSDKEnvironment.from_command_string(_worker_command())
+    logging.getLogger(fn_runner.__name__).addFilter(_is_for_us)
     direct = options.view_as(DirectOptions)
     direct.direct_running_mode = "in_memory"  # with any other Beam takes an environment of its own instead
     direct.direct_num_workers = processes or threads
@@ -126,6 +128,11 @@ def local_runner(
     provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
     made = fn_runner.FnApiRunner(default_environment=environment, provision_info=provision)
     return LocalRunner(options, made, threads, processes)
+
+
+def _is_for_us(record: logging.LogRecord) -> bool:
+    """Not so Beam's advice to take the running mode that we take in another way."""
+    return "direct_running_mode" not in record.getMessage()
 
 
 def _worker_command() -> str:
