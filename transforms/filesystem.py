@@ -14,6 +14,7 @@ import importlib
 import io
 import itertools
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -141,8 +142,10 @@ def stat_file(path: str) -> InputFile | LeftOut:
     """Size and time of a file as they are now, or why it is none that can be read."""
     try:
         if not is_local(path):
-            match = FileSystems.match([path])[0].metadata_list
-            return _input_file(match[0]) if match else LeftOut(path, "No such file")
+            # By the listing, which found it: of a single object some stores tell another time.
+            pattern = re.sub(r"[\[*?\\]", "?", path)  # what has no meaning in a pattern, or stands for any one character
+            found = [file for file in FileSystems.match([pattern])[0].metadata_list if file.path == path]
+            return _input_file(found[0]) if found else LeftOut(path, "No such file")
         status = os.stat(path)
     except OSError as error:
         return LeftOut(path, error.strerror or str(error))

@@ -144,3 +144,14 @@ def test_what_is_raised_while_a_file_is_uploaded_deletes_it(store):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert filesystem.list_folder(root) == {}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a[1].txt", "star*.txt", "what?.txt"])
+def test_an_object_is_found_again_whatever_its_name(store, name):
+    root, _ = store
+    write_to(f"{root}/{name}")
+    (found,) = filesystem.find_files([f"{root}/*"])
+    assert found.path == f"{root}/{name}"
+    assert filesystem.stat_file(found.path) == found
+    assert filesystem.find_change(found) is None
+    assert filesystem.stat_file(f"{root}/other") == LeftOut(f"{root}/other", "No such file")
