@@ -142,8 +142,9 @@ def stat_file(path: str) -> InputFile | LeftOut:
     """Size and time of a file as they are now, or why it is none that can be read."""
     try:
         if not is_local(path):
-            # By the listing, which found it: of a single object some stores tell another time.
-            pattern = re.sub(r"[\[*?\\]", "?", path)  # what has no meaning in a pattern, or stands for any one character
+            # By the listing, which found it: of a single object some stores tell another time. `?` is any character,
+            # also one that would mean something in a pattern.
+            pattern = re.sub(r"[\[*?\\]", "?", path)
             found = [file for file in FileSystems.match([pattern])[0].metadata_list if file.path == path]
             return _input_file(found[0]) if found else LeftOut(path, "No such file")
         status = os.stat(path)
