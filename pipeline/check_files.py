@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.commits import listed_commits, note_damaged
+from pipeline.commits import DAMAGED, listed_commits, load_damaged, note_damaged
 from pipeline.errors import UsageError
 from pipeline.manifest import MANIFEST, SUCCESS, load_json, stays_inside
 from pipeline.terminal import count_noun, size_text
@@ -66,6 +66,8 @@ def verify_files(output_path: str) -> FilesVerdict:
             verdict.noted = True
         except OSError:
             pass  # a folder that may only be read: it is said below
+    elif load_damaged(output_path):  # mended by other means, from a backup, say
+        filesystem.delete_files([filesystem.join(output_path, DAMAGED)])
     return verdict
 
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from transforms import filesystem
 from transforms.parts import SUFFIXES
 from transforms.records import Commit
-from transforms.write import COMMITS
+from transforms.write import COMMITS, TEMPORARY
 
 PARTS = "parts.jsonl"
 # Parts that `verify --files` found changed: the next run makes them anew.
@@ -22,10 +22,28 @@ _FILES_AT_ONCE = 32
 
 
 def load_commits(output_path: str) -> list[Commit]:
-    """The commits of an output folder, from `parts.jsonl` and `_commits`, whose parts are there in their full size.
+    """The commits of an output folder whose parts are there in their full size, and not found changed since.
+
+    The blocks of the others are done again.
+    """
+    return sound_commits(output_path, recorded_commits(output_path))
+
+
+def sound_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
+    """Those of the commits whose parts are there in their full size, and were not found changed by `verify --files`."""
+    damaged = load_damaged(output_path)
+    return [
+        commit
+        for commit in whole_commits(output_path, commits)
+        if not any(part.path in damaged for part in commit.parts.values())
+    ]
+
+
+def recorded_commits(output_path: str) -> list[Commit]:
+    """The commits in `parts.jsonl` and `_commits` that can be read, whatever became of their parts.
 
     Where a block is in both, the file in `_commits` is newer; an empty or damaged one says that the block was begun
-    anew. What can't be read, or has a part that `verify --files` found changed, is left out: its block is done again.
+    anew.
     """
     commits: dict[str, Commit] = {}
     for line in _read(filesystem.join(output_path, PARTS)).splitlines():
@@ -41,12 +59,7 @@ def load_commits(output_path: str) -> list[Commit]:
             commit = _parse(data)
             if commit is not None:
                 commits[commit.block.name] = commit
-    damaged = load_damaged(output_path)
-    return [
-        commit
-        for commit in whole_commits(output_path, commits.values())
-        if not any(part.path in damaged for part in commit.parts.values())
-    ]
+    return list(commits.values())
 
 
 def listed_commits(output_path: str) -> list[Commit]:
@@ -92,8 +105,10 @@ def load_damaged(output_path: str) -> set[str]:
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     """Let the next run make these files anew. OSError where the folder cannot be written."""
-    with filesystem.write_whole(filesystem.join(output_path, DAMAGED), temporary=output_path) as file:
+    temporary = filesystem.join(output_path, TEMPORARY)
+    with filesystem.write_whole(filesystem.join(output_path, DAMAGED), temporary=temporary) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
+    filesystem.delete_empty_folder(temporary)
 
 
 def _read(path: str) -> bytes:

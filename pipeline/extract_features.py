@@ -199,7 +199,10 @@ def _load(output_folder: str) -> dict[str, Any]:
     return {
         name: document
         for name, document in documents.items()
-        if name == os.path.basename(name) and name not in ("", ".", "..") and isinstance(document, dict)
+        if name == os.path.basename(name)
+        and name not in ("", ".", "..")
+        and isinstance(document, dict)
+        and isinstance(document.get("file"), str)
     }
 
 

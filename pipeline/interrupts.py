@@ -16,14 +16,14 @@ class OfMainThread(io.TextIOBase):
     """A stream that takes what the main thread writes, and drops what others do."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO = stream._stream if isinstance(stream, OfMainThread) else stream
+        self.stream: TextIO = stream.stream if isinstance(stream, OfMainThread) else stream
 
     def write(self, text: str) -> int:
         is_main = threading.current_thread() is threading.main_thread()
-        return self._stream.write(text) if is_main else len(text)
+        return self.stream.write(text) if is_main else len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        self.stream.flush()
 
 
 class Stop:
@@ -53,8 +53,9 @@ class WorkerDeath:
     Beam's local runner would wait for it for ever: the thread that minds the process ends with an error, no more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Stop) -> None:
         self.message: str | None = None
+        self._stop = stop
         self._before = threading.excepthook
 
     def __enter__(self) -> WorkerDeath:
@@ -69,6 +70,8 @@ class WorkerDeath:
         if code is None:
             self._before(ended)
             return
+        if self._stop.number is not None:
+            return  # whoever interrupted this process meant the workers, too
         number = int(code[1])
         # A shell between us tells of a signal as 128 + n.
         number = -number if number < 0 else number - 128 if number > 128 else 0

@@ -1,9 +1,9 @@
 """One writer for each output folder.
 
-On disks the folder itself is locked (flock): nobody else on this machine gets it while the run lives, and it is free
-again with the process, however that ends. On NFS this holds between machines as far as the server and its mounts do
-locks. Object stores have no lock that Beam could take: there a run says twice a minute in `_writer.json` that it lives.
-Two that start within the same second may both go on; they write the same bytes under the same names.
+On disks a file in the folder is locked (flock): nobody else gets it while the run lives, and it is free again with the
+process, however that ends. On NFS this holds between machines as far as the server and its mounts do locks. Object
+stores have no lock that Beam could take: there a run says twice a minute in `_writer.json` that it lives. Two that
+start within the same second may both go on; they write the same bytes under the same names.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 from pipeline.errors import BusyError, UsageError
 from pipeline.manifest import load_json
 from transforms import filesystem
 from transforms.records import InputFile
 
+LOCK = "_lock"
 WRITER = "_writer.json"
 
 _BEAT_SECONDS = 30
@@ -41,27 +43,51 @@ def only_writer(output_path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(output_path: str) -> Iterator[None]:
+    path = os.path.join(output_path, LOCK)
     try:
-        os.makedirs(output_path, exist_ok=True)
-        folder = os.open(output_path, os.O_RDONLY | os.O_DIRECTORY)
+        file = _open_lock(path)
     except OSError as error:
         raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+    hold: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     try:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
                 raise
-            with _beating(output_path):  # a mount that does no locks
+            hold = _beating(output_path)  # a mount that does no locks
+        if not _is_at(file, path):  # who had it has just ended, and taken the file away
+            raise BusyError(f"{output_path}: another run has just ended in this folder; start again")
+        try:
+            with hold:
                 yield
-            return
-        yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(output_path)  # if nothing came of it
     finally:
-        os.close(folder)
-        with contextlib.suppress(OSError):
-            os.rmdir(output_path)  # if nothing came of it
+        os.close(file)
+
+
+def _open_lock(path: str) -> int:
+    """A file, not the folder: of folders NFS keeps no locks."""
+    while True:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            continue  # who had the folder found that nothing came of it
+
+
+def _is_at(file: int, path: str) -> bool:
+    """Whether the open file is the one that lies there now."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -75,7 +101,7 @@ def _beating(output_path: str) -> Iterator[None]:
                 f"{output_path}: another run is at work in this folder, on {other.get('host', 'some machine')}; wait "
                 f"for it or stop it (one that was killed is forgotten after {_DEAD_AFTER_SECONDS} s)"
             )
-    me = {"host": platform.node(), "pid": os.getpid(), "token": uuid.uuid4().hex}
+    me = {"host": _here(), "pid": os.getpid(), "token": uuid.uuid4().hex}
     _beat(path, me)
     time.sleep(_SETTLE_SECONDS)
     now_there = load_json(path)
@@ -88,6 +114,8 @@ def _beating(output_path: str) -> Iterator[None]:
     def keep_beating() -> None:
         while not ended.wait(_BEAT_SECONDS):
             with contextlib.suppress(Exception):  # the next one may get through
+                if load_json(path) not in (me, None):
+                    return  # this process slept so long that another took over
                 _beat(path, me)
 
     thread = threading.Thread(target=keep_beating, name="writer", daemon=True)
@@ -98,18 +126,27 @@ def _beating(output_path: str) -> Iterator[None]:
         ended.set()
         thread.join()
         with contextlib.suppress(Exception):  # whoever comes next sees that this process is no more
-            filesystem.delete_files([path])
+            if load_json(path) == me:
+                filesystem.delete_files([path])
 
 
-def _beat(path: str, me: dict[str, object]) -> None:
+def _beat(path: str, me: dict[str, Any]) -> None:
     with filesystem.write_whole(path, temporary=os.path.dirname(path)) as file:
         file.write(json.dumps(me).encode("ascii"))
 
 
-def _is_dead_here(writer: dict[str, object]) -> bool:
+def _here() -> str:
+    """This machine, or container, within which a process's number says which it is."""
+    try:
+        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def _is_dead_here(writer: dict[str, Any]) -> bool:
     """Whether the writer was a process of this machine that lives no more."""
     pid = writer.get("pid")
-    if writer.get("host") != platform.node() or not isinstance(pid, int):
+    if writer.get("host") != _here() or not isinstance(pid, int):
         return False
     try:
         os.kill(pid, 0)
@@ -117,4 +154,4 @@ def _is_dead_here(writer: dict[str, object]) -> bool:
         return True
     except PermissionError:
         return False
-    return pid == os.getpid()
+    return pid == os.getpid()  # this process has only begun: the number was another's before

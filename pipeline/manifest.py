@@ -1,4 +1,4 @@
-"""What a run leaves beside its parts: commits, `parts.jsonl`, `manifest.json`, `_SUCCESS`, and the fingerprint.
+"""What the end of a run leaves beside the parts: `parts.jsonl`, `manifest.json`, `_SUCCESS`; and the fingerprint.
 
 Equal runs write equal bytes: nothing here knows a clock, a host or a number of workers. What one start of the program
 did is in `_runs/<n>.json` (`pipeline.runlog`).
@@ -280,10 +280,17 @@ def _describe_inputs(reports: Iterable[Any], commits: Iterable[Commit]) -> list[
 def _write(output: Output, name: str, data: bytes) -> None:
     """Write one of the run's own files, unless it already says just that."""
     path = filesystem.join(output.path, name)
-    if filesystem.exists(path) and filesystem.read_bytes(path) == data:
+    before = filesystem.read_bytes(path) if filesystem.exists(path) else None
+    if before == data:
         return
-    with filesystem.write_whole(path, temporary=output.temporary) as file:
-        file.write(data)
+    try:
+        with filesystem.write_whole(path, temporary=output.temporary, sync=True) as file:
+            file.write(data)
+    except Exception:
+        if before is not None and not filesystem.exists(path):  # a store took the old one away for what broke off
+            with filesystem.write_whole(path, temporary=output.temporary) as file:
+                file.write(before)
+        raise
 
 
 class FinishRun(beam.DoFn):

@@ -9,12 +9,14 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.commits import load_commits
+from pipeline.commits import recorded_commits, sound_commits
 from pipeline.errors import UsageError
 from pipeline.manifest import SUCCESS, Gone, is_up_to_date, load_manifest, recorded_inputs
 from transforms import filesystem
 from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
 from transforms.slices import FileToRead
+
+LOST_WITH_ITS_FILE = "is gone, and so are rows of it, whose part is damaged: bring it back, or give --remove-gone"
 
 
 @dataclasses.dataclass
@@ -37,10 +39,15 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
     Commits of files that are gone stay, unless `remove_gone`. What lies in the output folder is no input. UsageError
     for two files whose parts would have one name.
     """
+    recorded = recorded_commits(output_path)
     done: dict[str, list[Commit]] = collections.defaultdict(list)
-    for commit in load_commits(output_path):
+    for commit in sound_commits(output_path, recorded):
         done[commit.block.file.path].append(commit)
+    blocks = collections.Counter(commit.block.file.path for commit in recorded)
     entries = recorded_inputs(load_manifest(output_path))
+    for path, entry in entries.items():
+        lost_before = int(entry.get("left_out") == LOST_WITH_ITS_FILE)
+        blocks[path] = max(blocks[path], entry.get("blocks") or 0) + lost_before
     work = Work()
     names: dict[str, str] = {}
     for found in filesystem.find_files(patterns):
@@ -54,6 +61,7 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
                 "path agree, by chance); rename one of them, or a folder above it"
             )
         work.known.append(found)
+        blocks.pop(found.path, None)
         commits = done.pop(found.path, [])
         if isinstance(found, LeftOut):
             work.known.extend(commits)
@@ -61,10 +69,14 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
             work.known.extend(commit for commit in commits if commit.block.file == found)
         else:
             work.to_read.append(FileToRead(found, tuple(commits)))
-    for path, commits in sorted(done.items()):
+    for path, recorded_blocks in sorted(blocks.items()):
+        if not recorded_blocks:
+            continue  # there was nothing in it
         work.gone.append(Gone(path))
         if not remove_gone:
-            work.known += [Gone(path), *commits]
+            work.known += [Gone(path), *done[path]]
+            if len(done[path]) < recorded_blocks:
+                work.known.append(LeftOut(path, LOST_WITH_ITS_FILE))
     return work
 
 
@@ -86,8 +98,7 @@ class FindWork(beam.DoFn):
         work = find_work(self._patterns, self._output_path, remove_gone=self._remove_gone)
         if not work.to_read and not work.known:
             raise FileNotFoundError(f"input.files: no file matches {', '.join(self._patterns)}")
-        if not work.is_nothing:
-            filesystem.delete_files([filesystem.join(self._output_path, SUCCESS)])
+        filesystem.delete_files([filesystem.join(self._output_path, SUCCESS)])
         yield from work.to_read
         for report in work.known:
             yield beam.pvalue.TaggedOutput(self.KNOWN, report)

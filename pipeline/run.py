@@ -15,23 +15,24 @@ from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.build import build
 from pipeline.check_files import missing_tables
-from pipeline.commits import load_damaged
+from pipeline.commits import PARTS, load_commits, load_damaged
 from pipeline.errors import UsageError, cause, complain, say
 from pipeline.estimate import describe, estimate, free_bytes
 from pipeline.interrupts import OfMainThread, Stop, WorkerDeath
-from pipeline.lock import WRITER, only_writer
-from pipeline.manifest import SUCCESS, describe_views, differences, load_manifest
+from pipeline.lock import LOCK, WRITER, only_writer
+from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
 from pipeline.performance import measure
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
-from pipeline.runlog import RunLog, load_runs
+from pipeline.runlog import RUNS, RunLog, load_runs
 from pipeline.runners import LocalRunner
 from pipeline.terminal import count_noun, size_text
 from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
+from transforms.parts import part_folder
 from transforms.records import InputFile
 from transforms.threads import load_tensorflow
-from transforms.write import TEMPORARY
+from transforms.write import COMMITS, REJECTS, TEMPORARY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,8 @@ class LocalRun:
             raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
 
     def _run_pipeline(self, log: RunLog) -> Any:
-        stop, death = Stop(), WorkerDeath()
+        stop = Stop()
+        death = WorkerDeath(stop)
         # Beam prints the traceback of a worker's error before it raises it, and those of other workers even later: one
         # message is enough.
         quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
@@ -146,15 +148,26 @@ class LocalRun:
             # but the end of the process. What they left unfinished lies under a name of its own, and goes with the
             # next run.
             os._exit(1 if stop.number is None or death.message else 128 + stop.number)
+        if isinstance(sys.stderr, OfMainThread):
+            sys.stderr = sys.stderr.stream
         return result
 
 
 def check_output(job: Job) -> None:
     """UsageError where the folder holds something else, or a run with other settings."""
     path = job.output.path
-    runs = load_runs(path)
+    before = load_manifest(path)
+    runs = load_runs(path) or ([before] if before else [])
     if not runs:
-        if filesystem.is_local(path) and (foreign := sorted(set(os.listdir(path)) - {TEMPORARY, WRITER})):
+        # A first start may have died, on a full disk, say, before or while it said what it was.
+        names = set(os.listdir(path)) if filesystem.is_local(path) else set()
+        ours = {LOCK, WRITER, TEMPORARY, RUNS}
+        if RUNS in names and all(commit.fingerprint == job.head.fingerprint for commit in load_commits(path)):
+            # Its record is lost: what is committed has these settings all the same.
+            ours |= {COMMITS, REJECTS, PARTS, MANIFEST, *(part_folder(view).split("/")[0] for view in job.views)}
+            ours |= {view.name for view in job.views}
+        foreign = sorted(names - ours)
+        if foreign:
             raise UsageError(
                 f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
                 "give a new folder"
@@ -172,7 +185,12 @@ def _is_finished(job: Job) -> bool:
     """Whether an earlier run ended well, also by what this one allows to be rejected, and all it wrote is there."""
     path = job.output.path
     manifest = load_manifest(path)
-    if manifest is None or not filesystem.exists(filesystem.join(path, SUCCESS)) or load_damaged(path):
+    if (
+        manifest is None
+        or not manifest["complete"]
+        or not filesystem.exists(filesystem.join(path, SUCCESS))
+        or load_damaged(path)
+    ):
         return False
     try:
         same = manifest["settings"]["input"]["max_rejected"] == job.config.input.max_rejected

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.manifest import load_json
 from transforms import filesystem
+from transforms.write import TEMPORARY
 
 RUNS = "_runs"
 
@@ -51,9 +52,10 @@ class RunLog:
     def _write(self) -> None:
         folder = filesystem.join(self.output_path, RUNS)
         path = filesystem.join(folder, f"{self.record['run']}.json")
-        # Not in the run's temporary folder, which is gone by the end.
-        with filesystem.write_whole(path, temporary=folder) as file:
+        temporary = filesystem.join(self.output_path, TEMPORARY)
+        with filesystem.write_whole(path, temporary=temporary) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
+        filesystem.delete_empty_folder(temporary)
 
 
 def _peak_memory_bytes() -> int:

@@ -131,7 +131,7 @@ def local_runner(
 
 
 def _is_for_us(record: logging.LogRecord) -> bool:
-    """Not so Beam's advice to take the running mode that we take in another way."""
+    """Whether a line of the log is not Beam's advice to take threads by its running mode: we have them otherwise."""
     return "direct_running_mode" not in record.getMessage()
 
 
@@ -140,4 +140,4 @@ def _worker_command() -> str:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # Our packages have names that others have, too: ours come first, also before what lies in the current folder.
     start = f"import sys; sys.path[0] = {root!r}; from pipeline.worker_process import main; main({os.getpid()})"
-    return shlex.join([sys.executable, "-c", start])
+    return f"exec {shlex.join([sys.executable, '-c', start])}"  # no shell stays between

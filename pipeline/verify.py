@@ -35,7 +35,7 @@ from transforms.jsonl_parts import finite
 from transforms.parts import read_rejects, read_tables
 from transforms.read import read_block
 from transforms.records import Commit, LeftOut, Part, TokenBlock, printable
-from transforms.subset import take_texts
+from transforms.subset import raw_text, take_texts
 from transforms.views import View, schema
 from transforms.write import REJECTS
 
@@ -271,8 +271,8 @@ def without_rejects(tokens: TokenBlock, rejected: Container[tuple[int, bytes]]) 
     """The block without the texts that were rejected while it was encoded."""
     if not rejected:
         return tokens
-    keys = zip(tokens.text.line.tolist(), tokens.text.texts.to_pylist(), strict=True)
-    texts = np.array([i for i, (line, text) in enumerate(keys) if (line, text.encode()) not in rejected], np.int64)
+    keys = ((int(line), raw_text(tokens.text, text)) for text, line in enumerate(tokens.text.line))
+    texts = np.array([text for text, key in enumerate(keys) if key not in rejected], np.int64)
     return take_texts(tokens, tokens.text.take(texts), texts)
 
 

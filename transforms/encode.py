@@ -13,7 +13,7 @@ from apache_beam.utils.shared import Shared
 from transforms import metrics
 from transforms.batching import equal_texts, padded_shape, plan_batches, token_positions
 from transforms.faults import FaultyTextsError, encode_or_reject
-from transforms.forward import EncodeCost, Encoder, Forward, infinite_rows
+from transforms.forward import EncodeCost, Encoder, Forward, not_finite_rows
 from transforms.records import Float32Array, Int32Array, Int64Array, TokenBlock, VectorBlock, row_splits_of
 from transforms.threads import load_tensorflow
 from transforms.views import BatchOutput, View, batch_vectors, empty_vectors, finish_vectors, reads_cls, records_of
@@ -96,7 +96,7 @@ def encode_block(
                 positions = rows.positions[token_positions(rows.splits, chosen)] + shift
             for target, values in zip(targets[view.name], batch_vectors(view, output, positions, splits), strict=True):
                 target[chosen] = values
-                for row in infinite_rows(values).tolist():
+                for row in not_finite_rows(values).tolist():
                     faults[int(rows.text[chosen[row]])] = NOT_FINITE
         cost.pooling_seconds += time.perf_counter() - started
     if faults:

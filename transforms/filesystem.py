@@ -142,8 +142,7 @@ def stat_file(path: str) -> InputFile | LeftOut:
     """Size and time of a file as they are now, or why it is none that can be read."""
     try:
         if not is_local(path):
-            # By the listing, which found it: of a single object some stores tell another time. `?` is any character,
-            # also one that would mean something in a pattern.
+            # `?` is any character, also one that would mean something in a pattern.
             pattern = re.sub(r"[\[*?\\]", "?", path)
             found = [file for file in FileSystems.match([pattern])[0].metadata_list if file.path == path]
             return _input_file(found[0]) if found else LeftOut(path, "No such file")
@@ -166,7 +165,8 @@ def find_change(file: InputFile) -> LeftOut | None:
 
 
 def _input_file(metadata: Any) -> InputFile:
-    return InputFile(metadata.path, metadata.size_in_bytes, metadata.last_updated_in_seconds or 0.0)
+    # Whole seconds: some stores tell parts of them in a listing, and not of a single object.
+    return InputFile(metadata.path, metadata.size_in_bytes, float(int(metadata.last_updated_in_seconds or 0)))
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -242,6 +242,13 @@ def delete_folder(folder: str) -> None:
         delete_files(join(folder, name) for name in list_folder(folder))
 
 
+def delete_empty_folder(folder: str) -> None:
+    """Delete a folder in which nothing is; stores have none."""
+    if is_local(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
 def create_empty(path: str) -> None:
     """An empty file: it is whole as soon as it is there."""
     if is_local(path):
@@ -277,8 +284,10 @@ class HashedWriter(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def write_whole(path: str, *, temporary: str) -> Iterator[HashedWriter]:
+def write_whole(path: str, *, temporary: str, sync: bool = False) -> Iterator[HashedWriter]:
     """Write a file that appears under its name complete or not at all.
+
+    `sync`: on the disk before it appears. Of most files a power cut may take the end, which size and hash tell.
 
     Local: written in the folder `temporary` (on the same disk) and renamed. Object stores: written under its name; an
     upload appears when it is closed, and a rename would copy every byte.
@@ -303,9 +312,11 @@ def write_whole(path: str, *, temporary: str) -> Iterator[HashedWriter]:
     unfinished = os.path.join(temporary, uuid.uuid4().hex)
     try:
         with open(unfinished, "xb") as local_file:
-            # No fsync: a power cut may shorten the file, which its recorded size and hash tell.
             writer = HashedWriter(local_file)
             yield writer
+            if sync:
+                local_file.flush()
+                os.fsync(local_file.fileno())
         _check_size(unfinished, writer.num_bytes)
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         os.replace(unfinished, path)

@@ -81,8 +81,9 @@ class Forward:
     def check(self) -> None:
         """Encode a sequence of one token: raises where the encoder works no more, or never did."""
         token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
-        (layers, _), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
-        if any(len(infinite_rows(values)) for values in layers.values()):
+        (layers, pooled), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
+        outputs = [*layers.values()] if pooled is None else [*layers.values(), pooled]
+        if any(len(not_finite_rows(values)) for values in outputs):
             raise ValueError("the encoder gives NaN or infinite values whatever the text: its weights are damaged")
 
     def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
@@ -119,7 +120,7 @@ class Forward:
         return output
 
 
-def infinite_rows(vectors: npt.NDArray[Any]) -> Int64Array:
+def not_finite_rows(vectors: npt.NDArray[Any]) -> Int64Array:
     """Which rows of [n, W] hold a NaN or an infinite value.
 
     The sum tells at memory speed that there is none: either spreads to it.

@@ -126,7 +126,8 @@ def file_key(path: str) -> str:
 class Rejected:
     """A record that could not be embedded, with the reason and its raw bytes: nothing is lost.
 
-    `byte_offset`: in the file, decompressed; -1 where only the line is known. Of a Parquet row `raw` is the text.
+    `byte_offset`: in the file, decompressed; -1 where only the line is known. `raw`: of what could not be read the
+    bytes of the file; of a Parquet row, and of what was rejected later (stages wordpiece, encode), the text as UTF-8.
     """
 
     file: str

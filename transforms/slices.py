@@ -120,6 +120,14 @@ def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commi
             yield LeftOut(scanned.work.file.path, scanned.problem)
             yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
             return
+    file = in_order[0].work.file
+    if file.size and not any(scanned.pieces for scanned in in_order):
+        # No range of it held a line or a paragraph: emptied after it was found, or nothing but blanks.
+        change = filesystem.find_change(file)
+        if change is not None:
+            yield change
+            yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
+            return
     first_line = 0
     for scanned in in_order:
         for start, end, num_lines in scanned.pieces:

@@ -38,10 +38,16 @@ def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBloc
     which[list(reasons)] = True
     file = block.block.file.path
     rejected = [
-        Rejected(file, int(block.line[text]), -1, stage, reasons[text], block.texts[text].as_py().encode())
-        for text in sorted(reasons)
+        Rejected(file, int(block.line[text]), -1, stage, reason, raw_text(block, text))
+        for text, reason in sorted(reasons.items())
     ]
     return leave_out(block, which, metrics.REJECTED, rejected)
+
+
+def raw_text(block: TextBlock, text: int) -> bytes:
+    """A text as UTF-8; of a pair both, with a tab between them."""
+    both = [block.texts[text].as_py(), None if block.pairs is None else block.pairs[text].as_py()]
+    return "\t".join(one for one in both if one is not None).encode()
 
 
 def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenBlock:

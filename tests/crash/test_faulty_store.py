@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,20 +38,22 @@ def encoders() -> dict[str, Any]:
 
 
 @pytest.fixture
-def place(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any]) -> Workplace:
+def place(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any]) -> Iterator[Workplace]:
     """Some 20 blocks of lines, plain and compressed, some blank, some rejected."""
     lines = [line.encode() for line in random_lines(200)]
     lines[30::50] = [b"no \xff text"] * len(lines[30::50])
     workplace.write("corpus/a.txt", b"\n".join(lines))
     workplace.write("corpus/b.txt.gz", gzip.compress("\n".join(random_lines(60, seed=1)).encode(), mtime=0))
     workplace.write("corpus/c.txt", "one line\n")
+    logging.disable(logging.CRITICAL)  # as in a process of the command's own
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
     monkeypatch.setattr(lock, "_DEAD_AFTER_SECONDS", 0)
     load = resolve.Job.load_encoder
     monkeypatch.setattr(
         resolve.Job, "load_encoder", lambda job: encoders.setdefault("small", None) or _keep(encoders, load(job))
     )
-    return workplace
+    yield workplace
+    logging.disable(logging.NOTSET)
 
 
 def _keep(encoders: dict[str, Any], encoder: Any) -> Any:

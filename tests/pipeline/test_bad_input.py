@@ -77,6 +77,28 @@ def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_co
     assert workplace.files() == workplace.files("fresh")
 
 
+def test_a_file_that_is_emptied_before_it_is_scanned_is_reported(workplace, monkeypatch):
+    """As log rotation does it that copies and truncates."""
+    from pipeline import resume
+
+    changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
+    workplace.write("corpus/a.txt", "other lines\n" * 40)
+    workplace.configure()
+    real = resume.FindWork.process
+
+    def empty_it(*arguments):
+        yield from list(real(*arguments))
+        changing.write_text("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resume.FindWork, "process", empty_it)
+        done = workplace.run(status=3)
+    assert "problem   corpus/b.txt: changed while it was being read; run again" in done.out
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
+    workplace.run()
+    assert [entry["records"] for entry in workplace.manifest()["inputs"]] == [40, 0]
+
+
 def test_what_was_committed_before_a_file_changed_stays_for_the_next_run(workplace, monkeypatch):
     from transforms import write
 

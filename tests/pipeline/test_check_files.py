@@ -53,6 +53,20 @@ def test_a_flipped_bit_is_found_and_made_anew(workplace, folder):
     assert "nothing to do" in workplace.run().err
 
 
+def test_a_damaged_part_of_a_file_that_is_gone_is_said_until_told(workplace):
+    workplace.write("corpus/b.txt", "\n".join(random_lines(20, seed=3)))
+    workplace.run()
+    part = next((workplace.folder / "out/tokens").glob("b-*"))
+    os.unlink("corpus/b.txt")
+    part.unlink()
+    for _ in range(2):
+        done = workplace.run(status=3)
+        assert "problem   corpus/b.txt: is gone, and so are rows of it, whose part is damaged" in done.out
+    workplace.run("--remove-gone")
+    assert workplace.manifest()["complete"]
+    assert "nothing to do" in workplace.run().err
+
+
 def test_what_is_missing_short_or_not_listed_is_found(workplace):
     tokens = sorted((workplace.folder / "out/tokens").iterdir())
     files = workplace.files()

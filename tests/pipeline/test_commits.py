@@ -147,3 +147,64 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
     os.utime("corpus/a.txt", (1_000_000, 1_000_000))
     workplace.run()
     assert workplace.files() == files
+
+
+LEFT_BY_A_DEATH = [
+    {"_runs/1.json": b""},
+    {"_runs/0f3a": b"{"},
+    {"_tmp/0f3a": b"half", "_lock": b""},
+    {"_runs/1.json": b"", "_commits/a-b64d39c1-000000000000.json": b"", "tokens/a-b64d39c1-000000000000.parquet": b"x"},
+]
+
+
+@pytest.mark.parametrize("files", LEFT_BY_A_DEATH, ids=lambda files: " ".join(files))
+def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    for name, data in files.items():
+        workplace.write(f"out/{name}", data)
+    workplace.run()
+    assert workplace.rows().num_rows > 0
+    assert workplace.verify("--files").out.endswith("pass\n")
+
+
+def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    workplace.run()
+    files = workplace.files()
+    workplace.write("out/_runs/1.json", b"")
+    workplace.run("--set", "input.max_rejected=0.5")
+    assert {name: workplace.files()[name] for name in files if name != "manifest.json"} == {
+        name: digest for name, digest in files.items() if name != "manifest.json"
+    }
+    for path in (workplace.folder / "out/_runs").iterdir():
+        path.write_bytes(b"")
+    assert "encoder.max_seq_length: 128 -> 64" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    os.unlink("out/manifest.json")
+    assert "holds no layerbeam run" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+
+
+def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypatch):
+    from faulty_files import SCHEME, FaultyFileSystem, Plan
+
+    monkeypatch.setattr("pipeline.lock._SETTLE_SECONDS", 0)
+    monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    out = f"{SCHEME}{workplace.folder}/out"
+    workplace.run("--output", out)
+    before = (workplace.folder / "out/parts.jsonl").read_bytes()
+    workplace.write("corpus/b.txt", "another line\n")
+
+    class Once(Plan):
+        def strikes(self, kind: str, path: str) -> bool:
+            strikes = kind == "close" and path.endswith("/parts.jsonl") and not self.happened
+            self.happened += [(kind, path)] * strikes
+            return strikes
+
+    monkeypatch.setattr(FaultyFileSystem, "plan", Once())
+    assert "close failed, as planned" in workplace.run("--output", out, status=1).err
+    assert (workplace.folder / "out/parts.jsonl").read_bytes() == before
+    workplace.run("--output", out)
+    assert json.loads((workplace.folder / "out/_runs/3.json").read_text())["counts"].get("blocks_written", 0) == 0

@@ -7,9 +7,9 @@ import errno
 import fcntl
 import json
 import os
-import platform
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -56,11 +56,55 @@ def test_a_second_run_is_refused_while_the_first_lives(workplace):
 
 
 def test_a_dead_ones_lock_is_no_obstacle(workplace, tmp_path):
-    script = "import fcntl, os, signal; f = os.open('out', os.O_RDONLY); fcntl.flock(f, fcntl.LOCK_EX); os.kill(0, 9)"
+    script = "import fcntl, os; f = open('out/_lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX); os.kill(os.getpid(), 9)"
     (tmp_path / "out").mkdir()
-    subprocess.run([os.sys.executable, "-c", script], cwd=tmp_path, start_new_session=True, check=False)
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert (tmp_path / "out/_lock").exists()
     with only_writer(str(tmp_path / "out")):
         pass
+    assert not (tmp_path / "out").exists()
+
+
+def test_who_is_refused_takes_nothing_away(tmp_path):
+    """Not even the folder, in which nothing is yet."""
+    out = str(tmp_path / "out")
+    with only_writer(out):
+        for _ in range(2):
+            with pytest.raises(BusyError, match="another run is at work"), only_writer(out):
+                pass
+        assert os.listdir(out) == ["_lock"]
+
+
+def test_many_at_once_hold_it_one_after_the_other(tmp_path):
+    script = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pipeline.errors import BusyError
+from pipeline.lock import only_writer
+held = 0
+while held < 20:
+    try:
+        with only_writer("out"):
+            os.close(os.open("alone", os.O_CREAT | os.O_EXCL))
+            os.remove("alone")
+            held += 1
+    except BusyError:
+        pass
+"""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(lock.__file__)))
+    command = [sys.executable, "-c", script, root]
+    runs = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) for _ in range(3)]
+    for run in runs:
+        _, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err
+
+
+def test_on_a_store_who_lost_it_leaves_it_alone(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_BEAT_SECONDS", 0.05)
+    with only_writer(store):
+        other_writer(tmp_path)
+        time.sleep(0.3)
+    assert json.loads((tmp_path / "out/_writer.json").read_text())["host"] == "elsewhere"
 
 
 def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path, monkeypatch):
@@ -70,7 +114,7 @@ def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path,
         for _ in range(8):
             beats.add((tmp_path / "out/_writer.json").stat().st_mtime_ns)
             time.sleep(0.05)
-        monkeypatch.setattr(platform, "node", lambda: "elsewhere")  # else it would know its own process
+        monkeypatch.setattr(lock, "_here", lambda: "elsewhere")  # else it would know its own process
         with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
             pass
     assert len(beats) > 1
@@ -92,10 +136,10 @@ def test_on_a_store_a_dead_writer_is_forgotten(store, tmp_path):
 def test_on_a_store_a_dead_process_of_this_machine_is_no_obstacle(store, tmp_path):
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    other_writer(tmp_path, host=platform.node(), pid=process.pid)
+    other_writer(tmp_path, host=lock._here(), pid=process.pid)
     with only_writer(store):
         pass
-    other_writer(tmp_path, host=platform.node(), pid=os.getppid())
+    other_writer(tmp_path, host=lock._here(), pid=os.getppid())
     with pytest.raises(BusyError), only_writer(store):
         pass
 

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import time
+from typing import Any
 
+import pytest
 from conftest import Workplace, random_lines
 
 from pipeline import runners
@@ -32,7 +34,7 @@ def _folder(pid: int) -> str:
         return ""
 
 
-def at_work(workplace: Workplace, *arguments: str) -> subprocess.Popen[str]:
+def at_work(workplace: Workplace, *arguments: str, **how: Any) -> subprocess.Popen[str]:
     """A run in a process of its own that has committed a block."""
     process = subprocess.Popen(
         workplace.command("run", "c.yaml", *arguments),
@@ -40,6 +42,7 @@ def at_work(workplace: Workplace, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        **how,
     )
     commits = workplace.folder / "out/_commits"
     while not commits.is_dir() or not list(commits.iterdir()):
@@ -102,6 +105,20 @@ def test_interrupted_with_processes(workplace):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert err.splitlines()[-1].startswith("layerbeam: interrupted; what is committed stays")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_interrupts(workplace, number):
+    """So Ctrl-C and a service manager send it."""
+    prepared(workplace)
+    with at_work(workplace, "--processes", "2", start_new_session=True) as process:
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted; what is committed stays")
+    assert "Traceback" not in err
+    assert_they_end(workplace)
+    assert "out: unfinished: interrupted" in workplace.show().out
 
 
 def test_threads_are_shared_among_processes():

@@ -159,6 +159,16 @@ def test_an_error_of_our_own_blames_no_text():
         encode_or_reject(block_without(), lambda block: {}["a mistake"], lambda: None)
 
 
+def test_a_pooler_that_gives_nan_blames_no_text():
+    class Damaged(FakeEncoder):
+        def __call__(self, *batch):
+            layers, pooled = super().__call__(*batch)
+            return layers, pooled * np.nan
+
+    with pytest.raises(ValueError, match="whatever the text: its weights are damaged"):
+        encode(block_without(), Damaged())
+
+
 OUT_OF_MEMORY = [MemoryError("no"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")]
 
 
