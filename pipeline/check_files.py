@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.commits import DAMAGED, listed_commits, load_damaged, note_damaged
+from pipeline.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
 from pipeline.errors import UsageError
 from pipeline.manifest import MANIFEST, SUCCESS, load_json, stays_inside
 from pipeline.terminal import count_noun, size_text
@@ -129,18 +129,11 @@ def check_listing(output_path: str, manifest: Mapping[str, Any], commits: Sequen
 
 def check_sizes(output_path: str, commits: Sequence[Commit]) -> list[str]:
     """Parts that are missing or of another size."""
-    problems = []
-    sizes: dict[str, dict[str, int]] = {}
-    for commit in commits:
-        for part in commit.parts.values():
-            folder, _, name = part.path.rpartition("/")
-            if folder not in sizes:
-                sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
-            size = sizes[folder].get(name)
-            if size != part.bytes:
-                found = "is missing" if size is None else f"has {size:,} bytes, not {part.bytes:,}"
-                problems.append(f"{part.path} {found}")
-    return problems
+    return [
+        f"{part.path} is missing" if size is None else f"{part.path} has {size:,} bytes, not {part.bytes:,}"
+        for _, part, size in found_parts(output_path, commits)
+        if size != part.bytes
+    ]
 
 
 def read_manifest(output_path: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from transforms import filesystem
 from transforms.parts import SUFFIXES
-from transforms.records import Commit
+from transforms.records import Commit, Part
 from transforms.write import COMMITS, TEMPORARY
 
 PARTS = "parts.jsonl"
@@ -73,18 +73,20 @@ def listed_commits(output_path: str) -> list[Commit]:
 
 def whole_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
     """Those of the commits whose parts are there in their full size."""
-    sizes: dict[str, dict[str, int]] = {}
+    commits = list(commits)
+    broken = {commit.block.name for commit, part, size in found_parts(output_path, commits) if size != part.bytes}
+    return [commit for commit in commits if commit.block.name not in broken]
 
-    def is_whole(commit: Commit) -> bool:
+
+def found_parts(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, Part, int | None]]:
+    """Each part of the commits, with the size of the file that is there, None where there is none."""
+    sizes: dict[str, dict[str, int]] = {}
+    for commit in commits:
         for part in commit.parts.values():
             folder, _, name = part.path.rpartition("/")
             if folder not in sizes:
                 sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
-            if sizes[folder].get(name) != part.bytes:
-                return False
-        return True
-
-    return [commit for commit in commits if is_whole(commit)]
+            yield commit, part, sizes[folder].get(name)
 
 
 def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:

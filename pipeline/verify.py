@@ -30,7 +30,7 @@ from pipeline.resolve import Job, resolve
 from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
-from transforms.faults import STAGE
+from transforms.faults import ENCODE_STAGE
 from transforms.jsonl_parts import finite
 from transforms.parts import read_rejects, read_tables
 from transforms.read import read_block
@@ -264,7 +264,7 @@ def rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
         rejects = list(read_rejects(filesystem.join(output_path, part.path)))
     except OSError:
         return set()  # said already: it is missing
-    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == STAGE}
+    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == ENCODE_STAGE}
 
 
 def without_rejects(tokens: TokenBlock, rejected: Container[tuple[int, bytes]]) -> TokenBlock:

@@ -13,7 +13,7 @@ from transforms.subset import reject, take_texts
 
 Encode = Callable[[TokenBlock], VectorBlock]
 
-STAGE = "encode"
+ENCODE_STAGE = "encode"
 
 
 class FaultyTextsError(ValueError):
@@ -110,4 +110,4 @@ def _take(tokens: TokenBlock, texts: Int64Array) -> TokenBlock:
 
 def _reject(tokens: TokenBlock, reasons: Mapping[int, str]) -> TokenBlock:
     rest = np.setdiff1d(np.arange(len(tokens.num_dropped)), list(reasons))
-    return take_texts(tokens, reject(tokens.text, reasons, STAGE), rest)
+    return take_texts(tokens, reject(tokens.text, reasons, ENCODE_STAGE), rest)

@@ -23,6 +23,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]

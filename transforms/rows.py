@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transforms.records import (
+    BoolArray,
     Int8Array,
     Int32Array,
     Int64Array,
@@ -26,8 +27,6 @@ from transforms.records import (
 )
 from transforms.views import View, own_characters
 from transforms.wordpiece import WordPiece, normalize_character
-
-BoolArray = npt.NDArray[np.bool_]
 
 # What `Rows.counts` counts, each with the view's name behind a colon.
 LOST_WORDS = "words_lost"  # some of their tokens are over max_seq_length

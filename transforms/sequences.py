@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from transforms import metrics
 from transforms.records import (
+    BoolArray,
     Dropped,
     Int8Array,
     Int32Array,
@@ -25,7 +26,7 @@ from transforms.records import (
     row_of_each,
     row_splits_of,
 )
-from transforms.rows import BoolArray, KeepWords, keep_words_of, rows_of
+from transforms.rows import KeepWords, keep_words_of, rows_of
 from transforms.subset import leave_out, reject, take_texts
 from transforms.threads import load_tensorflow
 from transforms.views import View

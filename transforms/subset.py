@@ -6,13 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from transforms import metrics
 from transforms.batching import token_positions
-from transforms.records import Dropped, Int64Array, Rejected, Rows, TextBlock, TokenBlock, row_splits_of
-
-BoolArray = npt.NDArray[np.bool_]
+from transforms.records import BoolArray, Dropped, Int64Array, Rejected, Rows, TextBlock, TokenBlock, row_splits_of
 
 
 def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
