@@ -120,10 +120,9 @@ def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commi
             yield LeftOut(scanned.work.file.path, scanned.problem)
             yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
             return
-    file = in_order[0].work.file
-    if file.size and not any(scanned.pieces for scanned in in_order):
-        # No range of it held a line or a paragraph: emptied after it was found, or nothing but blanks.
-        change = filesystem.find_change(file)
+    if in_order and not any(scanned.pieces for scanned in in_order):
+        # No range of it held anything: it has been emptied since it was found.
+        change = filesystem.find_change(in_order[0].work.file)
         if change is not None:
             yield change
             yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)

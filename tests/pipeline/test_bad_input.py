@@ -233,19 +233,6 @@ def test_output_of_other_settings(workplace):
     workplace.run("--set", "encoder.batch_tokens=64")  # decides no value beyond rounding
 
 
-def test_a_second_run_at_once(workplace):
-    import fcntl
-
-    workplace.write("corpus/a.txt", "a\n")
-    workplace.configure()
-    os.mkdir("out")
-    folder = os.open("out", os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    assert "out: another run is at work in this folder" in workplace.run(status=4).err
-    os.close(folder)
-    workplace.run()
-
-
 def test_disk_that_is_too_small(workplace, monkeypatch):
     workplace.write("corpus/a.txt", "some words\n" * 100)
     workplace.configure()
