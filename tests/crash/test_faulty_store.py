@@ -10,6 +10,9 @@ import io
 import json
 import logging
 import os
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,7 +111,19 @@ def start(place: Workplace, out: str) -> int:
     status = main(["run", "c.yaml", "--output", out], version="test")
     _, err = place._capture()
     assert "Traceback" not in err
+    while any_thread_at_work():
+        time.sleep(0.01)  # the end of the command's own process would have ended it
     return status
+
+
+def any_thread_at_work() -> bool:
+    """Whether a thread that the runner has left behind is still in a block."""
+    for thread, frame in sys._current_frames().items():
+        while thread != threading.main_thread().ident and frame is not None:
+            if frame.f_code.co_filename.startswith(os.path.dirname(filesystem.__file__)):
+                return True
+            frame = frame.f_back
+    return False
 
 
 def test_a_store_that_fails(place, plan, monkeypatch):
