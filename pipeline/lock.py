@@ -44,14 +44,21 @@ def only_writer(output_path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(output_path: str) -> Iterator[None]:
     path = os.path.join(output_path, LOCK)
-    try:
-        file = _open_lock(path)
-    except OSError as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
     hold: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     try:
+        file = _open_lock(path, os.O_RDONLY)  # so that nothing keeps the disk from becoming read-only
+    except OSError as error:
+        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+                os.close(file)
+                file = _open_lock(path, os.O_RDWR)  # NFS wants it for a lock that is nobody else's
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
         except OSError as error:
@@ -72,12 +79,12 @@ def _locked(output_path: str) -> Iterator[None]:
         os.close(file)
 
 
-def _open_lock(path: str) -> int:
+def _open_lock(path: str, access: int) -> int:
     """A file, not the folder: of folders NFS keeps no locks."""
     while True:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
             continue  # who had the folder found that nothing came of it
 
