@@ -72,9 +72,7 @@ class WorkerDeath:
             return
         if self._stop.number is not None:
             return  # whoever interrupted this process meant the workers, too
-        number = int(code[1])
-        # A shell between us tells of a signal as 128 + n.
-        number = -number if number < 0 else number - 128 if number > 128 else 0
+        number = max(-int(code[1]), 0)
         how = f"was killed by {signal.Signals(number).name}" if number else f"ended with status {code[1]}"
         hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
         self.message = self.message or f"a worker process {how}{hint}"

@@ -156,9 +156,9 @@ class LocalRun:
 def check_output(job: Job) -> None:
     """UsageError where the folder holds something else, or a run with other settings."""
     path = job.output.path
-    before = load_manifest(path)
-    runs = load_runs(path) or ([before] if before else [])
-    if not runs:
+    runs = load_runs(path)
+    before = runs[-1] if runs else load_manifest(path)
+    if before is None:
         # A first start may have died, on a full disk, say, before or while it said what it was.
         names = set(os.listdir(path)) if filesystem.is_local(path) else set()
         ours = {LOCK, WRITER, TEMPORARY, RUNS}
@@ -173,8 +173,8 @@ def check_output(job: Job) -> None:
                 "give a new folder"
             )
         return
-    if runs[-1]["fingerprint"] != job.head.fingerprint:
-        changed = differences(runs[-1]["identity"], job.head.identity)
+    if before["fingerprint"] != job.head.fingerprint:
+        changed = differences(before["identity"], job.head.identity)
         raise UsageError(
             f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
             "give a new folder, or take the settings back:\n" + "\n".join(f"  {line}" for line in changed)

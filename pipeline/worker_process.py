@@ -13,10 +13,8 @@ _LOOK_SECONDS = 0.2
 
 def main(driver: int) -> None:
     """Work for the process `driver` until it says that all is done, or is gone."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # they go to all at the terminal, or of a service; the driver decides
+    # Ctrl-C goes to all at the terminal, SIGTERM to all of a service: the driver decides.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(driver,), name="end with driver", daemon=True).start()
     logging.getLogger().addHandler(logging.NullHandler())  # all goes to the driver, nothing to the terminal

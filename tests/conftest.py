@@ -7,8 +7,10 @@ import errno
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,24 @@ class Workplace:
         done = subprocess.run(self.command(*arguments), cwd=self.folder, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stderr, done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
+
+    def at_work(
+        self, *arguments: str, commits: int = 1, output: str = "out", new_session: bool = False
+    ) -> subprocess.Popen[str]:
+        """A run in a process of its own, at work and with so many commits done."""
+        folder = self.folder / output / "_commits"
+        process = subprocess.Popen(
+            self.command("run", "c.yaml", *arguments),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=new_session,
+        )
+        while not folder.is_dir() or len(os.listdir(folder)) < commits:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        return process
 
     def run(self, *arguments: str, status: int = 0) -> Done:
         """`layerbeam run c.yaml`, here in this process, which has TensorFlow loaded."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.localfilesystem import LocalFileSystem
+from object_store import ObjectPaths
 
 SCHEME = "faulty://"
 
@@ -58,7 +59,7 @@ class Plan:
             raise OSError(errno.EIO, f"{kind} failed, as planned", path)
 
 
-class FaultyFileSystem(FileSystem):
+class FaultyFileSystem(ObjectPaths, FileSystem):
     """Beam finds it as a subclass of FileSystem."""
 
     plan = Plan()
@@ -67,16 +68,6 @@ class FaultyFileSystem(FileSystem):
     @classmethod
     def scheme(cls) -> str:
         return "faulty"
-
-    def join(self, basepath: str, *paths: str) -> str:
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path: str) -> tuple[str, str]:
-        folder, _, name = path.rpartition("/")
-        return folder, name
-
-    def has_dirs(self) -> bool:
-        return False
 
     def mkdirs(self, path: str) -> None:
         self._real.mkdirs(local(path))
@@ -103,9 +94,6 @@ class FaultyFileSystem(FileSystem):
     def metadata(self, path: str) -> FileMetadata:
         self.plan.step("stat", path)
         return FileMetadata(path, self.size(path), self.last_updated(path))
-
-    def match(self, patterns: Any, limits: Any = None) -> Any:
-        return super().match(patterns, limits)
 
     def open(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):
         self.plan.step("open", path)

@@ -9,16 +9,8 @@ from pathlib import Path
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 
 
-class MemoryFileSystem(FileSystem):
-    """An object store in this process: {path: (time, bytes)}. Beam finds it as a subclass of FileSystem."""
-
-    stored: dict[str, tuple[float, bytes]] = {}  # noqa: RUF012
-    opened: list[str] = []  # noqa: RUF012
-    short: set[str] = set()  # noqa: RUF012
-
-    @classmethod
-    def scheme(cls) -> str:
-        return "memory"
+class ObjectPaths:
+    """What all object stores do alike, whose folders are but names. Not one of Beam's file systems by itself."""
 
     def join(self, basepath: str, *paths: str) -> str:
         return "/".join([basepath.rstrip("/"), *paths])
@@ -29,6 +21,18 @@ class MemoryFileSystem(FileSystem):
 
     def has_dirs(self) -> bool:
         return False
+
+
+class MemoryFileSystem(ObjectPaths, FileSystem):
+    """An object store in this process: {path: (time, bytes)}. Beam finds it as a subclass of FileSystem."""
+
+    stored: dict[str, tuple[float, bytes]] = {}  # noqa: RUF012
+    opened: list[str] = []  # noqa: RUF012
+    short: set[str] = set()  # noqa: RUF012
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "memory"
 
     def mkdirs(self, path: str) -> None:
         pass

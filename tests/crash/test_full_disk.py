@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,13 +48,7 @@ def test_a_full_disk_that_grows(place):
 
 def test_a_disk_that_becomes_read_only(place):
     assert mounted(place.folder / "small", "remount", "size=64m").returncode == 0
-    commits = place.folder / "small/out/_commits"
-    process = subprocess.Popen(
-        place.command("run", "c.yaml"), cwd=place.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    while not commits.is_dir() or len(list(commits.iterdir())) < 3:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.002)
+    process = place.at_work(commits=3, output="small/out")
     while process.poll() is None and mounted(place.folder / "small", "remount", "ro").returncode:
         pass  # busy: a file is being written
     _, err = process.communicate(timeout=60)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any
 
 import pytest
 from conftest import Workplace, random_lines
@@ -34,23 +33,6 @@ def _folder(pid: int) -> str:
         return ""
 
 
-def at_work(workplace: Workplace, *arguments: str, **how: Any) -> subprocess.Popen[str]:
-    """A run in a process of its own that has committed a block."""
-    process = subprocess.Popen(
-        workplace.command("run", "c.yaml", *arguments),
-        cwd=workplace.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        **how,
-    )
-    commits = workplace.folder / "out/_commits"
-    while not commits.is_dir() or not list(commits.iterdir()):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.005)
-    return process
-
-
 def assert_they_end(workplace: Workplace) -> None:
     """Within a few seconds no worker is left: one that loads the encoder may not look before it has done so."""
     until = time.monotonic() + 20
@@ -74,7 +56,7 @@ def test_processes_write_the_same_bytes(workplace):
 
 def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
     prepared(workplace)
-    with at_work(workplace, "--processes", "2") as process:
+    with workplace.at_work("--processes", "2") as process:
         os.kill(max(children(workplace)), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -92,7 +74,7 @@ def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
 
 def test_workers_do_not_outlive_a_killed_driver(workplace):
     prepared(workplace)
-    with at_work(workplace, "--processes", "2") as process:
+    with workplace.at_work("--processes", "2") as process:
         assert len(children(workplace)) >= 2
         process.kill()
     assert_they_end(workplace)
@@ -100,7 +82,7 @@ def test_workers_do_not_outlive_a_killed_driver(workplace):
 
 def test_interrupted_with_processes(workplace):
     prepared(workplace)
-    with at_work(workplace, "--processes", "2") as process:
+    with workplace.at_work("--processes", "2") as process:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
@@ -111,7 +93,7 @@ def test_interrupted_with_processes(workplace):
 def test_a_signal_to_the_whole_group_interrupts(workplace, number):
     """So Ctrl-C and a service manager send it."""
     prepared(workplace)
-    with at_work(workplace, "--processes", "2", start_new_session=True) as process:
+    with workplace.at_work("--processes", "2", new_session=True) as process:
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number

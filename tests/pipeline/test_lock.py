@@ -37,20 +37,14 @@ def other_writer(tmp_path, **facts) -> None:
 def test_a_second_run_is_refused_while_the_first_lives(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
     workplace.configure(input={"slice_bytes": 500})
-    first = subprocess.Popen(
-        workplace.command("run", "c.yaml"), cwd=workplace.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    commits = workplace.folder / "out/_commits"
-    while not commits.is_dir() or not list(commits.iterdir()):
-        assert first.poll() is None, first.stderr.read()
-        time.sleep(0.005)
+    first = workplace.at_work()
     first.send_signal(signal.SIGSTOP)  # it lives, however long the second one takes
     assert workplace.run(status=4).err == (
         "layerbeam: out: another run is at work in this folder; wait for it or stop it\n"
     )
     first.send_signal(signal.SIGCONT)
-    assert first.wait(120) == 0
-    first.stderr.close()
+    first.communicate(timeout=120)
+    assert first.returncode == 0
     workplace.run("--output", "alone")
     assert workplace.files() == workplace.files("alone")
 

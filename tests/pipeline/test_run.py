@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -139,27 +137,11 @@ def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
     assert workplace.files("again") == files
 
 
-def start_until(workplace, commits: int) -> subprocess.Popen:
-    """A run in a process of its own, at work and with so many commits done."""
-    folder = workplace.folder / "out" / "_commits"
-    process = subprocess.Popen(
-        workplace.command("run", "c.yaml"),
-        cwd=workplace.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not folder.is_dir() or len(os.listdir(folder)) < commits:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.005)
-    return process
-
-
 def test_a_killed_run_goes_on_where_it_stopped(workplace):
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
     many_blocks(workplace, views=views, output={"part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
-    with start_until(workplace, commits=5) as process:
+    with workplace.at_work(commits=5) as process:
         process.send_signal(signal.SIGKILL)
     commits = workplace.folder / "out" / "_commits"
     before = {path: path.stat().st_mtime_ns for path in commits.iterdir()}
@@ -180,7 +162,7 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     many_blocks(workplace, output={"part_bytes": 50_000})
-    with start_until(workplace, commits=5) as process:
+    with workplace.at_work(commits=5) as process:
         process.send_signal(number)
         _, err = process.communicate()
     assert process.returncode == 128 + number
