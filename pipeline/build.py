@@ -11,26 +11,28 @@ from pipeline.resolve import Job
 from pipeline.resume import FindWork
 from transforms import coders
 from transforms.encode import EncodeBlocks
+from transforms.hardware import Hardware
 from transforms.read import ReadBlocks
 from transforms.sequences import TokenizeBlocks
 from transforms.slices import SliceFiles
 from transforms.write import WriteBlocks
 
 
-def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool = False) -> Any:
+def build(root: beam.Pipeline, job: Job, *, num_threads: int | None = None, remove_gone: bool = False) -> Any:
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
-    `num_threads`: blocks that one worker process has in hand at once.
+    `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
     """
     config, encoder = job.config, job.encoder
     coders.register()
+    hardware = Hardware(num_threads, config.encoder.device)
 
     find = FindWork(config.input.files, job.output.path, remove_gone=remove_gone)
-    read = ReadBlocks(job.limits, job.records, num_threads)
+    read = ReadBlocks(job.limits, job.records, hardware)
     tokenize = TokenizeBlocks(
-        encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, num_threads=num_threads
+        encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, hardware=hardware
     )
-    encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, num_threads=num_threads)
+    encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, hardware=hardware)
     write = WriteBlocks(job.output, job.views, encoder.vocabulary)
     finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected, job.records)
 
@@ -46,7 +48,7 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int, remove_gone: bool 
     commits = (
         blocks[ReadBlocks.BLOCKS]
         | "wordpiece" >> beam.ParDo(tokenize)
-        | "encode" >> beam.ParDo(encode)
+        | "encode" >> beam.ParDo(encode).with_resource_hints(**config.encoder.resource_hints)
         | "write" >> beam.ParDo(write)
     )
 

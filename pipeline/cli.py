@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pipeline.errors import BusyError, UsageError, cause, complain
+from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -62,7 +62,9 @@ def _parser(version: str) -> _Parser:
         "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
     )
     _add_processes(run)
-    run.add_argument("--runner", metavar="NAME", help="so far: local")
+    run.add_argument(
+        "--runner", metavar="NAME", help="local, DataflowRunner, FlinkRunner, SparkRunner, PrismRunner, PortableRunner"
+    )
     run.add_argument("--force", action="store_true", help="start although the disk looks too small")
     run.add_argument("--remove-gone", action="store_true", help="delete the rows of input files that are gone")
     run.add_argument("--json", action="store_true", help="the closing summary as JSON")
@@ -194,6 +196,8 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     except BusyError as error:
         complain(str(error))
         return BUSY
+    except InterruptedRunError as error:
+        return 128 + error.number
     except Exception as error:
         if verbose:
             raise
@@ -370,34 +374,41 @@ def _run_config(
     if _is_elsewhere(config.encoder.handle):
         _reach([], _beam_arguments(config.beam, beam_arguments))
     encoder = open_for(config)
-    from pipeline import runners
+    from pipeline import preflight
     from pipeline.resolve import resolve
-    from pipeline.run import LocalRun
+    from pipeline.run import LocalRun, Run
+    from pipeline.runners import LocalRunner, choose_runner
+    from pipeline.submit import RemoteRun
 
+    preflight.check_hints(config)
     arguments = _beam_arguments(config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
-    local = runners.local_runner(
-        arguments, runner or config.beam.get("runner"), workers=options.workers, processes=options.processes
+    chosen = choose_runner(
+        arguments,
+        runner or config.beam.get("runner"),
+        config.output.path,
+        workers=options.workers,
+        processes=options.processes,
     )
-    run = LocalRun(
-        resolve(config, encoder),
-        local,
-        force=options.force,
-        remove_gone=options.remove_gone,
-        verbose=options.verbose,
-        bytes_beside=bytes_beside,
-    )
+    given = {
+        "job": resolve(config, encoder),
+        "force": options.force,
+        "remove_gone": options.remove_gone,
+        "verbose": options.verbose,
+        "bytes_beside": bytes_beside,
+    }
+    run: Run = LocalRun(local=chosen, **given) if isinstance(chosen, LocalRunner) else RemoteRun(remote=chosen, **given)
     return run()
 
 
 def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:
     """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
-    from pipeline import runners
+    from pipeline import beam_options
 
     settings = {name: value for name, value in configured.items() if name != "runner"}
-    runners.check_settings(settings)
-    runners.check_arguments(given, OWN_OPTIONS)
-    return runners.as_arguments(settings) + given
+    beam_options.check_settings(settings)
+    beam_options.check_arguments(given, OWN_OPTIONS)
+    return beam_options.as_arguments(settings) + given
 
 
 def _quiet_logs(verbose: bool) -> None:

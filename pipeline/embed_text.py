@@ -12,6 +12,7 @@ from pipeline.errors import UsageError
 from pipeline.fit import open_for
 from pipeline.resolve import resolve
 from transforms.embed import EmbedTexts
+from transforms.hardware import Hardware
 
 _NOT_HERE = ("record", "word_type")
 
@@ -56,6 +57,6 @@ class EmbedText(beam.PTransform):
             job.sequences,
             job.encoding,
             do_lower_case=job.encoder.do_lower_case,
-            num_threads=self._num_threads,
+            hardware=Hardware(self._num_threads),
         )
         return texts | beam.ParDo(embed)

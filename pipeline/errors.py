@@ -18,6 +18,14 @@ class BusyError(Exception):
     """Another run is at work in the output folder: exit status 4."""
 
 
+class InterruptedRunError(Exception):
+    """A signal came while the run was waited for; `number` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` where one of the known names is near, else nothing.
 
@@ -47,4 +55,5 @@ def cause(error: BaseException) -> str:
     """
     lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
     last = lines[-1] if lines else f"{type(error).__name__}: {error}"
+    last = re.sub(r"^(\w+\.)+(?=\w+\b)", "", last)  # modules' names
     return last.removeprefix("RuntimeError: ").split(" [while running")[0].strip()

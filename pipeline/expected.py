@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from pipeline.resolve import Job
 from transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.records import TextBlock, TokenBlock, printable
 from transforms.reference import Array, ReferenceWordPiece, forward
 from transforms.rows import keep_words_of
 from transforms.sequences import find_rows, tokenize_block
-from transforms.threads import load_tensorflow
 from transforms.views import View, row_columns
 from transforms.windows import cut_windows
 from transforms.wordpiece import WordPiece
@@ -26,7 +26,7 @@ class Expected:
     """What a job should give for its texts: rows by the pipeline's own rules, tokens and vectors by the plain ones."""
 
     def __init__(self, job: Job, plain: PlainEncoder) -> None:
-        load_tensorflow(1)
+        load_tensorflow(Hardware(1))
         encoder = job.encoder
         self._job = job
         self._plain = plain
@@ -126,7 +126,7 @@ class PlainEncoder:
         self._saved_model: Any = None
         self.path = "the plain NumPy computation"
         if encoder.kind == "savedmodel":
-            load_tensorflow(1)
+            load_tensorflow(Hardware(1))
             called = open_encoder(encoder.handle, do_lower_case=encoder.do_lower_case, engine="savedmodel")
             self._saved_model = load_encoder(called, layers=called.layers, pooler=called.has_pooler)
             self.path = "the SavedModel, one text at a time"

@@ -46,10 +46,14 @@ def performance_lines(record: Mapping[str, Any]) -> list[str]:
     if not tokens:
         return []
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in record["stage_shares"].items() if share >= 0.005)
+    if record["workers"] is None:  # elsewhere; this machine's memory says nothing
+        where, memory = f"on {record['runner']}", ""
+    else:
+        where = f"with {count_noun(record['workers'], 'worker')}"
+        memory = f"; peak memory {size_text(record['peak_memory_bytes'])}"
     lines = [
-        f"{tokens:,} tokens in {record['seconds']:.1f} s, {record['tokens_per_second']:,.0f} a second, with "
-        f"{count_noun(record['workers'], 'worker')}; padding {record['padding_share']:.1%}; peak memory "
-        f"{size_text(record['peak_memory_bytes'])}",
+        f"{tokens:,} tokens in {record['seconds']:.1f} s, {record['tokens_per_second']:,.0f} a second, "
+        f"{where}; padding {record['padding_share']:.1%}{memory}",
         f"first block after {record['seconds_to_first_block']:.1f} s; busy with: {shares}",
     ]
     halved = record["counts"].get(metrics.HALVED_BATCHES, 0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
-from importlib import metadata
 from typing import Any
 
 from pipeline import manifest
@@ -12,11 +10,13 @@ from pipeline.config import Config
 from pipeline.errors import UsageError
 from pipeline.fit import given_layers, resolve_layers
 from pipeline.manifest import RunHead
+from pipeline.versions import check_versions, versions
 from transforms import filesystem
 from transforms.encode import EncodeSettings
 from transforms.encoders import EncoderSource, load_encoder
 from transforms.formats import RecordFormat
 from transforms.forward import Encoder
+from transforms.hardware import placement
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.reference import ReferenceWordPiece
@@ -54,7 +54,6 @@ _READING = {
 }
 # What a sentence is taken to have when blocks are cut, before anybody looks for sentences.
 _SENTENCE_BYTES = 80
-_PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +74,19 @@ class Job:
     records: RecordFormat
 
     def load_encoder(self) -> Encoder:
-        """The encoder ready to be called, with the layers that the views need. Where it runs, not where it is built."""
-        return load_encoder(
-            self.encoder,
-            layers=needed_layers(self.views),
-            pooler=any(view.uses_pooler for view in self.views),
-            compute_dtype=self.config.encoder.compute_dtype,
-            xla=self.config.encoder.xla,
-        )
+        """The encoder ready to be called, with the layers that the views need. Where it runs, not where it is built.
+
+        VersionError on a worker that has other software than the program that built the pipeline.
+        """
+        check_versions(self.head.versions)
+        with placement(self.config.encoder.device):
+            return load_encoder(
+                self.encoder,
+                layers=needed_layers(self.views),
+                pooler=any(view.uses_pooler for view in self.views),
+                compute_dtype=self.config.encoder.compute_dtype,
+                xla=self.config.encoder.xla,
+            )
 
 
 def resolve(config: Config, encoder: EncoderSource) -> Job:
@@ -201,8 +205,3 @@ def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
     )
-
-
-def versions() -> dict[str, str]:
-    """Of Python and the packages that decide what comes out."""
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}

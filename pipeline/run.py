@@ -1,4 +1,4 @@
-"""One run on this machine, from the folder it may write to the record of what it did."""
+"""One run, from the folder it may write to the record of what it did; on this machine (`LocalRun`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 import apache_beam as beam
@@ -29,22 +30,21 @@ from pipeline.runners import LocalRunner
 from pipeline.terminal import count_noun, size_text
 from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
+from transforms.hardware import DeviceError, Hardware, load_tensorflow
 from transforms.parts import part_folder
 from transforms.records import InputFile
-from transforms.threads import load_tensorflow
 from transforms.write import COMMITS, REJECTS, TEMPORARY
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalRun:
-    """How a job is run here.
+class Run:
+    """A job and how it is run: what is the same here and elsewhere.
 
     `bytes_beside`: what is made from each byte of the parts afterwards, on the same disk. The rest as
     `layerbeam run --help` has it.
     """
 
     job: Job
-    local: LocalRunner
     force: bool = False
     remove_gone: bool = False
     verbose: bool = False
@@ -52,25 +52,16 @@ class LocalRun:
 
     def __call__(self) -> bool:
         """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
-        path = self.job.output.path
-        with only_writer(path):
+        with only_writer(self.job.output.path):
             check_output(self.job)
             work = self._find_work()
             if work.is_nothing and _is_finished(self.job):
                 say("nothing to do: all of the input is embedded already")
                 return True
-            if not self.local.processes:
-                load_tensorflow(self.local.threads)
-            self._announce(work)
-            log = self._begin_log(work)
-            started, began = time.monotonic(), time.time()
-            result = self._run_pipeline(log)
-            complete = filesystem.exists(filesystem.join(path, SUCCESS))
-            seconds = time.monotonic() - started
-            performance = measure(result.metrics().query(), seconds=seconds, began=began)
-            log.end("done" if complete else "incomplete", **performance)
-            say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
-            return complete
+            return self._run(work)
+
+    def _run(self, work: Work) -> bool:
+        raise NotImplementedError
 
     def _find_work(self) -> Work:
         patterns = self.job.config.input.files
@@ -101,7 +92,7 @@ class LocalRun:
                 "--force starts all the same"
             )
 
-    def _begin_log(self, work: Work) -> RunLog:
+    def _begin_log(self, work: Work, **facts: Any) -> RunLog:
         files = [report for report in work.known if isinstance(report, InputFile)]
         inputs = {
             "files": len(files),
@@ -110,27 +101,48 @@ class LocalRun:
         }
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
-            return RunLog.begin(
-                path,
-                self.job.head.to_json(),
-                inputs=inputs,
-                views=views,
-                workers=self.local.workers,
-                processes=self.local.processes,
-            )
+            return RunLog.begin(path, self.job.head.to_json(), inputs=inputs, views=views, **facts)
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
+
+    def _end_log(self, log: RunLog, result: Any, *, started: float, began: float) -> bool:
+        """Note what came of it, and how fast; whether all of the input is embedded."""
+        complete = filesystem.exists(filesystem.join(self.job.output.path, SUCCESS))
+        seconds = time.monotonic() - started
+        log.end("done" if complete else "incomplete", **measure(result.metrics().query(), seconds=seconds, began=began))
+        return complete
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalRun(Run):
+    """A job run on this machine."""
+
+    local: LocalRunner
+
+    def _run(self, work: Work) -> bool:
+        path = self.job.output.path
+        if not self.local.processes:
+            self._load_tensorflow()
+        self._announce(work)
+        log = self._begin_log(work, workers=self.local.workers, processes=self.local.processes)
+        started, began = time.monotonic(), time.time()
+        result = self._run_pipeline(log)
+        complete = self._end_log(log, result, started=started, began=began)
+        seconds = log.record["seconds"]
+        say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
+        return complete
+
+    def _load_tensorflow(self) -> None:
+        try:
+            load_tensorflow(Hardware(self.local.threads, self.job.config.encoder.device))
+        except DeviceError as error:
+            raise UsageError(str(error)) from error
 
     def _run_pipeline(self, log: RunLog) -> Any:
         stop = Stop()
         death = WorkerDeath(stop)
-        # Beam prints the traceback of a worker's error before it raises it, and those of other workers even later: one
-        # message is enough.
-        quiet = contextlib.nullcontext() if self.verbose else contextlib.redirect_stderr(io.StringIO())
-        if not self.verbose:
-            sys.stderr = cast(TextIO, OfMainThread(sys.stderr))
         try:
-            with stop, death, quiet:
+            with stop, death, quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
                 build(pipeline, self.job, num_threads=self.local.threads, remove_gone=self.remove_gone)
                 result = pipeline.run()
@@ -151,6 +163,19 @@ class LocalRun:
         if isinstance(sys.stderr, OfMainThread):
             sys.stderr = sys.stderr.stream
         return result
+
+
+@contextlib.contextmanager
+def quiet(verbose: bool) -> Iterator[None]:
+    """Beam prints the traceback of a worker's error before it raises it, and those of other workers even later, so
+    after the end of this, too: one message is enough. Nothing is kept back where `verbose`.
+    """
+    if verbose:
+        yield
+        return
+    sys.stderr = cast(TextIO, OfMainThread(sys.stderr))
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def check_output(job: Job) -> None:

@@ -7,79 +7,37 @@ ignores how many workers were asked for.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, _BeamArgumentParser
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    DirectOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    StandardOptions,
+)
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, SubprocessSDKEnvironment
 
 from pipeline.errors import UsageError, did_you_mean
+from transforms.hardware import cores
 
+DATAFLOW = "DataflowRunner"
 _LOCAL = ("local", "directrunner", "fnapirunner")
-
-
-class _Parser(_BeamArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"Beam option: {message}")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Options of the configuration as Beam's command line has them.
-
-    >>> as_arguments({"project": "p", "no_auth": True, "streaming": False, "labels": ["a=1", "b=2"]})
-    ['--project=p', '--no_auth', '--labels=a=1', '--labels=b=2']
-    """
-    arguments = []
-    for name, value in settings.items():
-        if isinstance(value, bool) or value is None:
-            arguments += [f"--{name}"] if value else []
-        else:
-            arguments += [f"--{name}={item}" for item in (value if isinstance(value, list) else [value])]
-    return arguments
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """UsageError for an option in the configuration's `beam` that Beam does not know, or a value of a wrong type."""
-    unknown, known = _unknown(as_arguments(settings))
-    if unknown is not None:
-        hint = did_you_mean(unknown, known).replace("--", "")
-        raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
-
-
-def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
-    """UsageError for an option that Beam does not know, which Beam alone drops silently, a value of a wrong type, and
-    what is no option.
-
-    `own_options`: the command's, to be named where one is near.
-    """
-    unknown, known = _unknown(arguments)
-    if unknown is not None and not unknown.startswith("-"):
-        raise UsageError(f"{unknown}: unexpected argument")
-    if unknown is not None:
-        hint = did_you_mean(unknown, [*own_options, *known])
-        raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
-
-
-def _unknown(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """(the first option that Beam does not know, all that it knows)."""
-    parser = _Parser(allow_abbrev=False, add_help=False)
-    for options in {str(cls): cls for cls in PipelineOptions.__subclasses__()}.values():
-        options._add_argparse_args(parser)
-    _, unknown = parser.parse_known_args(arguments)
-    known = [option for action in parser._actions for option in action.option_strings]
-    return (unknown[0].split("=")[0] if unknown else None), known
+_REMOTE = (DATAFLOW, "FlinkRunner", "SparkRunner", "PrismRunner", "PortableRunner")
+_REFUSED = {
+    "dask": "Beam's runner for Dask loses what a bundle's end puts out (of 600 rows it wrote 595 and said DONE)",
+    "ray": "Beam 2.77 has no runner for Ray",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,17 +55,55 @@ class LocalRunner:
         return self.processes or self.threads
 
 
-def local_runner(
-    arguments: list[str], runner: str | None, *, workers: int | None, processes: int | None = None
-) -> LocalRunner:
+@dataclasses.dataclass(frozen=True)
+class RemoteRunner:
+    """A runner whose workers are not this process. `threads`: of each worker process; None: one for each core."""
+
+    name: str
+    options: PipelineOptions
+    threads: int | None
+
+    @property
+    def is_dataflow(self) -> bool:
+        """Whether the job goes to Google's cloud."""
+        return self.name == DATAFLOW
+
+    @property
+    def waits(self) -> bool:
+        """Whether the command is to wait for the job: not for a template's, and not where Beam's option forbids it."""
+        no_wait = self.options.view_as(StandardOptions).no_wait_until_finish
+        return not (no_wait or self.options.view_as(GoogleCloudOptions).template_location)
+
+
+def choose_runner(
+    arguments: list[str], name: str | None, output_path: str, *, workers: int | None, processes: int | None
+) -> LocalRunner | RemoteRunner:
+    """The runner of this name with Beam's options. UsageError for one that there is not, or that loses data."""
+    given = "local" if name is None else str(name)
+    for refused, why in _REFUSED.items():
+        if refused in given.lower():
+            raise UsageError(f"runner: {given} cannot be used: {why}")
+    if given.lower() in _LOCAL:
+        return local_runner(arguments, workers=workers, processes=processes)
+    known = {remote.lower(): remote for remote in _REMOTE}
+    remote = known.get(given.lower()) or known.get(f"{given.lower()}runner")
+    if remote is None:
+        allowed = ["local", *_REMOTE]
+        raise UsageError(
+            f"runner: {given}: there is no such runner{did_you_mean(given, allowed)}; allowed: {', '.join(allowed)}"
+        )
+    if workers is not None or processes is not None:
+        instead = (
+            "--num_workers and --max_num_workers" if remote == DATAFLOW else "--parallelism, or what the engine has"
+        )
+        raise UsageError(
+            f"--{'workers' if workers is not None else 'processes'}: is of the local runner; {remote} has {instead}"
+        )
+    return _remote_runner(arguments, remote, output_path)
+
+
+def local_runner(arguments: list[str], *, workers: int | None = None, processes: int | None = None) -> LocalRunner:
     """The local runner with `workers` threads, one for each core if None; or with processes that share the threads."""
-    if runner is not None and str(runner).lower() not in _LOCAL:
-        if "dask" in str(runner).lower():
-            raise UsageError(
-                f"runner: {runner} cannot be used: Beam's runner for Dask loses what a bundle's end puts out (of 600 "
-                "rows it wrote 595 and said DONE)"
-            )
-        raise UsageError(f"runner: {runner} is not there yet; so far: local")
     threads = workers or cores()
     options = PipelineOptions(arguments)
     options.view_as(StandardOptions).runner = "FnApiRunner"
@@ -141,3 +137,30 @@ def _worker_command() -> str:
     # Our packages have names that others have, too: ours come first, also before what lies in the current folder.
     start = f"import sys; sys.path[0] = {root!r}; from pipeline.worker_process import main; main({os.getpid()})"
     return f"exec {shlex.join([sys.executable, '-c', start])}"  # no shell stays between
+
+
+def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteRunner:
+    options = PipelineOptions(arguments)
+    options.view_as(StandardOptions).runner = name
+    # All code is in a package: the session would only bring what the launcher's own script holds.
+    options.view_as(SetupOptions).save_main_session = False
+    threads = options.view_as(DebugOptions).number_of_worker_harness_threads
+    if name == DATAFLOW:
+        cloud = options.view_as(GoogleCloudOptions)
+        cloud.job_name = cloud.job_name or job_name(output_path)
+        experiments = options.view_as(DebugOptions).experiments or []
+        if "no_use_multiple_sdk_containers" not in experiments:
+            threads = threads or 1  # Dataflow starts a process for each core
+    return RemoteRunner(name, options, threads)
+
+
+def job_name(output_path: str) -> str:
+    """A name that is the output folder's own: of two jobs at work under one name Dataflow refuses the second.
+
+    >>> job_name("gs://bucket/Nightly run/dt=2026-01-01")
+    'layerbeam-nightly-run-dt-2026-01-01-cb4b32b2'
+    """
+    _, _, path = output_path.rstrip("/").rpartition("://")
+    words = re.sub(r"[^a-z0-9]+", "-", path.partition("/")[2].lower()).strip("-")
+    key = hashlib.sha256(output_path.rstrip("/").encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return "-".join(filter(None, ("layerbeam", words[-40:].strip("-"), key)))

@@ -26,11 +26,12 @@ _PLACE = re.compile(r" at (?:byte|character) \d")
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
 _NAMED_FORMS = 10
-_OF_START = ("run", "state", "workers", "peak_memory_bytes", *PERFORMANCE)
+_OF_START = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", *PERFORMANCE)
 _UNFINISHED = {
     "started": "unfinished: at work, or killed",
     "interrupted": "unfinished: interrupted",
     "failed": "unfinished: failed",
+    "submitted": "unfinished: submitted, and not at its end yet",
 }
 
 

@@ -110,7 +110,7 @@ class Bert:
     residual stream, layer norm and results are float32. `xla`: compile it, once for each shape of batch. ValueError for
     a layer that there is not.
 
-    One trace serves all shapes. Set TensorFlow's threads before (`transforms.threads`). The same batch gives the same
+    One trace serves all shapes. Set TensorFlow's threads before (`transforms.hardware`). The same batch gives the same
     bits; in another batch, or at another place in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
 
     Tried and left out, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster

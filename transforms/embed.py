@@ -13,10 +13,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from transforms.encode import EncodeSettings, encode_block
 from transforms.forward import Encoder, Forward
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.records import BlockId, InputFile, TextBlock
 from transforms.rows import KeepWords, keep_words_of
 from transforms.sequences import SequenceSettings, find_rows, tokenize_block
-from transforms.threads import load_tensorflow
 from transforms.views import View, row_columns
 from transforms.wordpiece import WordPiece
 
@@ -85,7 +85,7 @@ class EmbedTexts(beam.DoFn):
         settings: EncodeSettings,
         *,
         do_lower_case: bool,
-        num_threads: int,
+        hardware: Hardware,
     ) -> None:
         self._load = load
         self._vocabulary = vocabulary
@@ -93,12 +93,12 @@ class EmbedTexts(beam.DoFn):
         self._sequences = sequences
         self._settings = settings
         self._do_lower_case = do_lower_case
-        self._num_threads = num_threads
+        self._hardware = hardware
         self._shared = Shared()
 
     def setup(self) -> None:
-        load_tensorflow(self._num_threads)
-        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._num_threads))
+        load_tensorflow(self._hardware)
+        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._hardware.threads))
         self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
         self._keep = keep_words_of(self._views, self._wordpiece)
         self._tokens = pa.array(self._vocabulary, pa.string())

@@ -14,8 +14,8 @@ from transforms import metrics
 from transforms.batching import equal_texts, padded_shape, plan_batches, token_positions
 from transforms.faults import FaultyTextsError, encode_or_reject
 from transforms.forward import EncodeCost, Encoder, Forward, not_finite_rows
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.records import Float32Array, Int32Array, Int64Array, TokenBlock, VectorBlock, row_splits_of
-from transforms.threads import load_tensorflow
 from transforms.views import BatchOutput, View, batch_vectors, empty_vectors, finish_vectors, reads_cls, records_of
 from transforms.windows import Sequences, cut_sequences
 
@@ -170,22 +170,22 @@ def encode_texts(
 class EncodeBlocks(beam.DoFn):
     """`TokenBlock` -> `VectorBlock`, without the texts of which no vector can be made: they are rejected.
 
-    `load` makes the encoder, once per worker process; it must give the layers that the views need. `num_threads`:
-    blocks that the process has in hand at once, and batches, each with one thread of TensorFlow's.
+    `load` makes the encoder, once per worker process; it must give the layers that the views need. `hardware`:
+    what that process may use.
     """
 
     def __init__(
-        self, load: Callable[[], Encoder], views: tuple[View, ...], settings: EncodeSettings, *, num_threads: int
+        self, load: Callable[[], Encoder], views: tuple[View, ...], settings: EncodeSettings, *, hardware: Hardware
     ) -> None:
         self._load = load
         self._views = views
         self._settings = settings
-        self._num_threads = num_threads
+        self._hardware = hardware
         self._shared = Shared()
 
     def setup(self) -> None:
-        load_tensorflow(self._num_threads)
-        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._num_threads))
+        load_tensorflow(self._hardware)
+        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._hardware.threads))
 
     def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
         metrics.note_time(metrics.ENCODING_BEGAN)

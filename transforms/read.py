@@ -10,10 +10,10 @@ import apache_beam as beam
 
 from transforms import filesystem, jsonl, lines, metrics, paragraphs, parquet_records, text_records
 from transforms.formats import RecordFormat, make_texts
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.lines import UnreadableFileError
 from transforms.records import BlockId, BlockLimits, Commit, LeftOut, Slice, TextBlock
 from transforms.slices import reason_of
-from transforms.threads import load_tensorflow
 
 
 def read_blocks(
@@ -78,31 +78,31 @@ def _decode(block: BlockId, content: Any, how: RecordFormat) -> TextBlock:
 class ReadBlocks(beam.PTransform):
     """`Slice` -> `TextBlock`; tagged `DONE`, the `Commit` of what needs no work and `LeftOut`.
 
-    `num_threads`: blocks that one worker process has in hand at once.
+    `hardware`: what a worker process may use.
     """
 
     limits: BlockLimits
     how: RecordFormat = dataclasses.field(default_factory=RecordFormat)
-    num_threads: int = 1
+    hardware: Hardware = dataclasses.field(default_factory=Hardware)
 
     BLOCKS = "blocks"
     DONE = "done"
 
     def expand(self, slices: Any) -> Any:
-        read = _ReadSlice(self.limits, self.how, self.num_threads)
+        read = _ReadSlice(self.limits, self.how, self.hardware)
         return slices | "spread slices" >> beam.Reshuffle() | beam.ParDo(read).with_outputs(self.DONE, main=self.BLOCKS)
 
 
 @beam.typehints.with_output_types(TextBlock)
 class _ReadSlice(beam.DoFn):
-    def __init__(self, limits: BlockLimits, how: RecordFormat, num_threads: int) -> None:
+    def __init__(self, limits: BlockLimits, how: RecordFormat, hardware: Hardware) -> None:
         self._limits = limits
         self._how = how
-        self._num_threads = num_threads
+        self._hardware = hardware
 
     def setup(self) -> None:
         if self._how.unit == "sentence":
-            load_tensorflow(self._num_threads)
+            load_tensorflow(self._hardware)
 
     def process(self, slice_: Slice) -> Iterator[Any]:
         for item in metrics.timed_items(metrics.READ_TIME, read_blocks(slice_, self._limits, self._how)):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from transforms import metrics
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.records import (
     BoolArray,
     Dropped,
@@ -28,7 +29,6 @@ from transforms.records import (
 )
 from transforms.rows import KeepWords, keep_words_of, rows_of
 from transforms.subset import leave_out, reject, take_texts
-from transforms.threads import load_tensorflow
 from transforms.views import View
 from transforms.wordpiece import PIECE_COLUMNS, Pieces, WordPiece
 
@@ -212,7 +212,7 @@ def find_rows(tokens: TokenBlock, views: Sequence[View], keep: Mapping[str, Keep
 @beam.typehints.with_input_types(TextBlock)
 @beam.typehints.with_output_types(TokenBlock)
 class TokenizeBlocks(beam.DoFn):
-    """`TextBlock` -> `TokenBlock`, with the rows of each view. `num_threads`: blocks in hand at once in the process."""
+    """`TextBlock` -> `TokenBlock`, with the rows of each view. `hardware`: what a worker process may use."""
 
     def __init__(
         self,
@@ -221,16 +221,16 @@ class TokenizeBlocks(beam.DoFn):
         views: tuple[View, ...],
         *,
         do_lower_case: bool,
-        num_threads: int,
+        hardware: Hardware,
     ) -> None:
         self._vocabulary = vocabulary
         self._settings = settings
         self._views = views
         self._do_lower_case = do_lower_case
-        self._num_threads = num_threads
+        self._hardware = hardware
 
     def setup(self) -> None:
-        load_tensorflow(self._num_threads)
+        load_tensorflow(self._hardware)
         self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
         self._keep = keep_words_of(self._views, self._wordpiece)
 

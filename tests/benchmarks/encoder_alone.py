@@ -17,15 +17,14 @@ from pipeline import config as configuration
 from pipeline.fit import open_for
 from pipeline.resolve import Job, resolve
 from pipeline.resume import find_work
-from pipeline.runners import cores
 from transforms import onednn
 from transforms.batching import equal_texts, plan_batches
 from transforms.encode import pad_batch
 from transforms.forward import EncodeCost, Forward
+from transforms.hardware import Hardware, cores, load_tensorflow
 from transforms.read import read_blocks
 from transforms.records import Slice
 from transforms.sequences import tokenize_block
-from transforms.threads import load_tensorflow
 from transforms.windows import cut_sequences
 from transforms.wordpiece import WordPiece
 
@@ -95,7 +94,7 @@ def main(path: str) -> None:
     config = configuration.load(path)
     job = resolve(config, open_for(config))
     threads = cores()
-    load_tensorflow(threads)
+    load_tensorflow(Hardware(threads))
     batches = batches_of(job)
     started = time.perf_counter()
     forward = Forward(job.load_encoder(), threads)

@@ -49,9 +49,8 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
     import tensorflow_text as text
     from apache_beam.ml.inference.base import RunInference
     from apache_beam.ml.inference.tensorflow_inference import TFModelHandlerTensor
-    from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
-    from pipeline.runners import local_options
+    from pipeline.runners import local_runner
 
     with open(vocabulary) as file:
         words = file.read().splitlines()
@@ -79,10 +78,10 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
             return [len(vectors[0])] + [0] * (len(batch) - 1)
 
     def once(some: list[str]) -> float:
-        options, _, _ = local_options([], None, None)
+        local = local_runner([])
         handler = Handler("unused", min_batch_size=BATCH_SIZE, max_batch_size=BATCH_SIZE)
         started = time.perf_counter()
-        with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+        with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
             _ = (
                 pipeline
                 | beam.Create(some)

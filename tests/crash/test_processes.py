@@ -104,7 +104,7 @@ def test_a_signal_to_the_whole_group_interrupts(workplace, number):
 
 
 def test_threads_are_shared_among_processes():
-    four = runners.local_runner([], None, workers=4, processes=2)
+    four = runners.local_runner([], workers=4, processes=2)
     assert (four.workers, four.threads) == (2, 2)
-    assert runners.local_runner([], None, workers=1, processes=3).threads == 1
-    assert runners.local_runner([], None, workers=3).workers == 3
+    assert runners.local_runner([], workers=1, processes=3).threads == 1
+    assert runners.local_runner([], workers=3).workers == 3

@@ -159,7 +159,11 @@ def test_unknown_key(workplace):
         ("other.yaml", "layerbeam: other.yaml: unexpected argument"),
         ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` comes twice"),
         ("--runner=DaskRunner", "runner: DaskRunner cannot be used: Beam's runner for Dask loses"),
-        ("--runner=DataflowRunner", "runner: DataflowRunner is not there yet; so far: local"),
+        ("--runner=RayRunner", "runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray"),
+        (
+            "--runner=FlinkRuner",
+            "runner: FlinkRuner: there is no such runner; did you mean `FlinkRunner`?; allowed: local",
+        ),
         ("--set=encoder", "--set encoder: is not of the form K=V"),
     ],
 )
@@ -425,7 +429,7 @@ def test_interrupt_before_the_run_begins(workplace):
         (["--input", "foo://b/x*"], "foo://b/x*: Beam has no file system for foo:// here"),
         (["--output", ""], "c.yaml: output.path: "),
         (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: the value is not YAML"),
-        (["--set", "beam.runner=3"], "runner: 3 is not there yet"),
+        (["--set", "beam.runner=3"], "runner: 3: there is no such runner; allowed: local, DataflowRunner,"),
         (["--set", "beam.workers=3"], "beam.workers: Beam has no such option"),
     ],
 )

@@ -33,7 +33,7 @@ class _SlowCoder(beam.coders.Coder):
 def test_no_element_is_sent_in_two_halves_however_long_its_bundle_takes(arguments):
     """Beam's own setting sends what there is once a second, from another thread, also while an element is written."""
     beam.coders.registry.register_coder(_Slow, _SlowCoder)
-    local = local_runner(arguments, None, workers=2)
+    local = local_runner(arguments, workers=2)
 
     def keyed(number: int) -> Any:
         return number % 2, _Slow(number)

@@ -12,8 +12,8 @@ from transforms import onednn
 from transforms.batching import padded_shape, plan_batches
 from transforms.bert import Bert, BertConfig, blocks_needed, weight_shapes
 from transforms.encoders import load_encoder, open_encoder
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.reference import forward
-from transforms.threads import load_tensorflow
 
 TINY = BertConfig(
     vocab_size=50,
@@ -30,7 +30,7 @@ TINY = BertConfig(
 
 @pytest.fixture(autouse=True, scope="module")
 def tensorflow():
-    return load_tensorflow(2)
+    return load_tensorflow(Hardware(2))
 
 
 def batch(rows: Sequence[np.ndarray], *, longest: int = 0, pad_id: int = 0) -> tuple[np.ndarray, ...]:

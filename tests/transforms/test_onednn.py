@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from transforms import onednn
+from transforms.hardware import Hardware, load_tensorflow
 from transforms.reference import gelu
-from transforms.threads import load_tensorflow
 
 
 @pytest.fixture(autouse=True, scope="module")
 def tensorflow():
-    tf = load_tensorflow(2)
+    tf = load_tensorflow(Hardware(2))
     if not onednn.is_available():
         pytest.skip("this TensorFlow has no oneDNN kernels")
     return tf
@@ -64,8 +64,8 @@ from conftest import random_weights
 from test_bert import TINY, batch
 from transforms import onednn
 from transforms.bert import Bert
-from transforms.threads import load_tensorflow
-load_tensorflow(1)
+from transforms.hardware import Hardware, load_tensorflow
+load_tensorflow(Hardware(1))
 assert not onednn.is_available()
 for dtype in ("float32", "bfloat16"):
     layers, _ = Bert(TINY, random_weights(TINY), layers=[2], compute_dtype=dtype)(*batch([np.arange(9)]))

@@ -7,6 +7,7 @@ import pytest
 from apache_beam.internal import pickler
 
 from transforms.encoders import open_encoder
+from transforms.hardware import Hardware
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
 from transforms.sequences import (
     SequenceSettings,
@@ -148,7 +149,7 @@ def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
 
 def test_tokenize_blocks() -> None:
     vocabulary = (*SPECIAL, "a", "##b")
-    tokenize = TokenizeBlocks(vocabulary, SequenceSettings(8), (), do_lower_case=True, num_threads=1)
+    tokenize = TokenizeBlocks(vocabulary, SequenceSettings(8), (), do_lower_case=True, hardware=Hardware())
     tokenize = pickler.loads(pickler.dumps(tokenize))
     tokenize.setup()
     (tokens,) = tokenize.process(block_of(["AB", "c"]))

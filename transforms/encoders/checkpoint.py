@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from transforms.encoders.source import EncoderError, first_line
+from transforms.hardware import import_tensorflow
 from transforms.records import Float32Array
-from transforms.threads import import_tensorflow
 
 
 def open_checkpoint(handle: str, prefix: Path) -> Any:

@@ -16,7 +16,7 @@ from transforms.encoders import archives
 from transforms.encoders.cache import SUPPORTED, WANTED, Located, cache_folder, cached_archive, one_folder_deep
 from transforms.encoders.cache_file import create
 from transforms.encoders.source import EncoderError
-from transforms.threads import import_tensorflow
+from transforms.hardware import import_tensorflow
 
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
 _TIMEOUT_SECONDS = 60

@@ -22,8 +22,8 @@ from transforms.encoders.saved_model_engine import Interface, InterfaceError, re
 from transforms.encoders.saved_model_graph import UnlikeBertError, missing_operation, read_graph
 from transforms.encoders.source import EncoderError, EncoderSource, fingerprint, native_source
 from transforms.encoders.vocabulary import decide_casing, read_vocabulary
+from transforms.hardware import import_tensorflow
 from transforms.records import Float32Array
-from transforms.threads import import_tensorflow
 
 _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 _NAMES = {

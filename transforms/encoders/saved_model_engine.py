@@ -191,7 +191,7 @@ class SavedModelEncoder:
         pooler: bool,
         pad_id: int,
     ) -> None:
-        from transforms.threads import import_tensorflow
+        from transforms.hardware import import_tensorflow
 
         tf = import_tensorflow()
         self.hidden_size = interface.hidden_size

@@ -14,8 +14,8 @@ from conftest import DATA, deny, edit, in_float64, random_weights, refused
 from transforms.bert import BertConfig, weight_shapes
 from transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 from transforms.encoders.vocabulary import lower_cases
+from transforms.hardware import Hardware, import_tensorflow, load_tensorflow
 from transforms.reference import forward
-from transforms.threads import import_tensorflow, load_tensorflow
 
 UNCASED = DATA / "google_uncased"
 CASED = DATA / "google_cased"
@@ -24,7 +24,7 @@ CHECKPOINT = "bert_model.ckpt"
 
 @pytest.fixture(autouse=True, scope="module")
 def _threads():
-    load_tensorflow(2)
+    load_tensorflow(Hardware(2))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from conftest import DATA, deny, refused
 
 from transforms.encoders import EncoderError, EncoderSource, load_encoder, load_weights, open_encoder
-from transforms.threads import import_tensorflow, load_tensorflow
+from transforms.hardware import Hardware, import_tensorflow, load_tensorflow
 
 tf = import_tensorflow()
 
@@ -26,7 +26,7 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e"
 
 @pytest.fixture(autouse=True, scope="module")
 def _threads():
-    load_tensorflow(2)
+    load_tensorflow(Hardware(2))
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""One run whose workers are elsewhere: checked, submitted, waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+from pipeline import preflight
+from pipeline.build import build
+from pipeline.errors import InterruptedRunError, UsageError, cause, complain, say
+from pipeline.interrupts import Stop
+from pipeline.resume import Work
+from pipeline.run import Run, quiet
+from pipeline.runners import RemoteRunner
+from transforms.hardware import Hardware, load_tensorflow
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteRun(Run):
+    """A job given to a remote runner."""
+
+    remote: RemoteRunner
+
+    def __call__(self) -> bool:
+        preflight.check(self.job.config, self.remote)
+        return super().__call__()
+
+    def _run(self, work: Work) -> bool:
+        load_tensorflow(Hardware())  # for the estimate only
+        self._announce(work)
+        log = self._begin_log(work, runner=self.remote.name, workers=None, processes=None)
+        started, began = time.monotonic(), time.time()
+        stop = Stop()
+        result = None
+        try:
+            with stop, quiet(self.verbose):
+                result = self._submit()
+            self._say_where(result)
+            if not self.remote.waits:
+                log.end("submitted", job=self._job_id(result))
+                return True
+            with stop, quiet(self.verbose):
+                result.wait_until_finish()
+        except BaseException as error:
+            why = "interrupted" if stop.number is not None else None
+            with contextlib.suppress(OSError):
+                log.end(why or "failed", error=cause(error), job=self._job_id(result))
+            if stop.number is None:
+                raise _refusal(error) or error from error
+            self._let_go(result)
+            raise InterruptedRunError(stop.number) from error
+        complete = self._end_log(log, result, started=started, began=began)
+        say(f"{log.record['seconds']:.1f} s on {self.remote.name}; look inside: layerbeam show {self.job.output.path}")
+        return complete
+
+    def _submit(self) -> Any:
+        pipeline = beam.Pipeline(options=self.remote.options)
+        build(pipeline, self.job, num_threads=self.remote.threads, remove_gone=self.remove_gone)
+        return pipeline.run()
+
+    def _job_id(self, result: Any) -> str | None:
+        """Dataflow's; None where there is no job yet, or only a template. Other engines show theirs on their pages."""
+        return result.job_id() if self.remote.is_dataflow and result is not None and result.has_job else None
+
+    def _say_where(self, result: Any) -> None:
+        job = self._job_id(result)
+        if job is None:
+            say(f"submitted to {self.remote.name}")
+            return
+        cloud = self.remote.options.view_as(GoogleCloudOptions)
+        say(f"submitted to Dataflow as {cloud.job_name}, job {job}")
+        say(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
+
+    def _let_go(self, result: Any) -> None:
+        """After an interrupt: a job on Dataflow is its own, another engine's ends with the command that started it."""
+        job = self._job_id(result)
+        if job is not None:
+            cloud = self.remote.options.view_as(GoogleCloudOptions)
+            complain(
+                "interrupted; the job goes on. To stop it: "
+                f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
+            )
+            return
+        if result is not None:
+            with contextlib.suppress(Exception):  # the engine may be gone
+                result.cancel()
+        complain("interrupted; what is committed stays: run the same command again to go on")
+
+
+def _refusal(error: BaseException) -> UsageError | None:
+    """What a service says of a job that it does not take, in its own words; None for anything else."""
+    if type(error).__name__ == "DataflowJobAlreadyExistsError":
+        return UsageError(f"beam.job_name: {error}; wait for that job, or stop it")
+    return None

@@ -1,0 +1,124 @@
+"""TensorFlow, loaded once per process with its threads and device set before its first operation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import platform
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+_LOCK = threading.Lock()
+
+
+class DeviceError(RuntimeError):
+    """TensorFlow does not see the device that was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """What a worker process may use: `num_threads` blocks in hand at once, and batches, with a thread each; None: as
+    many as it has cores. `device`: auto, cpu, gpu or tpu.
+    """
+
+    num_threads: int | None = 1
+    device: str = "auto"
+
+    @property
+    def threads(self) -> int:
+        """The number of threads in the process that asks."""
+        return self.num_threads or cores()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def import_tensorflow() -> Any:
+    """The module `tensorflow`, with its threads as they are.
+
+    What the import prints (about oneDNN, CUDA) is kept from the terminal, unless it fails or INFO is logged.
+    """
+    quiet = not logging.getLogger().isEnabledFor(logging.INFO)
+    with _LOCK:
+        with _silenced() if quiet and "tensorflow" not in sys.modules else contextlib.nullcontext():
+            import tensorflow as tf
+        if quiet:
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        return tf
+
+
+def load_tensorflow(hardware: Hardware) -> Any:
+    """The module `tensorflow`, set up for this hardware. DeviceError where TensorFlow does not see the device.
+
+    One thread within an operation: with more, other bits come out of small batches, so a row would depend on the
+    machine's cores. As many operations at once as Python threads call: with one, the calls queue up behind each other.
+    """
+    tf = import_tensorflow()
+    # In a process where somebody has already used TensorFlow all this is as it is.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(hardware.threads)
+    with contextlib.suppress(RuntimeError):
+        if hardware.device == "cpu":
+            tf.config.set_visible_devices([], "GPU")
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)  # else TensorFlow takes all of it at once
+    # TF32 keeps 10 bits of the mantissa: float32 means float32. For speed there is compute_dtype: bfloat16.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    if hardware.device == "tpu":
+        _start_tpus(tf)
+    elif hardware.device != "auto" and not tf.config.get_visible_devices(hardware.device.upper()):
+        raise DeviceError(_unseen(tf, hardware.device))
+    return tf
+
+
+def placement(device: str) -> AbstractContextManager[Any]:
+    """Where variables are made; a compiled function runs where its variables are."""
+    return import_tensorflow().device("/TPU:0") if device == "tpu" else contextlib.nullcontext()
+
+
+def _start_tpus(tf: Any) -> None:
+    """The TPUs of this machine, once per process."""
+    with _LOCK:
+        if tf.config.list_logical_devices("TPU"):
+            return
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+        except Exception as error:  # of the many kinds that TensorFlow has, for a machine without and a broken one
+            raise DeviceError(f"{_unseen(tf, 'tpu')} ({error!s:.100})") from error
+
+
+def _unseen(tf: Any, device: str) -> str:
+    seen = ", ".join(device.name for device in tf.config.list_physical_devices()) or "nothing"
+    return (
+        f"encoder.device: {device}, and TensorFlow {tf.__version__} sees none on {platform.node()}, only {seen}; "
+        "mend the machine (driver, image, accelerator), or give encoder.device auto or cpu"
+    )
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Standard error put aside at the level of the file descriptor: these lines come from C++, before any logging."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as aside:
+        saved = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            aside.seek(0)
+            os.write(saved, aside.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
