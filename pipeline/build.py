@@ -9,6 +9,7 @@ import apache_beam as beam
 from pipeline.manifest import FinishRun
 from pipeline.resolve import Job
 from pipeline.resume import FindWork
+from pipeline.runlog import EndLog
 from transforms import coders
 from transforms.encode import EncodeBlocks
 from transforms.hardware import Hardware
@@ -18,10 +19,18 @@ from transforms.slices import SliceFiles
 from transforms.write import WriteBlocks
 
 
-def build(root: beam.Pipeline, job: Job, *, num_threads: int | None = None, remove_gone: bool = False) -> Any:
+def build(
+    root: beam.Pipeline,
+    job: Job,
+    *,
+    num_threads: int | None = None,
+    remove_gone: bool = False,
+    run_number: int | None = None,
+) -> Any:
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
     `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
+    `run_number`: of the start that the pipeline itself is to end in `_runs`, as whoever submits it may not wait.
     """
     config, encoder = job.config, job.encoder
     coders.register()
@@ -53,10 +62,13 @@ def build(root: beam.Pipeline, job: Job, *, num_threads: int | None = None, remo
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
-    return (
+    manifest = (
         (files[FindWork.KNOWN], slices[SliceFiles.LEFT_OUT], blocks[ReadBlocks.DONE], commits)
         | "reports" >> beam.Flatten()
         | "under one key" >> beam.WithKeys(0)
         | "all together" >> beam.GroupByKey()
         | "finish" >> beam.ParDo(finish)
     )
+    if run_number is None:
+        return manifest
+    return manifest | "end log" >> beam.ParDo(EndLog(job.output.path, run_number))

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO, cast
 
 import apache_beam as beam
@@ -105,11 +105,11 @@ class Run:
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
 
-    def _end_log(self, log: RunLog, result: Any, *, started: float, began: float) -> bool:
-        """Note what came of it, and how fast; whether all of the input is embedded."""
+    def _end_log(self, log: RunLog, found: Mapping[str, Any], *, started: float, began: float) -> bool:
+        """Note what came of it, and how fast, by Beam's metrics; whether all of the input is embedded."""
         complete = filesystem.exists(filesystem.join(self.job.output.path, SUCCESS))
-        seconds = time.monotonic() - started
-        log.end("done" if complete else "incomplete", **measure(result.metrics().query(), seconds=seconds, began=began))
+        performance = measure(found, seconds=time.monotonic() - started, began=began)
+        log.end("done" if complete else "incomplete", **performance)
         return complete
 
 
@@ -127,7 +127,7 @@ class LocalRun(Run):
         log = self._begin_log(work, workers=self.local.workers, processes=self.local.processes)
         started, began = time.monotonic(), time.time()
         result = self._run_pipeline(log)
-        complete = self._end_log(log, result, started=started, began=began)
+        complete = self._end_log(log, result.metrics().query(), started=started, began=began)
         seconds = log.record["seconds"]
         say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
         return complete

@@ -9,7 +9,10 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import apache_beam as beam
 
 from pipeline.manifest import load_json
 from transforms import filesystem
@@ -40,16 +43,28 @@ class RunLog:
         number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
         record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
         log = RunLog(output_path, record)
-        log._write()
+        log.write()
         return log
 
     def end(self, state: str, **facts: Any) -> None:
         """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and what is known now."""
         peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _peak_of_a_child()
         self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def submit(self, job: str | None) -> None:
+        """Note that a runner has the job, unless that has ended already."""
+        now = load_json(filesystem.join(self.output_path, RUNS, f"{self.number}.json")) or self.record
+        self.record = now | {"job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
+        self.write()
+
+    @property
+    def number(self) -> int:
+        """Which start of those in this folder."""
+        return int(self.record["run"])
+
+    def write(self) -> None:
+        """Write the record as it is."""
         folder = filesystem.join(self.output_path, RUNS)
         path = filesystem.join(folder, f"{self.record['run']}.json")
         temporary = filesystem.join(self.output_path, TEMPORARY)
@@ -78,3 +93,21 @@ def _max_rss(whose: int) -> int:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class EndLog(beam.DoFn):
+    """Manifest -> manifest, noted as the end of a start: by the pipeline itself, as who submitted it may have left.
+
+    Who has waited writes the record once more, with what only it knows.
+    """
+
+    def __init__(self, output_path: str, number: int) -> None:
+        self._output_path = output_path
+        self._number = number
+
+    def process(self, manifest: str) -> Iterator[str]:
+        record = load_json(filesystem.join(self._output_path, RUNS, f"{self._number}.json"))
+        if record is not None and record["state"] in ("started", "submitted"):
+            state = "done" if json.loads(manifest)["complete"] else "incomplete"
+            RunLog(self._output_path, record | {"state": state, "ended": _now()}).write()
+        yield manifest

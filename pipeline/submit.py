@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -39,10 +40,10 @@ class RemoteRun(Run):
         result = None
         try:
             with stop, quiet(self.verbose):
-                result = self._submit()
+                result = self._submit(log.number)
             self._say_where(result)
             if not self.remote.waits:
-                log.end("submitted", job=self._job_id(result))
+                log.submit(self._job_id(result))
                 return True
             with stop, quiet(self.verbose):
                 result.wait_until_finish()
@@ -54,13 +55,14 @@ class RemoteRun(Run):
                 raise _refusal(error) or error from error
             self._let_go(result)
             raise InterruptedRunError(stop.number) from error
-        complete = self._end_log(log, result, started=started, began=began)
+        complete = self._end_log(log, _metrics(result), started=started, began=began)
         say(f"{log.record['seconds']:.1f} s on {self.remote.name}; look inside: layerbeam show {self.job.output.path}")
         return complete
 
-    def _submit(self) -> Any:
+    def _submit(self, number: int) -> Any:
         pipeline = beam.Pipeline(options=self.remote.options)
-        build(pipeline, self.job, num_threads=self.remote.threads, remove_gone=self.remove_gone)
+        threads = self.remote.threads
+        build(pipeline, self.job, num_threads=threads, remove_gone=self.remove_gone, run_number=number)
         return pipeline.run()
 
     def _job_id(self, result: Any) -> str | None:
@@ -90,6 +92,15 @@ class RemoteRun(Run):
             with contextlib.suppress(Exception):  # the engine may be gone
                 result.cancel()
         complain("interrupted; what is committed stays: run the same command again to go on")
+
+
+def _metrics(result: Any) -> Mapping[str, Any]:
+    """Beam's metrics, as far as the runner has them: the run is done without."""
+    try:
+        found: Mapping[str, Any] = result.metrics().query()
+    except Exception:
+        return {"counters": [], "distributions": []}
+    return found
 
 
 def _refusal(error: BaseException) -> UsageError | None:

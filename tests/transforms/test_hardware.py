@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement
+
+
+def test_float32_is_never_tf32():
+    assert not load_tensorflow(Hardware()).config.experimental.tensor_float_32_execution_enabled()
+
+
+def test_the_cpu_is_always_there():
+    assert load_tensorflow(Hardware(device="cpu")).config.get_visible_devices("GPU") == []
+
+
+@pytest.mark.parametrize("device", ["gpu", "tpu"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(
+        DeviceError, match=rf"^encoder\.device: {device}, and TensorFlow 2\.\d+\.\d+ sees none on .+, only"
+    ):
+        load_tensorflow(Hardware(device=device))
+
+
+def test_a_gpu_that_is_there_gives_memory_as_it_is_asked_for(monkeypatch):
+    tf = load_tensorflow(Hardware())
+    grown = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["gpu 0", "gpu 1"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu 0", "gpu 1"])
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, enable: grown.append((gpu, enable)))
+    load_tensorflow(Hardware(device="gpu"))
+    assert grown == [("gpu 0", True), ("gpu 1", True)]
+
+
+def test_threads_of_whoever_asks():
+    assert Hardware(3).threads == 3
+    assert Hardware(None).threads == cores()
+
+
+def test_variables_of_a_tpu_are_placed_on_it(monkeypatch):
+    tf = load_tensorflow(Hardware())
+    with placement("cpu"):
+        assert tf.Variable(1.0).device.endswith("CPU:0")
+    monkeypatch.setattr(tf, "device", lambda name: pytest.fail(name))
+    with pytest.raises(pytest.fail.Exception, match="/TPU:0"):
+        placement("tpu")
