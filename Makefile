@@ -12,7 +12,7 @@ AUDITOR := .venv-audit
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -110,6 +110,13 @@ bench-views: $(VENV)/installed ## five views in one run against five runs (needs
 
 bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
+
+bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian's bible-kjv; 15 minutes), then the page
+	$(BIN)/python tests/benchmarks/measure_scale.py
+	$(MAKE) scale
+
+scale: $(VENV)/installed ## docs/scale.md from what was measured and what is assumed (arithmetic only)
+	$(BIN)/python tests/benchmarks/scale.py --write
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
 	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra readers --extra dev \

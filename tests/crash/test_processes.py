@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from conftest import Workplace, random_lines
 
 from pipeline import runners
 
+SLICE_BYTES = 1000
+BLOCKS_BEGUN = Path(__file__).parent / "blocks_begun"
+
 
 def prepared(workplace: Workplace) -> None:
     workplace.write("corpus/a.txt", "\n".join(random_lines(1500)))
-    workplace.configure(input={"slice_bytes": 1000})
+    workplace.configure(input={"slice_bytes": SLICE_BYTES})
 
 
 def children(workplace: Workplace) -> list[int]:
@@ -70,6 +74,30 @@ def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
     workplace.run()
     workplace.run("--output", "threads")
     assert workplace.files() == workplace.files("threads")
+
+
+def test_a_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch):
+    """With it the whole run ends, so what the other one had in hand is lost, too: of each one block, and no more."""
+    prepared(workplace)
+    log = workplace.folder / "begun.txt"
+    monkeypatch.setenv("BLOCKS_BEGUN", str(log))
+    monkeypatch.setenv("PYTHONPATH", str(BLOCKS_BEGUN), prepend=os.pathsep)
+    with workplace.at_work("--processes", "2", commits=20) as process:
+        os.kill(max(children(workplace)), signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert_they_end(workplace)
+    commits = [path for path in (workplace.folder / "out/_commits").glob("*.json") if path.stat().st_size]
+    scanned = -(-(workplace.folder / "corpus/a.txt").stat().st_size // SLICE_BYTES)
+    begun = len(log.read_text().splitlines()) - scanned
+    workplace.run()
+    encoded_again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
+    blocks = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
+    assert blocks > 100
+    assert 20 <= len(commits) < blocks  # in the middle
+    assert encoded_again == blocks - len(commits)  # nothing that is committed
+    twice = begun - len(commits)
+    assert 0 <= twice <= 2  # processes, each with one block in hand
 
 
 def test_workers_do_not_outlive_a_killed_driver(workplace):

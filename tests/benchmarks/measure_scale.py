@@ -1,0 +1,515 @@
+"""What `scale.py` reckons with, measured on this machine: writes scale_measured.json beside itself.
+
+python measure_scale.py [--rounds N] [--commits N]
+
+Needs Debian's package bible-kjv. Each measurement is a process of its own; rounds are interleaved and medians taken.
+Rates are per second of processor time, so that others who use the machine at the same time count for little.
+
+What crosses a shuffle is what Beam's local runner was really handed: the encoded bytes that it puts into the buffer of
+each GroupByKey. Elements are Beam's own counts of each PCollection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import gc
+import json
+import os
+import pickle
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RESULT = HERE / "scale_measured.json"
+ENCODERS = ("MiniLM", "BERT-base size")
+DTYPES = ("float32", "bfloat16")
+LEVELS = ("token", "text")
+# One verse for every so many: of both encoders some 20 s of processor time.
+SHARES = {"MiniLM": 12, "BERT-base size": 60}
+BLOCK_BYTES = 170_000
+BLOCKS_PER_FILE = 100
+SLICE_BYTES = 1 << 20
+MEMORY = "/dev/shm"
+STORE_COMMITS = (100, 300)
+
+
+# --- one run of the real pipeline ------------------------------------------------------------------------------------
+
+
+class Watch:
+    """What one run puts through each of its edges and shuffles, and the clocks when the encoder was loaded and warm."""
+
+    def __init__(self) -> None:
+        self.elements: dict[str, int] = {}
+        self.shuffles: dict[str, int] = {}
+        self.began: tuple[float, float] | None = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        from apache_beam.portability import common_urns
+        from apache_beam.runners.portability.fn_api_runner import execution, fn_runner
+
+        from transforms.encode import EncodeBlocks
+
+        names: dict[int, str] = {}
+        append, get_buffer = execution.GroupingBuffer.append, execution.BundleContextManager.get_buffer
+        run, setup = fn_runner.FnApiRunner.run_via_runner_api, EncodeBlocks.setup
+
+        def appended(buffer: Any, data: bytes) -> None:
+            name = names[id(buffer)]
+            self.shuffles[name] = self.shuffles.get(name, 0) + len(data)
+            append(buffer, data)
+
+        def named(manager: Any, buffer_id: bytes, transform_id: str) -> Any:
+            buffer = get_buffer(manager, buffer_id, transform_id)
+            names[id(buffer)] = execution.split_buffer_id(buffer_id)[1]
+            return buffer
+
+        def ran(runner: Any, pipeline: Any, options: Any) -> Any:
+            result = run(runner, pipeline, options)
+            counts = {
+                info.labels["PCOLLECTION"]: metric_value(info)
+                for info in result.monitoring_infos()
+                if info.urn == common_urns.monitoring_info_specs.ELEMENT_COUNT.spec.urn
+            }
+            transforms = pipeline.components.transforms
+            for transform in transforms.values():
+                for tag, collection in transform.outputs.items():
+                    if not transform.subtransforms and collection in counts:
+                        tag = "" if tag in ("None", "0") else f" {tag}"
+                        self.elements[transform.unique_name + tag] = counts[collection]
+            known = {name: transform.unique_name for name, transform in transforms.items()}
+            self.shuffles = {known.get(name, name): size for name, size in self.shuffles.items()}
+            return result
+
+        def set_up(stage: Any) -> None:
+            setup(stage)
+            warm_up(stage._forward)
+            self.began = self.began or (time.process_time(), time.perf_counter())
+
+        execution.GroupingBuffer.append = appended
+        execution.BundleContextManager.get_buffer = named
+        fn_runner.FnApiRunner.run_via_runner_api = ran
+        EncodeBlocks.setup = set_up
+        yield
+
+
+def metric_value(info: Any) -> int:
+    from apache_beam.metrics.monitoring_infos import extract_counter_value
+
+    return int(extract_counter_value(info))
+
+
+def warm_up(forward: Any) -> None:
+    """One small batch: the first one traces and optimizes the graph."""
+    import numpy as np
+
+    from transforms.forward import EncodeCost
+
+    ids = np.full((8, 32), 1000, np.int32)
+    for _ in forward([(ids, np.full(8, 32, np.int32), np.zeros_like(ids))], EncodeCost()):
+        pass
+
+
+def run_once(path: str) -> dict[str, Any]:
+    """`layerbeam run` in this process."""
+    from pipeline.cli import main
+
+    watch = Watch()
+    with watch():
+        status = main(["run", path], version="benchmark")
+    assert status == 0, status
+    assert watch.began is not None
+    busy, wall = time.process_time() - watch.began[0], time.perf_counter() - watch.began[1]
+    import yaml
+
+    out = Path(yaml.safe_load(Path(path).read_text())["output"]["path"])
+    manifest = json.loads((out / "manifest.json").read_text())
+    record = json.loads((out / "_runs/1.json").read_text())
+    lines = (out / "parts.jsonl").read_bytes().splitlines()
+    return {
+        "elements": watch.elements,
+        "shuffled_bytes": watch.shuffles,
+        "blocks": len(lines),
+        "commit_bytes": sum(map(len, lines)) / len(lines),
+        "views": {
+            name: {key: view[key] for key in ("level", "rows", "bytes", "parts", "width", "dtype")}
+            for name, view in manifest["views"].items()
+        },
+        "texts": manifest["counts"]["embedded"],
+        "encoded_tokens": record["counts"]["encoded_tokens"],
+        "text_bytes": sum(entry["size"] for entry in manifest["inputs"]),
+        "files": len(manifest["inputs"]),
+        "processor_seconds": busy,
+        "wall_seconds": wall,
+        "seconds_to_first_block": record["seconds_to_first_block"],
+        "peak_memory_bytes": record["peak_memory_bytes"],
+        "stage_microseconds": {
+            name: count for name, count in record["counts"].items() if name.endswith("_microseconds")
+        },
+    }
+
+
+def load_once(path: str) -> dict[str, Any]:
+    """From nothing to the first batch: what each worker process pays once."""
+    started = time.perf_counter()
+    from pipeline import config as configuration
+    from pipeline.fit import open_for
+    from pipeline.resolve import resolve
+    from transforms.forward import Forward
+
+    config = configuration.load(path)
+    import tensorflow  # noqa: F401
+
+    imported = time.perf_counter()
+    job = resolve(config, open_for(config))
+    warm_up(Forward(job.load_encoder(), 1))
+    files = [file for file in Path(job.encoder.folder).rglob("*") if file.is_file()] if job.encoder.folder else []
+    weights = sum(file.stat().st_size for file in files if file.suffix == ".safetensors")
+    return {
+        "import_seconds": imported - started,
+        "load_seconds": time.perf_counter() - imported,
+        "memory_bytes": memory("VmHWM"),
+        "weight_bytes": weights,
+    }
+
+
+# --- the ends of a run, over commits made on the spot ----------------------------------------------------------------
+
+
+def memory(which: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{which}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(which)
+
+
+class Ends:
+    """An output folder as a run leaves it before its last stage: parts (empty bytes, no disk) and commits."""
+
+    def __init__(self, folder: Path, commits: int, blocks_per_file: int, *, store: bool = False) -> None:
+        from transforms.views import View
+        from transforms.write import Output
+
+        self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
+        scheme = "faulty://" if store else ""
+        self.output = Output(f"{scheme}{folder}/out", "0123456789abcdef")
+        self.input = f"{scheme}{folder}/corpus"
+        self.views = (View("tokens", "token", (12,), 768),)
+        (folder / "corpus").mkdir()
+        for number in range(-(-commits // blocks_per_file)):
+            path = folder / "corpus" / f"part-{number:05d}.txt"
+            path.touch()
+            os.truncate(path, min(blocks_per_file, commits - number * blocks_per_file) * BLOCK_BYTES)
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+
+    def _commits(self) -> Iterator[Any]:
+        from transforms.parts import part_path
+        from transforms.records import BlockId, Commit, InputFile, Part
+
+        counts = dict.fromkeys(("blank_skipped", "filtered", "rejected", "unknown_tokens"), 0)
+        counts |= {"records_read": 1285, "embedded": 1285, "tokens": 41_000, "truncated_texts": 7, "dropped_tokens": 90}
+        for number in range(self.count):
+            of_file, block = divmod(number, self.blocks_per_file)
+            size = min(self.blocks_per_file, self.count - of_file * self.blocks_per_file) * BLOCK_BYTES
+            file = InputFile(f"{self.input}/part-{of_file:05d}.txt", size, 1_700_000_000.0)
+            begin = block * BLOCK_BYTES
+            identity = BlockId(file, block * 1285, 1285, begin, begin + BLOCK_BYTES, f"{number:064x}")
+            part = Part(part_path(self.views[0], identity.name), 43_570, 10, f"{number:064x}")
+            yield Commit(self.output.fingerprint, identity, counts, {"tokens": part})
+
+    def write(self) -> None:
+        out = self.folder / "out"
+        (out / "tokens").mkdir(parents=True)
+        (out / "_commits").mkdir()
+        with open(self.folder / "shuffled", "wb") as shuffled:
+            for commit in self._commits():
+                part = out / commit.parts["tokens"].path
+                part.touch()
+                os.truncate(part, 10)
+                text = json.dumps(commit.to_json(), sort_keys=True)
+                (out / "_commits" / f"{commit.block.name}.json").write_text(text)
+                pickle.dump(commit, shuffled)
+
+    def commits(self) -> Iterator[Any]:
+        """Each from bytes of its own, as it comes out of a shuffle: no two share a string."""
+        with open(self.folder / "shuffled", "rb") as shuffled:
+            for _ in range(self.count):
+                yield pickle.load(shuffled)
+
+    def finish(self) -> dict[str, Any]:
+        from pipeline.manifest import RunHead, finish_run
+        from transforms import filesystem
+        from transforms.formats import RecordFormat
+
+        head = RunHead(self.output.fingerprint, {}, {}, {}, {})
+
+        def found() -> Iterator[Any]:
+            yield from filesystem.find_files([f"{self.input}/*"])
+            yield from self.commits()
+
+        gc.collect()
+        before, started = memory("VmRSS"), time.process_time()
+        finish_run(self.output, self.views, head, 1.0, RecordFormat(), found())
+        listing = self.folder / "out/parts.jsonl"
+        return {
+            "seconds": time.process_time() - started,
+            "memory_bytes": memory("VmHWM") - before,
+            "parts_jsonl_bytes": listing.stat().st_size,
+        }
+
+    def find(self) -> dict[str, Any]:
+        """With commits of a run that was killed just before its end."""
+        from pipeline.resume import find_work
+        from transforms.slices import cut_file
+
+        gc.collect()
+        before, started = memory("VmRSS"), time.process_time()
+        work = find_work([f"{self.input}/*"], self.output.path)
+        seconds = time.process_time() - started
+        held = memory("VmHWM") - before
+        assert sum(len(file.done) for file in work.to_read) == self.count
+        started = time.process_time()
+        ranges = sum(1 for file in work.to_read for _ in cut_file(file, SLICE_BYTES))
+        return {
+            "seconds": seconds,
+            "memory_bytes": held,
+            "cut_seconds": time.process_time() - started,
+            "ranges": ranges,
+            "largest_file_element_bytes": max(len(pickle.dumps(file)) for file in work.to_read),
+        }
+
+
+def ends_once(stage: str, commits: int, blocks_per_file: int) -> dict[str, Any]:
+    # In memory, where there is such a folder: the disk of this machine is nobody else's.
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as name:
+        ends = Ends(Path(name), commits, blocks_per_file)
+        ends.write()
+        return getattr(ends, stage)()
+
+
+def store_once() -> dict[str, Any]:
+    """Requests that one commit more costs on an object store, one after the other, at each end of a run."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import faulty_files
+
+    class Counting(faulty_files.Plan):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.calls: Counter[str] = Counter()
+
+        def step(self, kind: str, path: str) -> None:
+            self.calls[kind] += 1
+
+    found: dict[str, list[Counter[str]]] = {}
+    for commits in STORE_COMMITS:
+        for stage in ("find", "finish"):
+            with tempfile.TemporaryDirectory() as name:
+                ends = Ends(Path(name), commits, commits, store=True)
+                ends.write()
+                plan = faulty_files.FaultyFileSystem.plan = Counting()
+                getattr(ends, stage)()
+                # What a file is read in pieces of is no request of its own.
+                found.setdefault(stage, []).append(Counter({k: n for k, n in plan.calls.items() if k != "read"}))
+    more = STORE_COMMITS[1] - STORE_COMMITS[0]
+    return {
+        stage: {kind: (many[kind] - few[kind]) / more for kind in sorted(many) if many[kind] != few[kind]}
+        for stage, (few, many) in found.items()
+    }
+
+
+def words_once(path: str) -> dict[str, Any]:
+    """What the table of a `word_type` view holds while it is made: a key for each form of each block."""
+    import tracemalloc
+
+    from pipeline.config import load
+    from pipeline.fit import open_for
+    from pipeline.resolve import resolve
+    from transforms.records import Commit
+    from transforms.word_types import _read_keys
+
+    config = load(path)
+    job = resolve(config, open_for(config))
+    lines = Path(config.output.path, "parts.jsonl").read_text().splitlines()
+    parts = [Commit.from_json(json.loads(line)).parts["v"] for line in lines]
+    tracemalloc.start()
+    keys, _ = _read_keys(config.output.path, job.views[0], parts)
+    return {
+        "parts": len(parts),
+        "keys": sum(map(len, keys)),
+        "part_bytes": sum(part.bytes for part in parts),
+        "memory_bytes": tracemalloc.get_traced_memory()[0],
+    }
+
+
+# --- all of it -------------------------------------------------------------------------------------------------------
+
+
+def child(*arguments: str) -> dict[str, Any]:
+    """What this script prints in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+    command = [sys.executable, str(HERE / "measure_scale.py"), "--child", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    print(
+        " ".join(arguments), {key: value for key, value in result.items() if isinstance(value, int | float)}, flush=True
+    )
+    return result
+
+
+CHILDREN = {
+    "run": run_once,
+    "load": load_once,
+    "ends": lambda stage, commits, per_file: ends_once(stage, int(commits), int(per_file)),
+    "store": store_once,
+    "words": words_once,
+}
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        from corpus import read_bible
+        from random_encoder import BASE, make_weights, write_huggingface
+
+        from transforms.encoders import open_encoder
+
+        self.folder = folder
+        minilm = open_encoder("minilm").folder
+        base = folder / "base_uncased"
+        base.mkdir()
+        write_huggingface(base, BASE, make_weights(BASE))
+        for name in ("vocab.txt", "tokenizer_config.json"):
+            shutil.copy(Path(str(minilm)) / name, base)
+        self.handles = {"MiniLM": str(minilm), "BERT-base size": str(base)}
+        self.verses = read_bible()
+
+    def configure(self, encoder: str, level: str, *, layer: int, dtype: str = "float32", share: int = 1) -> str:
+        import yaml
+
+        text = self.folder / f"verses-{share}.txt"
+        if not text.exists():
+            text.write_text("\n".join(self.verses[::share]) + "\n")
+        settings = {
+            "input": {"files": [str(text)]},
+            "encoder": {"handle": self.handles[encoder], "compute_dtype": dtype},
+            "views": {"v": {"level": level, "layers": [layer]}},
+            "output": {"path": str(self.folder / "out")},
+        }
+        path = self.folder / "c.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return str(path)
+
+    def run(self, encoder: str, level: str, **settings: Any) -> dict[str, Any]:
+        path = self.configure(encoder, level, **settings)
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        return child("run", path)
+
+    def small(self) -> dict[str, Any]:
+        """Three files of some lines: what a file costs by itself."""
+        import yaml
+
+        settings = {
+            "input": {"files": [str(ROOT / "configs/demo/*.txt")]},
+            "views": {"v": {"level": "text", "layers": [0]}},
+            "output": {"path": str(self.folder / "out")},
+        }
+        path = self.folder / "c.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        return child("run", str(path))
+
+
+def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each figure; of what is the same in all, or no figure, the first."""
+    return {
+        key: statistics.median(result[key] for result in results)
+        if isinstance(value, int | float)
+        else medians([result[key] for result in results])
+        if isinstance(value, dict)
+        else value
+        for key, value in results[0].items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    from speed import processor
+
+    packages = ("apache-beam", "tensorflow", "numpy", "pyarrow")
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in packages},
+        "command": "make bench-scale",
+        "load_average": os.getloadavg()[1],
+    }
+
+
+def main(rounds: int, commits: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name))
+        flow = {f"{encoder}, {level}": bench.run(encoder, level, layer=0) for encoder in ENCODERS for level in LEVELS}
+        types = bench.run("BERT-base size", "word_type", layer=0)
+        words = child("words", str(bench.folder / "c.yaml"))
+        small = bench.small()
+        ends = {
+            f"{stage}, {number}": child("ends", stage, str(number), str(BLOCKS_PER_FILE))
+            for number in (commits // 10, commits)
+            for stage in ("find", "finish")
+        }
+        one_file = {str(number): child("ends", "find", str(number), str(number)) for number in (5_000, 10_000, 20_000)}
+        store = child("store")
+        speed: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(rounds):
+            for encoder in ENCODERS:
+                for dtype in DTYPES:
+                    for level in LEVELS:
+                        case = {"layer": -1, "dtype": dtype, "share": SHARES[encoder]}
+                        speed.setdefault(f"{encoder}, {dtype}, {level}", []).append(bench.run(encoder, level, **case))
+        load: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(rounds):
+            for encoder in ENCODERS:
+                for dtype in DTYPES:
+                    path = bench.configure(encoder, "text", layer=-1, dtype=dtype)
+                    load.setdefault(f"{encoder}, {dtype}", []).append(child("load", path))
+    measured = {
+        "machine": machine() | {"rounds": rounds, "commits": commits},
+        "flow": flow,
+        "small": small,
+        "word_types": words | {"blocks": types["blocks"]},
+        "ends": ends,
+        "one_file": one_file,
+        "store_requests": store,
+        "speed": {name: medians(results) for name, results in speed.items()},
+        "load": {name: medians(results) for name, results in load.items()},
+    }
+    RESULT.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        found = CHILDREN[sys.argv[2]](*sys.argv[3:])
+        print(json.dumps(found))
+    else:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rounds", type=int, default=3)
+        parser.add_argument("--commits", type=int, default=100_000)
+        options = parser.parse_args()
+        main(options.rounds, options.commits)

@@ -1,0 +1,116 @@
+"""docs/scale.md is what scale.py makes of what was measured; its arithmetic, on figures that a head can follow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+BENCHMARKS = ROOT / "tests/benchmarks"
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import scale_model
+
+    return scale_model
+
+
+def figures(**changes: Any) -> dict[str, Any]:
+    """1,000 tokens of 4 bytes in 2 blocks; a core encodes 500 tokens a second and does the rest of 10,000."""
+    flow = {
+        "encoded_tokens": 1000,
+        "text_bytes": 4000,
+        "blocks": 2,
+        "processor_seconds": 0.1,
+        "views": {"v": {"rows": 1000}},
+        "shuffled_bytes": {"slices": 500, "commits": 1500},
+    }
+    speed = {"encoded_tokens": 1000, "processor_seconds": 2.0, "views": {"v": {"rows": 100, "bytes": 300_000}}}
+    ends = {
+        "finish, 10": {"seconds": 1.0, "memory_bytes": 50_000, "parts_jsonl_bytes": 7000},
+        "finish, 100": {"seconds": 1.9, "memory_bytes": 410_000, "parts_jsonl_bytes": 70_000},
+    }
+    measured = {
+        "machine": {"commits": 100},
+        "flow": {"BERT-base size, token": flow},
+        "speed": {"BERT-base size, float32, token": speed},
+        "load": {"BERT-base size, float32": {"import_seconds": 3.0, "load_seconds": 2.0}},
+        "ends": ends,
+        "store_requests": {"finish": {"stat": 1.0, "delete": 1.0}, "find": {"open": 1.0}},
+        "one_file": {"100": {"cut_seconds": 1.0, "ranges": 10}, "200": {"cut_seconds": 8.0, "ranges": 20}},
+    }
+    return measured | changes
+
+
+def test_the_page_is_up_to_date():
+    printed = subprocess.run(
+        [sys.executable, BENCHMARKS / "scale.py"], capture_output=True, text=True, check=True
+    ).stdout
+    page = (ROOT / "docs/scale.md").read_text()
+    begin, end = "<!-- scale: written by make scale -->\n", "<!-- end of scale -->"
+    assert page.split(begin)[1].split(end)[0].strip() == printed.strip(), "run `make scale`"
+    assert "## Limits" in printed
+
+
+def test_what_is_counted_grows_with_the_tokens(model):
+    job = model.Job(figures(), "BERT-base size", "token", 1e9)
+    assert (job.blocks, job.text_bytes, job.files, job.ranges) == (2_000_000, 4e9, 4, 3815)
+    assert job.shuffled == {"slices": 500e6, "commits": 1500e6}
+    assert job.part_bytes == 3e12  # 3,000 bytes a row, as the last layer has them
+
+
+def test_hours_are_of_the_slower_of_encoding_and_writing(model):
+    job = model.Job(figures(), "BERT-base size", "token", 1e9)
+    assert job.cpu_rate() == 2000  # 8 vCPUs, each half of a core
+    assert job.block_seconds == 2
+    assert job.cpu_seconds == 10_000  # 400 threads, 5,000 blocks each
+    limits = job.l4_limits()
+    assert limits["upload"] == 100_000
+    assert limits["vCPUs"] == pytest.approx(40_000)
+    assert limits["GPU"] == pytest.approx(178_078, rel=1e-4)  # a quarter of 121 TFLOP/s, 170 MFLOP a token
+    assert job.l4_seconds == pytest.approx(6250)  # 4 workers, held up by their vCPUs
+
+
+def test_fewer_blocks_than_threads_leave_threads_idle(model):
+    measured = figures()
+    measured["flow"]["BERT-base size, token"]["blocks"] = 0.005
+    job = model.Job(measured, "BERT-base size", "token", 1e6)
+    assert job.blocks == 5
+    assert job.cpu_seconds == 800  # of 200,000 tokens on one vCPU: as long as all together
+
+
+def test_the_end_of_a_run_waits_for_each_request(model):
+    job = model.Job(figures(), "BERT-base size", "token", 1e6)
+    assert job.blocks == 2000
+    assert job.end_requests("finish") == pytest.approx(801.8)  # 8 requests of 50 ms a commit, 6 pages of a listing
+    assert job.end_requests("find") == pytest.approx(10.575)  # 3 requests a commit, 32 commits at once; 4 pages
+    assert job.end_memory("finish") == 8e6  # 4,000 bytes a commit
+    assert job.end_computing("finish") == pytest.approx(40)  # 10 ms here, twice that there
+    assert job.listing_bytes == 1.4e6
+
+
+def test_a_file_that_goes_on_costs_ranges_times_commits(model):
+    # 1 / (10 x 100) s each, and 8 / (20 x 200) where there are more; half as fast on a vCPU.
+    assert model.cut_seconds(figures(), 10 * 2**20, 100) == pytest.approx(2)
+    assert model.cut_seconds(figures(), 20 * 2**20, 200) == pytest.approx(16)
+    assert model.cut_seconds(figures(), 40 * 2**20, 400) == pytest.approx(64)
+
+
+def test_what_is_measured_comes_from_one_machine():
+    measured = json.loads((BENCHMARKS / "scale_measured.json").read_text())
+    assert measured["machine"]["command"] == "make bench-scale"
+    for flow in measured["flow"].values():
+        # As the model has it: an edge has an element for each file, range or block, the ends of a run have one.
+        elements = flow["elements"]
+        stages = ("slice/number/ParDo(_NumberSlices)", "wordpiece", "encode", "write")
+        assert [elements[stage] for stage in stages] == [flow["blocks"]] * 4
+        assert elements["slice/scan"] == 4  # of 1 MiB, in 4.1 MB
+        assert elements["reports"] == flow["blocks"] + flow["files"]
+        assert elements["finish"] == elements["find/ParDo(FindWork)"] == 1
+        assert sum(flow["shuffled_bytes"].values()) < flow["text_bytes"] / 100
