@@ -110,8 +110,10 @@ class FaultyFileSystem(ObjectPaths, FileSystem):
 
     def delete(self, paths):
         for path in paths:
-            self.plan.step("delete", path)
-            os.remove(local(path))
+            below = sorted(os.listdir(local(path))) if path.endswith("/") else None
+            for one in [path] if below is None else [path + name for name in below]:
+                self.plan.step("delete", one)
+                os.remove(local(one))
 
     def copy(self, source_file_names, destination_file_names):
         raise NotImplementedError

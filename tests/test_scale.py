@@ -42,8 +42,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         "speed": {"BERT-base size, float32, token": speed},
         "load": {"BERT-base size, float32": {"import_seconds": 3.0, "load_seconds": 2.0}},
         "ends": ends,
-        "store_requests": {"finish": {"stat": 1.0, "delete": 1.0}, "find": {"open": 1.0}},
-        "one_file": {"100": {"cut_seconds": 1.0, "ranges": 10}, "200": {"cut_seconds": 8.0, "ranges": 20}},
+        "store_requests": {"find": {"open": 1.0}},
     }
     return measured | changes
 
@@ -88,18 +87,11 @@ def test_fewer_blocks_than_threads_leave_threads_idle(model):
 def test_the_end_of_a_run_waits_for_each_request(model):
     job = model.Job(figures(), "BERT-base size", "token", 1e6)
     assert job.blocks == 2000
-    assert job.end_requests("finish") == pytest.approx(801.8)  # 8 requests of 50 ms a commit, 6 pages of a listing
+    assert job.end_requests("finish") == pytest.approx(23)  # 20 requests of 1 s, 10 pages of a listing
     assert job.end_requests("find") == pytest.approx(10.575)  # 3 requests a commit, 32 commits at once; 4 pages
     assert job.end_memory("finish") == 8e6  # 4,000 bytes a commit
     assert job.end_computing("finish") == pytest.approx(40)  # 10 ms here, twice that there
     assert job.listing_bytes == 1.4e6
-
-
-def test_a_file_that_goes_on_costs_ranges_times_commits(model):
-    # 1 / (10 x 100) s each, and 8 / (20 x 200) where there are more; half as fast on a vCPU.
-    assert model.cut_seconds(figures(), 10 * 2**20, 100) == pytest.approx(2)
-    assert model.cut_seconds(figures(), 20 * 2**20, 200) == pytest.approx(16)
-    assert model.cut_seconds(figures(), 40 * 2**20, 400) == pytest.approx(64)
 
 
 def test_what_is_measured_comes_from_one_machine():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -61,8 +62,9 @@ def cut_file(
     work: FileToRead, slice_bytes: int, how: RecordFormat | None = None
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
     """The file once for each of its ranges, with the commits that begin there: each crosses the shuffle once."""
+    done = tuple(sorted(work.done, key=_first_byte))
     for start, end in byte_ranges(work.file, slice_bytes, how):
-        yield FileToRead(work.file, _begun_in(work.done, start, end)), start, end
+        yield FileToRead(work.file, _begun_in(done, start, end)), start, end
 
 
 def scan_range(
@@ -134,8 +136,14 @@ def number_slices(ranges: Iterable[Scanned]) -> Iterator[Slice | LeftOut | Commi
             first_line += num_lines
 
 
-def _begun_in(done: Iterable[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
-    return tuple(c for c in done if start <= c.block.first_byte and (end is None or c.block.first_byte < end))
+def _begun_in(done: Sequence[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
+    """Those of the commits, which are in the order of their first bytes, that begin in the range."""
+    last = len(done) if end is None else bisect.bisect_left(done, end, key=_first_byte)
+    return tuple(done[bisect.bisect_left(done, start, key=_first_byte) : last])
+
+
+def _first_byte(commit: Commit) -> int:
+    return commit.block.first_byte
 
 
 def reason_of(error: OSError) -> str:

@@ -274,7 +274,6 @@ class Ends:
     def find(self) -> dict[str, Any]:
         """With commits of a run that was killed just before its end."""
         from pipeline.resume import find_work
-        from transforms.slices import cut_file
 
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
@@ -282,13 +281,9 @@ class Ends:
         seconds = time.process_time() - started
         held = memory("VmHWM") - before
         assert sum(len(file.done) for file in work.to_read) == self.count
-        started = time.process_time()
-        ranges = sum(1 for file in work.to_read for _ in cut_file(file, SLICE_BYTES))
         return {
             "seconds": seconds,
             "memory_bytes": held,
-            "cut_seconds": time.process_time() - started,
-            "ranges": ranges,
             "largest_file_element_bytes": max(len(pickle.dumps(file)) for file in work.to_read),
         }
 
@@ -302,7 +297,7 @@ def ends_once(stage: str, commits: int, blocks_per_file: int) -> dict[str, Any]:
 
 
 def store_once() -> dict[str, Any]:
-    """Requests that one commit more costs on an object store, one after the other, at each end of a run."""
+    """Requests that one commit more costs on an object store when a run goes on."""
     sys.path.insert(0, str(ROOT / "tests"))
     import faulty_files
 
@@ -316,7 +311,7 @@ def store_once() -> dict[str, Any]:
 
     found: dict[str, list[Counter[str]]] = {}
     for commits in STORE_COMMITS:
-        for stage in ("find", "finish"):
+        for stage in ("find",):
             with tempfile.TemporaryDirectory() as name:
                 ends = Ends(Path(name), commits, commits, store=True)
                 ends.write()
@@ -474,7 +469,6 @@ def main(rounds: int, commits: int) -> None:
             for number in (commits // 10, commits)
             for stage in ("find", "finish")
         }
-        one_file = {str(number): child("ends", "find", str(number), str(number)) for number in (5_000, 10_000, 20_000)}
         store = child("store")
         speed: dict[str, list[dict[str, Any]]] = {}
         for _ in range(rounds):
@@ -495,7 +489,6 @@ def main(rounds: int, commits: int) -> None:
         "small": small,
         "word_types": words | {"blocks": types["blocks"]},
         "ends": ends,
-        "one_file": one_file,
         "store_requests": store,
         "speed": {name: medians(results) for name, results in speed.items()},
         "load": {name: medians(results) for name, results in load.items()},

@@ -21,8 +21,6 @@ from scale_model import (
     TOKENS,
     Job,
     assumed,
-    cut_seconds,
-    finish_requests,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -160,13 +158,10 @@ def limits_lines(measured: dict[str, Any]) -> list[str]:
     middle, large = (Job(measured, BASE, "token", tokens) for tokens in TOKENS[1:])
     words = measured["word_types"]
     keys, sums = (words[name] / words["blocks"] for name in ("memory_bytes", "part_bytes"))
-    file, commit = assumed("file"), large.per_commit("finish", "memory_bytes")
-    per_file = large.blocks * file / large.text_bytes
-    one = cut_seconds(measured, file, per_file)
+    commit = large.per_commit("finish", "memory_bytes")
     said = [
-        f"* **The end of a run is the limit, not the shuffle.** `finish` clears `_commits` away with "
-        f"{finish_requests(measured):.0f} requests for each commit, one after the other, on one worker: "
-        f"{span(middle.end_requests('finish'))} for 1 B tokens at token level, "
+        f"* **The end of a run is one worker's work.** On gs:// `finish` lists parts and commits and clears the commits away, a "
+        f"hundred with a request: {span(middle.end_requests('finish'))} for 1 B tokens at token level, "
         f"**{span(large.end_requests('finish'))} for 100 B**. All parts, `parts.jsonl` and the manifest are there by "
         f"then; `_SUCCESS` waits. On a local disk it is seconds.",
         f"* **`finish` and `find` hold every commit in memory**, {size(commit)} each in `finish`: "
@@ -177,10 +172,6 @@ def limits_lines(measured: dict[str, Any]) -> list[str]:
         f"for each {size(keys)} of keys in memory and {size(sums)} to read, more than once. For 1 B tokens that is "
         f"{size(keys * middle.blocks)} and {size(sums * middle.blocks)}, for 100 B a hundred times as much. Take level "
         "`word` and add up elsewhere.",
-        f"* **A file of which much is done goes on slowly.** `cut_file` compares each of its ranges with each of its "
-        f"commits, in the one element of `find`: {span(one)} for a file of 1 GB with all its {count(per_file)} blocks "
-        f"done, {span(large.files * one)} for the {large.files:,} files of 100 B tokens, and if they were one file "
-        f"**{span(cut_seconds(measured, large.text_bytes, large.blocks))}**.",
         "* All ranges of one file meet under one key to be numbered. Files of 100 MB to 1 GB are best.",
     ]
     return [line for text in said for line in wrapped(text)]
@@ -235,8 +226,7 @@ def measured_lines(measured: dict[str, Any]) -> list[str]:
     for name, found in measured["ends"].items():
         stage, number = name.split(", ")
         lines.append(row(f"`{stage}`, {int(number):,}", f"{found['seconds']:.1f} s", size(found["memory_bytes"])))
-    cuts = ", ".join(f"{int(number):,}: {found['cut_seconds']:.2f} s" for number, found in measured["one_file"].items())
-    return [*lines, "", f"One file of which so many blocks are done, cut in ranges: {cuts}."]
+    return lines
 
 
 def assumed_lines() -> list[str]:

@@ -66,8 +66,8 @@ ASSUMED = {
     "upload": Assumed(300e6, "bytes/s that one worker writes to gs://", "a guess: several of Beam's uploads at once"),
     "request": Assumed(0.05, "s for one request to gs://", "a guess: within the region"),
     "page": Assumed(0.3, "s for one page of a listing, of 1,000 objects", "a guess"),
-    "exists requests": Assumed(2, "requests to ask whether an object exists", _COUNTED),
-    "delete requests": Assumed(6, "requests in Beam's `delete` of one object", _COUNTED),
+    "deleted at once": Assumed(100, "commits deleted with one request", _COUNTED),
+    "deletion": Assumed(1, "s for such a request", "a guess"),
     "open requests": Assumed(3, "requests to read one small object", _COUNTED),
     "opened at once": Assumed(32, "commits read at once", "_FILES_AT_ONCE in pipeline/commits.py"),
     "scaled in": Assumed(None, "all workers but one", "are let go while the one element of `finish` is at work"),
@@ -212,13 +212,13 @@ class Job:
 
     def end_requests(self, stage: str) -> float:
         """Seconds on gs://."""
-        counted = self.measured["store_requests"][stage]
         pages = math.ceil(self.blocks / 1000) * assumed("page")
         if stage == "find":  # commits and parts are listed
+            counted = self.measured["store_requests"][stage]
             requests = counted["open"] * assumed("open requests") / assumed("opened at once")
             return 2 * pages + self.blocks * requests * assumed("request")
-        # Listed are the parts, twice, and the commits.
-        return 3 * pages + self.blocks * finish_requests(self.measured) * assumed("request")
+        # Listed are the parts, twice, and the commits, three times.
+        return 5 * pages + self.blocks / assumed("deleted at once") * assumed("deletion")
 
     @property
     def listing_bytes(self) -> float:
@@ -239,19 +239,3 @@ class Job:
         )
         hours = (workers * (assumed("start") + self.load_seconds() + seconds) + finish) / HOUR
         return hours * hour + sum(self.shuffled.values()) / 1e9 * assumed("shuffle price")
-
-
-def finish_requests(measured: dict[str, Any]) -> float:
-    """On gs://, for each commit, one after the other."""
-    counted = measured["store_requests"]["finish"]
-    return counted["stat"] * assumed("exists requests") + counted["delete"] * assumed("delete requests")
-
-
-def cut_seconds(measured: dict[str, Any], text_bytes: float, blocks: float) -> float:
-    """Of a file of which so many blocks are done: each range looks at all of them."""
-    # Comparisons take longer where they are more: the commits leave the processor's caches.
-    sizes = sorted(map(int, measured["one_file"]))
-    measured_blocks = next((number for number in sizes if number >= blocks), sizes[-1])
-    found = measured["one_file"][str(measured_blocks)]
-    each = found["cut_seconds"] / (found["ranges"] * measured_blocks)
-    return each * (text_bytes / SLICE_BYTES) * blocks / assumed("vcpu")
