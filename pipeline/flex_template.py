@@ -35,7 +35,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
 
     >>> run_arguments(["--config=gs://b/c.yaml", "--set=views.v.layers='[-1, -2]' input.blank=keep", "--region=r"])
     ['run', 'gs://b/c.yaml', '--no-wait', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
-'--runner=DataflowRunner', '--region=r']
+'--region=r', '--runner=DataflowRunner']
     """
     from pipeline.errors import UsageError
 
@@ -50,8 +50,8 @@ def run_arguments(given: Sequence[str]) -> list[str]:
     arguments = ["run", own.config, "--no-wait"]
     arguments += [f"--{name}={value}" for name in ("input", "output") if (value := getattr(own, name)) is not None]
     arguments += [f"--set={setting}" for setting in settings]
-    # A launch never runs on the launcher's own small machine, whatever the configuration says.
-    return [*arguments, "--runner=DataflowRunner", *_known(options)]
+    # Last, so that it wins: a launch never runs on the launcher's own small machine.
+    return [*arguments, *_known(options), "--runner=DataflowRunner"]
 
 
 def _known(options: Sequence[str]) -> list[str]:

@@ -86,9 +86,15 @@ def test_what_is_not_given_stays_the_configurations():
     assert arguments == ["run", "gs://b/c.yaml", "--no-wait", "--runner=DataflowRunner"]
 
 
+def test_a_launch_never_runs_on_the_launchers_own_machine():
+    arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--runner=local"])
+    options, _ = _parser("test").parse_known_args(arguments)
+    assert options.runner == "DataflowRunner"
+
+
 def test_an_option_that_beam_does_not_know_is_left_out(capsys):
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--new_in_the_launcher=3", "--region=r"])
-    assert arguments[-1] == "--region=r"
+    assert arguments[-2:] == ["--region=r", "--runner=DataflowRunner"]
     assert "--new_in_the_launcher=3" not in arguments
     assert capsys.readouterr().err == "layerbeam: --new_in_the_launcher=3: left out, Beam has no such option\n"
 
