@@ -34,7 +34,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
     """The arguments of `layerbeam` for those of the template; UsageError where `set` cannot be taken apart.
 
     >>> run_arguments(["--config=gs://b/c.yaml", "--set=views.v.layers='[-1, -2]' input.blank=keep", "--region=r"])
-    ['run', 'gs://b/c.yaml', '--no-wait', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
+    ['run', 'gs://b/c.yaml', '--no_wait_until_finish', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
 '--region=r', '--runner=DataflowRunner']
     """
     from pipeline.errors import UsageError
@@ -47,7 +47,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
             f"set: {own.set!r} cannot be taken apart ({error}); settings are K=V with spaces between them, a value "
             "with spaces in quotes: encoder.max_seq_length=64 views.tokens.layers='[-1, -2]'"
         ) from None
-    arguments = ["run", own.config, "--no-wait"]
+    arguments = ["run", own.config, "--no_wait_until_finish"]
     arguments += [f"--{name}={value}" for name in ("input", "output") if (value := getattr(own, name)) is not None]
     arguments += [f"--set={setting}" for setting in settings]
     # Last, so that it wins: a launch never runs on the launcher's own small machine.
@@ -57,10 +57,10 @@ def run_arguments(given: Sequence[str]) -> list[str]:
 def _known(options: Sequence[str]) -> list[str]:
     """Those that Beam knows. Parameters are checked before the launch, against the metadata: others are the launcher's
     own, of which no list is public, and one more of them must not end every launch."""
-    from pipeline import runners
+    from pipeline import beam_options
     from pipeline.errors import complain
 
-    _, known = runners._unknown([])
+    _, known = beam_options._unknown([])
     for option in options:
         if option.split("=")[0] not in known:
             complain(f"{option}: left out, Beam has no such option")

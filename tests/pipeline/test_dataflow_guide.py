@@ -20,7 +20,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from pipeline import runners
+from pipeline import beam_options
 from pipeline.cli import OWN_OPTIONS, _parser
 
 GUIDE = (ROOT / "docs" / "dataflow.md").read_text()
@@ -148,11 +148,11 @@ def test_layerbeams_commands_are_understood():
     for words in runs:
         options, rest = _parser("test").parse_known_args(words)
         assert options.input == ["gs://my-bucket/corpus/*.txt"]
-        runners.check_arguments(rest, OWN_OPTIONS)
+        beam_options.check_arguments(rest, OWN_OPTIONS)
     in_text = re.findall(r"`(--[a-z]+_[a-z_]+)(?:=[^`]*)?`", GUIDE)
     assert "--no_use_public_ips" in in_text
-    values = {"--no_use_public_ips": "", "--flexrs_goal": "=COST_OPTIMIZED"}
-    runners.check_arguments([name + values.get(name, "=1") for name in in_text], OWN_OPTIONS)
+    values = {"--no_use_public_ips": "", "--no_wait_until_finish": "", "--flexrs_goal": "=COST_OPTIMIZED"}
+    beam_options.check_arguments([name + values.get(name, "=1") for name in in_text], OWN_OPTIONS)
 
 
 @whole
