@@ -197,7 +197,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def google() -> Iterator[Google]:
+def endpoint() -> Iterator[Google]:
     with Google() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -236,10 +236,10 @@ def test_gcloud_understands_the_commands(tmp_path):
 
 
 @has_gcloud
-def test_gcloud_sends_the_schedule(google, tmp_path):
-    done = gcloud(shlex.split(scheduler()), tmp_path, google)
+def test_gcloud_sends_the_schedule(endpoint, tmp_path):
+    done = gcloud(shlex.split(scheduler()), tmp_path, endpoint)
     assert done.returncode == 0, done.stderr
-    ((_, path, sent),) = google.calls
+    ((_, path, sent),) = endpoint.calls
     assert path == "/v1/projects/my-project/locations/us-central1/jobs"
     assert (sent["schedule"], sent["timeZone"]) == ("30 2 * * *", "Etc/UTC")
     target = sent["httpTarget"]
@@ -249,12 +249,12 @@ def test_gcloud_sends_the_schedule(google, tmp_path):
 
 
 @has_gcloud
-def test_gcloud_launches_the_template(google, tmp_path):
+def test_gcloud_launches_the_template(endpoint, tmp_path):
     (command,) = [command for command in commands("gcloud") if " flex-template run " in command]
     (more,) = re.findall(r"`(--parameters \"\^~\^.*\")`", GUIDE)
-    done = gcloud(shlex.split(f"{command} {more}"), tmp_path, google)
+    done = gcloud(shlex.split(f"{command} {more}"), tmp_path, endpoint)
     assert done.returncode == 0, done.stderr
-    ((_, path, sent),) = google.calls
+    ((_, path, sent),) = endpoint.calls
     assert path == LAUNCH
     launch = sent["launchParameter"]
     assert launch["parameters"] == {
@@ -285,11 +285,11 @@ def test_gcloud_takes_the_metadata(tmp_path):
 
 
 @has_gcloud
-def test_gcloud_takes_the_build(google, tmp_path):
+def test_gcloud_takes_the_build(endpoint, tmp_path):
     """gcloud refuses fields that Cloud Build does not have, then sends the build; the answer is too short for it."""
     path = "configs/dataflow/cloudbuild.yaml"
-    gcloud(shlex.split(f"gcloud builds submit --no-source --async --config {path}"), tmp_path, google)
-    ((_, _, sent),) = google.calls
+    gcloud(shlex.split(f"gcloud builds submit --no-source --async --config {path}"), tmp_path, endpoint)
+    ((_, _, sent),) = endpoint.calls
     build = yaml.safe_load((ROOT / path).read_text())
     assert [step["script"] for step in sent["steps"]] == [step["script"] for step in build["steps"]]
     assert [step["env"] for step in sent["steps"]] == [step["env"] for step in build["steps"]]
