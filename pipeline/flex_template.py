@@ -84,7 +84,7 @@ def main(given: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     # Python looks first where this file lies. In `pipeline` there are modules (config, errors, build) whose names other
-    # packages have, too.
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    # packages have, too: they are to be found last.
+    if os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
+        sys.path.append(sys.path.pop(0))
     sys.exit(main(sys.argv[1:]))

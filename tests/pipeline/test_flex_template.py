@@ -131,14 +131,15 @@ def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, 
 
 def test_the_names_of_our_modules_hide_nobody_elses(tmp_path):
     """Where it lies Python would look first among modules named config, errors, build."""
+    (tmp_path / "errors.py").write_text("whose = 'theirs'\n")
     code = f"import sys, runpy; sys.argv = ['x', '--config=nowhere.yaml']; sys.path[0] = {str(ROOT / 'pipeline')!r}\n"
     code += "try: runpy.run_path(sys.path[0] + '/flex_template.py', run_name='__main__')\n"
-    code += "except SystemExit: import errors"
-    settings = os.environ | {"PYTHONPATH": str(ROOT)}
+    code += "except SystemExit: import errors; print(errors.whose)"
+    settings = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )
-    assert "No module named 'errors'" in done.stderr
+    assert done.stdout == "theirs\n", done.stderr
 
 
 def test_the_metadata_is_of_the_form_that_dataflow_knows():
