@@ -7,12 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
+AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity test-airflow lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -54,6 +55,15 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against transformer
 		out/parity.npz
 	$(BIN)/python tests/parity/compare.py out/parity.npz
 
+$(AIRFLOW)/installed: tests/airflow/requirements.txt
+	$(need_python)
+	$(PYTHON) -m venv --clear $(AIRFLOW)
+	$(AIRFLOW)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/airflow/requirements.txt
+	@touch $@
+
+test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule under the real Airflow, Google's place taken by loopback
+	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
+
 test-crash: $(VENV)/installed ## runs killed, disks full, stores that fail: few rounds (root: also a real full disk)
 	$(BIN)/python -m pytest tests/crash
 
@@ -82,7 +92,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-parity ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-parity test-airflow ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -123,4 +133,4 @@ constraints: ## the newest versions that fit together, for all Pythons at once (
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AUDITOR) out
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) out

@@ -46,9 +46,9 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """UsageError for an option in the configuration's `beam` that Beam does not know, or a value of a wrong type."""
-    unknown, known = _unknown(as_arguments(settings))
+    unknown = _first_unknown(as_arguments(settings))
     if unknown is not None:
-        hint = did_you_mean(unknown, known).replace("--", "")
+        hint = did_you_mean(unknown, known_options()).replace("--", "")
         raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
 
 
@@ -58,20 +58,23 @@ def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
 
     `own_options`: the command's, to be named where one is near.
     """
-    unknown, known = _unknown(arguments)
+    unknown = _first_unknown(arguments)
     if unknown is not None and not unknown.startswith("-"):
         raise UsageError(f"{unknown}: unexpected argument")
     if unknown is not None:
-        hint = did_you_mean(unknown, [*own_options, *known])
+        hint = did_you_mean(unknown, [*own_options, *known_options()])
         raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
 
 
-def _unknown(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """(the first option that Beam does not know, all that it knows)."""
-    parser = _parser()
-    _, unknown = parser.parse_known_args(arguments)
-    known = [option for action in parser._actions for option in action.option_strings]
-    return (unknown[0].split("=")[0] if unknown else None), known
+def known_options() -> list[str]:
+    """All that Beam knows, as its command line has them."""
+    return [option for action in _parser()._actions for option in action.option_strings]
+
+
+def _first_unknown(arguments: list[str]) -> str | None:
+    """The first option that Beam does not know."""
+    _, unknown = _parser().parse_known_args(arguments)
+    return unknown[0].split("=")[0] if unknown else None
 
 
 def _parser() -> argparse.ArgumentParser:

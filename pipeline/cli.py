@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     try:
         shielded = _shield_layers(given) if given[:1] == ["extract-features"] else given
         options, beam_arguments = _parser(version).parse_known_args(shielded)
-        _quiet_logs(options.verbose)
+        quiet_logs(options.verbose)
         commands = {
             "run": _run,
             "show": _show,
@@ -411,5 +411,6 @@ def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str
     return beam_options.as_arguments(settings) + given
 
 
-def _quiet_logs(verbose: bool) -> None:
+def quiet_logs(verbose: bool) -> None:
+    """Of TensorFlow and Beam, unless `verbose`: what a person needs to know is said by us."""
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(name)s: %(message)s")

@@ -160,8 +160,8 @@ def limits_lines(measured: dict[str, Any]) -> list[str]:
     keys, sums = (words[name] / words["blocks"] for name in ("memory_bytes", "part_bytes"))
     commit = large.per_commit("finish", "memory_bytes")
     said = [
-        f"* **The end of a run is one worker's work.** On gs:// `finish` lists parts and commits and clears the commits away, a "
-        f"hundred with a request: {span(middle.end_requests('finish'))} for 1 B tokens at token level, "
+        f"* **The end of a run is one worker's work.** On gs:// `finish` lists parts and commits and clears the "
+        f"commits away, a hundred with a request: {span(middle.end_requests('finish'))} for 1 B tokens at token level, "
         f"**{span(large.end_requests('finish'))} for 100 B**. All parts, `parts.jsonl` and the manifest are there by "
         f"then; `_SUCCESS` waits. On a local disk it is seconds.",
         f"* **`finish` and `find` hold every commit in memory**, {size(commit)} each in `finish`: "
