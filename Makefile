@@ -122,7 +122,7 @@ bench-large: $(VENV)/installed ## a run and its verification with an encoder of 
 	$(BIN)/python tests/benchmarks/large.py
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra readers --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
