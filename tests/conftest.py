@@ -8,10 +8,11 @@ import hashlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,31 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     monkeypatch.setattr(MemoryFileSystem, "opened", [])
     monkeypatch.setattr(MemoryFileSystem, "short", set())
     return MemoryFileSystem
+
+
+@pytest.fixture
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Cloud Storage with the buckets `in`, `out` and `tmp`, and Dataflow, on a loopback address; no other network."""
+    for module in ("google.cloud.dataflow", "google.cloud.storage"):
+        pytest.importorskip(module, reason="the extra gcp is not installed: make test-dataflow")
+    import google_cloud
+    from apache_beam.internal.gcp import auth
+
+    cloud = google_cloud.GoogleCloud("in", "out", "tmp")
+    key_file = tmp_path / "key.json"
+    # What a shell with gcloud says about project and region must not reach the tests.
+    for name in [name for name in os.environ if name.startswith(("CLOUDSDK_", "GOOGLE_", "GCLOUD_"))]:
+        monkeypatch.delenv(name)
+    with google_cloud.serve(cloud), google_cloud.no_network():
+        key_file.write_text(google_cloud.service_account_key(cloud))
+        for name, value in google_cloud.environment(cloud, key_file).items():
+            monkeypatch.setenv(name, value)
+        # Beam asks for credentials once per process.
+        monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+        monkeypatch.setattr(auth._Credentials, "_credentials", None)
+        timeout = socket.getdefaulttimeout()
+        yield cloud
+        socket.setdefaulttimeout(timeout)  # Beam sets it for the whole process
 
 
 def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:

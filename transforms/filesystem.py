@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import glob
 import hashlib
 import importlib
@@ -22,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, BinaryIO, Protocol, cast
 
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -82,6 +83,40 @@ def _is_installed(package: str) -> bool:
     return True
 
 
+_ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
+
+
+@contextlib.contextmanager
+def _as_os_errors(path: str) -> Iterator[None]:
+    """Let a store's errors be OSError, as a disk's are: each client has classes of its own, which Beam wraps or not."""
+    try:
+        yield
+    except Exception as error:
+        cause: Any = error
+        while isinstance(cause, BeamIOError) and cause.exception_details:
+            cause = next(iter(cause.exception_details.values()))
+        if isinstance(cause, OSError):
+            raise
+        response = getattr(cause, "response", None)
+        status = getattr(cause, "code", None) or getattr(response, "status_code", None) or 0
+        message = getattr(cause, "message", None) or getattr(response, "text", None) or str(cause)
+        raise OSError(_ERRNO_OF_STATUS.get(status, errno.EIO), _reason_in(message), path) from error
+
+
+def _reason_in(message: str) -> str:
+    """What Google's service says, without the request before it and the client's remark behind it.
+
+    >>> _reason_in("GET https://host/o?a=b: No such object: in/a: ('Request failed with status code', 404)")
+    'No such object: in/a'
+    >>> _reason_in('{"error": {"code": 403, "message": "No access to in."}}')
+    'No access to in.'
+    """
+    of_json = re.search(r'"message": *"([^"]+)"', message)
+    if of_json is not None:
+        return of_json[1]
+    return re.sub(r"^[A-Z]+ \S+: |: \('Request failed .*$", "", " ".join(message.split()))
+
+
 def join(folder: str, *names: str) -> str:
     """`folder/name`, on any file system."""
     return cast(str, FileSystems.join(folder, *names))
@@ -102,10 +137,18 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
                 if path == pattern or not os.path.isdir(path):
                     found.setdefault(os.path.normpath(path), stat_file(path))
         else:
-            for match in FileSystems.match([pattern]):
-                for file in match.metadata_list:
-                    found.setdefault(file.path, _input_file(file))
+            try:
+                matches = _list(pattern)
+            except OSError as error:
+                raise BeamIOError(f"{pattern}: {error.strerror or error}") from error
+            for file in matches:
+                found.setdefault(file.path, _input_file(file))
     return sorted(found.values(), key=lambda file: file.path)
+
+
+def _list(pattern: str) -> Any:
+    with _as_os_errors(pattern):
+        return FileSystems.match([pattern])[0].metadata_list
 
 
 def _match(pattern: str) -> Iterator[str]:
@@ -144,7 +187,7 @@ def stat_file(path: str) -> InputFile | LeftOut:
         if not is_local(path):
             # `?` is any character, also one that would mean something in a pattern.
             pattern = re.sub(r"[\[*?\\]", "?", path)
-            found = [file for file in FileSystems.match([pattern])[0].metadata_list if file.path == path]
+            found = [file for file in _list(pattern) if file.path == path]
             return _input_file(found[0]) if found else LeftOut(path, "No such file")
         status = os.stat(path)
     except OSError as error:
@@ -182,7 +225,38 @@ def open_binary(path: str) -> BinaryIO:
     """The file's bytes as they are stored, never decompressed."""
     if is_local(path):
         return open(path, "rb")
-    return cast(BinaryIO, FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+    with _as_os_errors(path):
+        opened = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return cast(BinaryIO, io.BufferedReader(_StoredFile(path, opened), _CHUNK_BYTES))
+
+
+class _StoredFile(io.RawIOBase):
+    """A file in a store, whose errors while it is read are OSError, too."""
+
+    def __init__(self, path: str, file: IO[bytes]) -> None:
+        self._path = path
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_errors(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _as_os_errors(self._path):
+            return self._file.seek(offset, whence)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 def read_bytes(path: str) -> bytes:
@@ -193,7 +267,10 @@ def read_bytes(path: str) -> bytes:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    return os.path.lexists(path) if is_local(path) else bool(FileSystems.exists(path))
+    if is_local(path):
+        return os.path.lexists(path)
+    with _as_os_errors(path):
+        return bool(FileSystems.exists(path))
 
 
 def list_folder(folder: str) -> dict[str, int]:
@@ -203,15 +280,13 @@ def list_folder(folder: str) -> dict[str, int]:
             return {}
         with os.scandir(folder) as entries:
             return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    matches = FileSystems.match([join(folder, "*")])[0].metadata_list
-    return {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in matches}
+    return {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in _list(join(folder, "*"))}
 
 
 def list_tree(folder: str) -> dict[str, InputFile]:
     """The files in a folder of one of Beam's file systems and below it, by their path in it."""
     root = folder.rstrip("/") + "/"
-    matches = FileSystems.match([root + "**"])[0].metadata_list
-    return {file.path[len(root) :]: _input_file(file) for file in matches}
+    return {file.path[len(root) :]: _input_file(file) for file in _list(root + "**")}
 
 
 def copy_into(path: str, file: IO[bytes]) -> None:
@@ -230,8 +305,9 @@ def delete_files(paths: Iterable[str]) -> None:
         if is_local(path):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
-        elif FileSystems.exists(path):
-            FileSystems.delete([path])
+        elif exists(path):
+            with _as_os_errors(path):
+                FileSystems.delete([path])
 
 
 def delete_folder(folder: str) -> None:
@@ -255,14 +331,16 @@ def create_empty(path: str) -> None:
     if is_local(path):
         open(path, "wb").close()
     else:
-        FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED).close()
+        with _as_os_errors(path):
+            FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED).close()
 
 
 class HashedWriter(io.RawIOBase):
     """A file being written, with the count and the SHA-256 of what went into it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], path: str) -> None:
         self._file = file
+        self._path = path
         self._sha256 = hashlib.sha256()
         self.num_bytes = 0
 
@@ -271,7 +349,8 @@ class HashedWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         self._sha256.update(data)
-        self._file.write(data)
+        with _as_os_errors(self._path):
+            self._file.write(data)
         size = memoryview(data).nbytes
         self.num_bytes += size
         return size
@@ -294,11 +373,13 @@ def write_whole(path: str, *, temporary: str, sync: bool = False) -> Iterator[Ha
     upload appears when it is closed, and a rename would copy every byte.
     """
     if not is_local(path):
-        file = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+        with _as_os_errors(path):
+            file = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
         try:
-            writer = HashedWriter(file)
+            writer = HashedWriter(file, path)
             yield writer
-            file.close()
+            with _as_os_errors(path):
+                file.close()
             _check_size(path, writer.num_bytes)
         except BaseException:
             # Beam's files can only be closed, and then what broke off appears as if it were whole.
@@ -313,7 +394,7 @@ def write_whole(path: str, *, temporary: str, sync: bool = False) -> Iterator[Ha
     unfinished = os.path.join(temporary, uuid.uuid4().hex)
     try:
         with open(unfinished, "xb") as local_file:
-            writer = HashedWriter(local_file)
+            writer = HashedWriter(local_file, path)
             yield writer
             if sync:
                 local_file.flush()

@@ -1,0 +1,386 @@
+"""Cloud Storage, Dataflow and the server that hands out tokens, on a loopback address.
+
+The real clients speak to it over HTTP, with a real service account's key. What it does not know it answers with 501,
+so that a test fails instead of passing by a gap.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import email
+import email.policy
+import hashlib
+import http.server
+import json
+import re
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import google_crc32c
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+ACCOUNT = "launcher@proj.iam.gserviceaccount.com"
+_PAGE = 3  # objects in one answer to a listing: few, so that listings of any length come in pages
+_REASONS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredObject:
+    data: bytes
+    generation: int
+    updated: float
+
+
+class ServiceError(Exception):
+    """An answer that is an error, as Google's services word it."""
+
+    def __init__(self, code: int, message: str, status: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status or _REASONS.get(code, "UNKNOWN")
+
+    def to_json(self) -> dict[str, Any]:
+        reason = {"reason": self.status, "message": str(self)}
+        return {"error": {"code": self.code, "message": str(self), "status": self.status, "errors": [reason]}}
+
+
+@dataclasses.dataclass
+class Request:
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: Any
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclasses.dataclass
+class Answer:
+    body: bytes
+    code: int = 200
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any, **named: Any) -> Answer:
+        return cls(json.dumps(value).encode(), headers={"Content-Type": "application/json"}, **named)
+
+
+class GoogleCloud:
+    """What is stored, which jobs came in, and what the services are to answer.
+
+    `denied`: buckets that the account may not touch. `refusal`: the answer to the next job that is submitted. `states`:
+    what a job's state is, one for each time that somebody asks; the last one stays. `asked`: states that were asked
+    for, as cancelling does. `calls`: each request, as `GET /path`.
+    """
+
+    def __init__(self, *buckets: str) -> None:
+        self.url = ""
+        self.buckets: dict[str, dict[str, StoredObject]] = {name: {} for name in buckets}
+        self.denied: set[str] = set()
+        self.jobs: list[dict[str, Any]] = []
+        self.refusal: ServiceError | None = None
+        self.states = ["JOB_STATE_DONE"]
+        self.messages: list[tuple[str, str]] = []
+        self.asked: list[str] = []
+        self.calls: list[str] = []
+        self._uploads: list[tuple[str, str, bytearray]] = []
+        self._generation = 0
+        self._lock = threading.RLock()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store an object under its gs:// path."""
+        bucket, name = path.removeprefix("gs://").split("/", 1)
+        self._store(bucket, name, data)
+
+    def get(self, path: str) -> bytes:
+        bucket, name = path.removeprefix("gs://").split("/", 1)
+        return self.buckets[bucket][name].data
+
+    def upload(self, folder: Path, to: str) -> None:
+        """Store a folder's files under a gs:// path."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{to}/{path.relative_to(folder)}", path.read_bytes())
+
+    def tree(self, path: str) -> dict[str, bytes]:
+        """What lies under a gs:// path, by the rest of its name."""
+        bucket, prefix = (path.removeprefix("gs://") + "/").split("/", 1)
+        found = self.buckets[bucket]
+        return {name[len(prefix) :]: found[name].data for name in sorted(found) if name.startswith(prefix)}
+
+    def answer(self, request: Request) -> Answer:
+        with self._lock:
+            self.calls.append(f"{request.method} {request.path}")
+            for method, pattern, handle in _ROUTES:
+                match = re.fullmatch(pattern, request.path)
+                if match is not None and method == request.method:
+                    try:
+                        if handle is not GoogleCloud._token and not request.headers.get("Authorization"):
+                            raise ServiceError(401, "Anonymous caller does not have access to this resource.")
+                        return handle(self, request, *map(urllib.parse.unquote, match.groups()))
+                    except ServiceError as error:
+                        return Answer.of(error.to_json(), code=error.code)
+            error = ServiceError(501, f"{request.method} {request.path}: this stand-in does not know it")
+            return Answer.of(error.to_json(), code=501)
+
+    # Cloud Storage, its JSON API.
+
+    def _bucket_of(self, name: str) -> dict[str, StoredObject]:
+        if name in self.denied:
+            message = f"{ACCOUNT} does not have storage access to {name}. Permission denied (or it may not exist)."
+            raise ServiceError(403, message)
+        if name not in self.buckets:
+            raise ServiceError(404, "The specified bucket does not exist.")
+        return self.buckets[name]
+
+    def _object_of(self, bucket: str, name: str) -> StoredObject:
+        stored = self._bucket_of(bucket).get(name)
+        if stored is None:
+            raise ServiceError(404, f"No such object: {bucket}/{name}")
+        return stored
+
+    def _store(self, bucket: str, name: str, data: bytes) -> None:
+        with self._lock:
+            self._generation += 1
+            self.buckets[bucket][name] = StoredObject(data, self._generation, time.time())
+
+    def _metadata(self, bucket: str, name: str) -> dict[str, Any]:
+        """The client compares both sums with what it sent, and sends again where they are missing."""
+        stored = self._object_of(bucket, name)
+        crc32c = google_crc32c.value(stored.data).to_bytes(4, "big")
+        seconds, parts = divmod(stored.updated, 1)
+        return {
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": name,
+            "size": str(len(stored.data)),
+            "generation": str(stored.generation),
+            "updated": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(parts * 1000):03}Z",
+            "md5Hash": base64.b64encode(hashlib.md5(stored.data).digest()).decode(),
+            "crc32c": base64.b64encode(crc32c).decode(),
+        }
+
+    def _get_bucket(self, request: Request, bucket: str) -> Answer:
+        self._bucket_of(bucket)
+        return Answer.of({"kind": "storage#bucket", "id": bucket, "name": bucket})
+
+    def _list(self, request: Request, bucket: str) -> Answer:
+        prefix, after = request.query.get("prefix", ""), request.query.get("pageToken", "")
+        found = [name for name in sorted(self._bucket_of(bucket)) if name.startswith(prefix) and name > after]
+        page = {"kind": "storage#objects", "items": [self._metadata(bucket, name) for name in found[:_PAGE]]}
+        return Answer.of(page | ({"nextPageToken": found[_PAGE - 1]} if len(found) > _PAGE else {}))
+
+    def _get_object(self, request: Request, bucket: str, name: str) -> Answer:
+        return Answer.of(self._metadata(bucket, name))
+
+    def _download(self, request: Request, bucket: str, name: str) -> Answer:
+        stored = self._object_of(bucket, name)
+        if request.query.get("generation", str(stored.generation)) != str(stored.generation):
+            raise ServiceError(404, f"No such object: {bucket}/{name}")
+        data = stored.data
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+        if asked is None:
+            return Answer(data)
+        first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+        if first > last:
+            return Answer(b"", 416, {"Content-Range": f"bytes */{len(data)}"})
+        return Answer(data[first : last + 1], 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
+
+    def _begin_upload(self, request: Request, bucket: str) -> Answer:
+        self._bucket_of(bucket)
+        self._uploads.append((bucket, request.json()["name"], bytearray()))
+        place = f"{self.url}/upload/storage/v1/b/{bucket}/o?upload_id={len(self._uploads) - 1}"
+        return Answer(b"", headers={"Location": place})
+
+    def _go_on_uploading(self, request: Request, bucket: str) -> Answer:
+        _, name, data = self._uploads[int(request.query["upload_id"])]
+        data += request.body
+        if request.headers["Content-Range"].endswith("/*"):
+            return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
+        self._store(bucket, name, bytes(data))
+        return Answer.of(self._metadata(bucket, name))
+
+    def _delete(self, request: Request, bucket: str, name: str) -> Answer:
+        self._object_of(bucket, name)
+        del self.buckets[bucket][name]
+        return Answer(b"", 204)
+
+    def _batch(self, request: Request) -> Answer:
+        """Several requests in one, each a part of a multipart message: how Beam deletes."""
+        head = f"Content-Type: {request.headers['Content-Type']}\r\n\r\n".encode()
+        message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
+        answers = []
+        for part in message.iter_parts():
+            line, _, rest = part.get_payload(decode=True).decode().partition("\n")
+            method, url, _ = line.split(" ", 2)
+            headers = email.message_from_string(rest)
+            headers["Authorization"] = request.headers["Authorization"]
+            place = urllib.parse.urlsplit(url)
+            answer = self.answer(Request(method, place.path, dict(urllib.parse.parse_qsl(place.query)), headers, b""))
+            content_type = answer.headers.get("Content-Type", "text/plain")
+            answers.append(
+                f"--batch\r\nContent-Type: application/http\r\n\r\nHTTP/1.1 {answer.code} .\r\n"
+                f"Content-Type: {content_type}\r\n\r\n{answer.body.decode()}\r\n"
+            )
+        return Answer(
+            ("".join(answers) + "--batch--").encode(), headers={"Content-Type": "multipart/mixed; boundary=batch"}
+        )
+
+    # Dataflow v1b3.
+
+    def _create_job(self, request: Request, project: str, region: str) -> Answer:
+        if self.refusal is not None:
+            raise self.refusal
+        self.jobs.append(request.json())
+        return Answer.of(self._job(project, region, "JOB_STATE_PENDING"))
+
+    def _job(self, project: str, region: str, state: str) -> dict[str, Any]:
+        job = {"id": "2026-01-01_00_00_00-1", "name": self.jobs[-1]["name"], "currentState": state}
+        return job | {"projectId": project, "location": region, "type": self.jobs[-1]["type"]}
+
+    def _get_job(self, request: Request, project: str, region: str, job: str) -> Answer:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return Answer.of(self._job(project, region, state))
+
+    def _update_job(self, request: Request, project: str, region: str, job: str) -> Answer:
+        self.asked.append(request.json()["requestedState"])
+        self.states = [self.asked[-1]]
+        return self._get_job(request, project, region, job)
+
+    def _get_messages(self, request: Request, project: str, region: str, job: str) -> Answer:
+        messages = [
+            {"id": str(number), "time": "2026-01-01T00:00:00Z", "messageImportance": importance, "messageText": text}
+            for number, (importance, text) in enumerate(self.messages)
+        ]
+        return Answer.of({"jobMessages": messages})
+
+    def _get_metrics(self, request: Request, project: str, region: str, job: str) -> Answer:
+        return Answer.of({"metrics": []})
+
+    def _token(self, request: Request) -> Answer:
+        return Answer.of({"access_token": "token", "expires_in": 3600, "token_type": "Bearer"})
+
+
+_OBJECT = "/storage/v1/b/([^/]+)/o/([^/]+)"
+_JOBS = "/v1b3/projects/([^/]+)/locations/([^/]+)/jobs"
+_ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
+    ("POST", "/token", GoogleCloud._token),
+    ("GET", "/storage/v1/b/([^/]+)", GoogleCloud._get_bucket),
+    ("GET", "/storage/v1/b/([^/]+)/o", GoogleCloud._list),
+    ("GET", _OBJECT, GoogleCloud._get_object),
+    ("DELETE", _OBJECT, GoogleCloud._delete),
+    ("GET", f"/download{_OBJECT}", GoogleCloud._download),
+    ("POST", "/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", GoogleCloud._begin_upload),
+    ("PUT", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._go_on_uploading),
+    ("POST", "/batch/storage/v1", GoogleCloud._batch),
+    ("POST", _JOBS, GoogleCloud._create_job),
+    ("GET", f"{_JOBS}/([^/]+)", GoogleCloud._get_job),
+    ("PUT", f"{_JOBS}/([^/]+)", GoogleCloud._update_job),
+    ("GET", f"{_JOBS}/([^/]+)/messages", GoogleCloud._get_messages),
+    ("GET", f"{_JOBS}/([^/]+)/metrics", GoogleCloud._get_metrics),
+]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second would wait 40 ms for the first one's receipt
+    cloud: GoogleCloud
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline(), 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def _answer(self) -> None:
+        place = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(place.query))
+        answer = self.cloud.answer(Request(self.command, place.path, query, self.headers, self._body()))
+        self.send_response(answer.code)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        if answer.code != 204:
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+        self.wfile.flush()
+
+    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+
+
+@contextlib.contextmanager
+def serve(cloud: GoogleCloud) -> Iterator[None]:
+    """Answer requests to `cloud.url` meanwhile."""
+    handler = type("Handler", (_Handler,), {"cloud": cloud})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    # `localhost`: by this name Beam takes an endpoint of Dataflow's for one that speaks HTTP.
+    cloud.url = f"http://localhost:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def service_account_key(cloud: GoogleCloud) -> str:
+    """A key file for `GOOGLE_APPLICATION_CREDENTIALS` whose tokens come from this server."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {"type": "service_account", "project_id": "proj", "client_email": ACCOUNT, "client_id": "1"}
+    return json.dumps(account | {"private_key_id": "1", "private_key": key.decode(), "token_uri": f"{cloud.url}/token"})
+
+
+def environment(cloud: GoogleCloud, key_file: Path) -> dict[str, str]:
+    """The variables by which Google's clients find this server."""
+    return {
+        "STORAGE_EMULATOR_HOST": cloud.url,
+        "GOOGLE_APPLICATION_CREDENTIALS": str(key_file),
+        "NO_GCE_CHECK": "true",
+        # For traces that nobody takes the client asks after each bucket in a thread, which may outlive this server.
+        "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",
+    }
+
+
+@contextlib.contextmanager
+def no_network() -> Iterator[None]:
+    """Let every connection from this process to another machine fail meanwhile."""
+    real_lookup = socket.getaddrinfo
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX:
+            _check_loopback(address[0])
+        super(socket.socket, self).connect(address)
+
+    def lookup(host: Any, *arguments: Any, **named: Any) -> Any:
+        _check_loopback(host)
+        return real_lookup(host, *arguments, **named)
+
+    with mock.patch.object(socket.socket, "connect", connect, create=True), mock.patch("socket.getaddrinfo", lookup):
+        yield
+
+
+def _check_loopback(host: Any) -> None:
+    if host not in ("127.0.0.1", "::1", "localhost", None, ""):
+        raise AssertionError(f"a test spoke to {host}")
