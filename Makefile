@@ -14,7 +14,7 @@ IMAGE := .venv-image
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -42,6 +42,13 @@ $(VENV)/installed-readers: $(VENV)/installed
 test-readers: $(VENV)/installed-readers ## every view in PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
 	$(BIN)/python -c 'import datasets, pyspark'
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
+
+$(VENV)/installed-gcp: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp]'
+	@touch $@
+
+test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
+	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -102,7 +109,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-parity test-airflow test-image ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
