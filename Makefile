@@ -48,7 +48,8 @@ $(VENV)/installed-gcp: $(VENV)/installed
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
-	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py
+	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
+		tests/pipeline/test_flex_launch.py tests/pipeline/test_dataflow_guide.py
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)

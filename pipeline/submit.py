@@ -49,9 +49,10 @@ class RemoteRun(Run):
             with stop, quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            why = "interrupted" if stop.number is not None else None
-            with contextlib.suppress(OSError):
-                log.end(why or "failed", error=cause(error))
+            goes_on = stop.number is not None and self._job_id(result) is not None
+            if not goes_on:  # else the job itself will note its end
+                with contextlib.suppress(OSError):
+                    log.end("failed" if stop.number is None else "interrupted", error=cause(error))
             if stop.number is None:
                 raise _refusal(error) or error from error
             self._let_go(result)
