@@ -32,7 +32,7 @@ demo: $(VENV)/installed ## embed a small corpus with real weights and show what 
 	@$(BIN)/python -m pipeline.demo out/demo
 
 test: $(VENV)/installed ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
