@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from transforms import metrics
 from transforms.faults import EncoderFailedError, is_out_of_memory
 from transforms.records import Float32Array, Int32Array, Int64Array
 
@@ -89,6 +90,7 @@ class Forward:
     def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
         started = time.perf_counter()
         output, halved = self._encode(*batch)
+        metrics.note_encoded(int(batch[1].sum()))
         return output, time.perf_counter() - started, halved
 
     def _encode(self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array) -> tuple[Any, int]:
