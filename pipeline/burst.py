@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.estimate import ENCODED, TEXTS, Estimate
 from pipeline.resolve import Job
-from pipeline.sample import Kind
+from pipeline.sample import Kind, text_bytes
 from transforms import filesystem
 from transforms.batching import equal_texts, padded_shape, plan_batches
 from transforms.encode import encode_block
@@ -93,7 +93,7 @@ def find_blocks(job: Job, estimate: Estimate, seed: int) -> Blocks:
             started = time.process_time()
             whole = found[block.block.sha256] = _whole_block(job, kind, block)
             seconds += time.process_time() - started
-            read_bytes += whole.block.end_byte - whole.block.first_byte
+            read_bytes += text_bytes(whole, job.records)
         return found[block.block.sha256]
 
     def draw(figure: str) -> list[TextBlock]:

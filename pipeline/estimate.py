@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from pipeline.resolve import Job
 from pipeline.resume import Work
-from pipeline.sample import Budget, Place, Stratum, draw
+from pipeline.sample import Budget, Place, Stratum, draw, text_bytes
 from pipeline.terminal import size_text
 from transforms import filesystem, metrics
 from transforms.records import BlockLimits, InputFile, TextBlock
@@ -141,7 +142,8 @@ def count_place(job: Job, wordpiece: WordPiece, keep: Mapping[str, KeepWords], p
         metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
         metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
         metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
-        **_block_figures(block, job.limits),
+        TEXT_BYTES: text_bytes(block, job.records),
+        BLOCK_ROWS: _block_rows(block, job.limits),
     }
     forms = {}
     for view in job.views:
@@ -155,15 +157,12 @@ def count_place(job: Job, wordpiece: WordPiece, keep: Mapping[str, KeepWords], p
     return Counted(place, {name: float(value) for name, value in figures.items()}, lengths, reasons, forms)
 
 
-def _block_figures(block: TextBlock, limits: BlockLimits) -> dict[str, float]:
+def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
     """What decides where blocks end, as `transforms.lines.records_in_block` reckons it."""
-    size = block.block.end_byte - block.block.first_byte
-    text = np.array([len(text.encode("utf-8", "surrogatepass")) for text in block.texts.to_pylist()], np.int64) + 1
-    if limits.sentence_bytes is None:
-        rows = np.minimum(2 + text // 4, limits.max_seq_length).sum()
-    else:
-        rows = 2 * len(text) + text.sum() // 4
-    return {TEXT_BYTES: size, BLOCK_ROWS: int(rows)}
+    lengths = pc.binary_length(block.texts).to_numpy() + 1
+    if limits.sentence_bytes is not None:
+        return int(2 * len(lengths) + lengths.sum() // 4)
+    return int(np.minimum(2 + lengths // 4, limits.max_seq_length).sum())
 
 
 def _total(stratum: Stratum, places: Sequence[tuple[Place, float]]) -> _Total:
@@ -196,7 +195,7 @@ def t_quantile(freedom: float) -> float:
     """How many standard errors hold the truth 95 times of 100; Abramowitz and Stegun, 26.7.5.
 
     >>> [round(t_quantile(freedom), 2) for freedom in (5, 30, 1000)]
-    [2.56, 2.04, 1.96]
+    [2.55, 2.04, 1.96]
     """
     z = _NORMAL
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96

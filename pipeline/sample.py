@@ -7,7 +7,7 @@ any mixture of them are all seen. Each record belongs to the place in which its 
 * Text and JSON Lines: a place is 32 KiB of a file. Any part of a file is as likely as any other.
 * A file that is one record: a place is a file.
 * Compressed files are read from their beginning, and how much text is in the rest is told by what that unpacks to.
-* Parquet: a place is the beginning of some row groups, with the footer's account of the rest.
+* Parquet: a place is the beginning of a row group, with the footer's account of the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, Literal, cast
+
+import pyarrow.compute as pc
 
 from pipeline.resolve import Job
 from transforms import filesystem
@@ -85,7 +87,7 @@ class Stratum:
 
     @property
     def weight(self) -> float:
-        """How many like it a place with what it stands for stands for."""
+        """How many like it each place has, itself and what it stands for included."""
         drawn = sum(place.size for place in self.places)
         return self.total / drawn if drawn else 0.0
 
@@ -101,8 +103,10 @@ def draw(job: Job, files: Sequence[FileToRead], budget: Budget, seed: int) -> li
     rng = random.Random(seed)  # noqa: S311 - a sample, not a secret
     groups: dict[tuple[Kind, int], list[FileToRead]] = collections.defaultdict(list)
     for file in files:
-        if file.file.size:
-            groups[_kind_of(file, job.records), int(math.log(file.file.size, _SIZE_CLASS))].append(file)
+        kind = _kind_of(file, job.records)
+        # What is empty is no record, and no compressed or Parquet file.
+        if file.file.size or kind == "row groups" or filesystem.is_compressed(file.file.path):
+            groups[kind, int(math.log(max(file.file.size, 1), _SIZE_CLASS))].append(file)
     sizes = [sum(file.file.size for file in group) for group in groups.values()]
     counts = [_num_places(kind, group) for (kind, _), group in groups.items()]
     strata = []
@@ -110,7 +114,7 @@ def draw(job: Job, files: Sequence[FileToRead], budget: Budget, seed: int) -> li
         for (key, group), size, count in sorted(
             zip(groups.items(), sizes, counts, strict=True), key=lambda it: it[0][0]
         ):
-            share = size / sum(sizes)
+            share = size / max(sum(sizes), 1)
             if sum(counts) <= budget.places and sum(sizes) <= budget.text_bytes:
                 part = Budget(budget.text_bytes, budget.places)
             else:
@@ -135,16 +139,9 @@ def _kind_of(file: FileToRead, how: RecordFormat) -> Kind:
     return "beginnings" if filesystem.is_compressed(file.file.path) else "ranges"
 
 
-def spread(count: int, population: int, rng: random.Random) -> list[int]:
-    """`count` of the numbers below `population`, at equal distances from a random one; all of them where it is fewer.
-
-    >>> spread(3, 2, random.Random(0)), spread(3, 9, random.Random(0))
-    ([0, 1], [2, 5, 8])
-    """
-    if count >= population:
-        return list(range(population))
-    begin = rng.random()
-    return [int((index + begin) * population / count) for index in range(count)]
+def some_of(population: int, count: int, rng: random.Random) -> list[int]:
+    """`count` of the numbers below `population`, any as likely as any other; all of them where it is fewer."""
+    return list(range(population)) if count >= population else sorted(rng.sample(range(population), count))
 
 
 def ranges_left(file: FileToRead) -> list[tuple[int, int]]:
@@ -178,7 +175,7 @@ def read_place(
         if isinstance(item, LeftOut):
             return blocks, item.reason, True
         blocks.append(cast(TextBlock, item))  # no commits were given
-        size += _length(blocks[-1])
+        size += text_bytes(blocks[-1], how)
         if size >= most:
             return blocks, None, False
     return blocks, None, True
@@ -217,7 +214,7 @@ def _draw_ranges(
         except OSError as error:
             return Place(path, end - start, left_out=reason_of(error))
 
-    drawn = spread(max(count, _FEWEST), before[-1], rng)
+    drawn = some_of(before[-1], max(count, _FEWEST), rng)
     return Stratum("ranges", files, total, list(readers.map(read, drawn)))
 
 
@@ -226,7 +223,7 @@ def _draw_files(
 ) -> Stratum:
     how = job.records
     mean = sum(file.file.size for file in files) / len(files)
-    drawn = spread(max(min(budget.places, int(budget.text_bytes / mean)), _FEWEST), len(files), rng)
+    drawn = some_of(len(files), max(min(budget.places, int(budget.text_bytes / mean)), _FEWEST), rng)
 
     def read(index: int) -> Place:
         file = files[index].file
@@ -242,7 +239,7 @@ def _draw_beginnings(
     job: Job, files: list[FileToRead], budget: Budget, rng: random.Random, readers: ThreadPoolExecutor
 ) -> Stratum:
     how = job.records
-    drawn = [files[i] for i in spread(max(budget.places // _OF_A_FILE, _FEWEST), len(files), rng)]
+    drawn = [files[i] for i in some_of(len(files), max(budget.places // _OF_A_FILE, _FEWEST), rng)]
     most = max(budget.text_bytes // len(drawn), 2 * PLACE_BYTES)
 
     def read(file: FileToRead) -> tuple[list[Place], float | None]:
@@ -268,6 +265,11 @@ def _draw_beginnings(
     share = sum(shares) / len(shares) if shares else 1.0
     total = sum(max(file.file.size - _done_bytes(file) * share, 0.0) for file in files)
     return Stratum("beginnings", files, total, [place for places, _ in results for place in places], share)
+
+
+def text_bytes(block: TextBlock, how: RecordFormat) -> int:
+    """Bytes that the block was read from, decompressed; of Parquet those of its texts."""
+    return int(pc.binary_length(block.texts).to_numpy().sum()) if how.format == "parquet" else _length(block)
 
 
 def _length(block: TextBlock) -> int:
@@ -309,19 +311,21 @@ def _draw_row_groups(
     job: Job, files: list[FileToRead], budget: Budget, rng: random.Random, readers: ThreadPoolExecutor
 ) -> Stratum:
     how = job.records
-    drawn = [files[i] for i in spread(max(budget.places // _OF_A_FILE, _FEWEST), len(files), rng)]
+    drawn = [files[i] for i in some_of(len(files), max(budget.places // _OF_A_FILE, _FEWEST), rng)]
     of_each = max(min(budget.places, budget.text_bytes // PLACE_BYTES) // len(drawn), _FEWEST)
     seeds = [rng.random() for _ in drawn]
 
     def read(file: FileToRead, seed: float) -> list[Place]:
         path, size = file.file.path, file.file.size
-        scanned = scan_range(file, 0, None, _limits(PLACE_BYTES), how)
+        scanned = scan_range(file, 0, None, _limits(1), how)  # each row group by itself
         if scanned.problem is not None or not scanned.pieces:
             return [Place(path, size, left_out=scanned.problem)]
         blocks: list[TextBlock] = []
-        for index in spread(of_each, len(scanned.pieces), random.Random(seed)):  # noqa: S311
+        chosen = some_of(len(scanned.pieces), of_each, random.Random(seed))  # noqa: S311
+        most = max(budget.text_bytes // (len(drawn) * len(chosen)), 1)
+        for index in chosen:
             start, end, _ = scanned.pieces[index]
-            found, problem, _ = read_place(Slice(file.file, start, end, 0), _limits(PLACE_BYTES), how, most=1)
+            found, problem, _ = read_place(Slice(file.file, start, end, 0), _limits(PLACE_BYTES), how, most=most)
             if problem is not None:
                 return [Place(path, size, left_out=problem)]
             blocks += found
@@ -330,7 +334,9 @@ def _draw_row_groups(
 
     total = sum(max(file.file.size - _done_bytes(file), 0) for file in files)
     places = [place for found in readers.map(read, drawn, seeds) for place in found]
-    return Stratum("row groups", files, total, places)
+    blocks = [place.block for place in places if place.block is not None]
+    share = sum(map(_length, blocks)) / max(sum(text_bytes(block, how) for block in blocks), 1)
+    return Stratum("row groups", files, total, places, share or 1.0)
 
 
 _DRAW: dict[Kind, Callable[..., Stratum]] = {
