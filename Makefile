@@ -13,7 +13,7 @@ AUDITOR := .venv-audit
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity test-airflow lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-plan bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -120,6 +120,9 @@ bench-views: $(VENV)/installed ## five views in one run against five runs (needs
 
 bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
+
+bench-plan: $(VENV)/installed ## what `layerbeam plan` says against real runs of three corpora (needs Debian's bible-kjv; 20 minutes)
+	$(BIN)/python tests/benchmarks/plan.py
 
 bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian's bible-kjv; 15 minutes), then the page
 	$(BIN)/python tests/benchmarks/measure_scale.py

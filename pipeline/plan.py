@@ -26,7 +26,7 @@ from transforms.records import InputFile, LeftOut, printable
 from transforms.slices import FileToRead
 
 # A few seconds of reading and tokenizing.
-BUDGET = Budget(16 << 20, 1536)
+BUDGET = Budget(16 << 20, 1024)
 MAX_SEQ_LENGTHS = (64, 128, 256, 512)
 _BINS = 12
 _HOUR = 3600
