@@ -14,7 +14,7 @@ IMAGE := .venv-image
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -138,6 +138,9 @@ bench-views: $(VENV)/installed ## five views in one run against five runs (needs
 
 bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
+
+bench-plan: $(VENV)/installed ## what `layerbeam plan` says against real runs of three corpora (needs Debian's bible-kjv; 20 minutes)
+	$(BIN)/python tests/benchmarks/plan.py
 
 bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian's bible-kjv; 15 minutes), then the page
 	$(BIN)/python tests/benchmarks/measure_scale.py

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,10 +55,7 @@ def _parser(version: str) -> _Parser:
         "records rejected; 4 another run is at work in the folder; 130, 143 interrupted.",
         allow_abbrev=False,
     )
-    run.add_argument("config", metavar="CONFIG", help="a YAML file")
-    run.add_argument("--input", metavar="GLOB", action="append", help="instead of input.files; may be given again")
-    run.add_argument("--output", metavar="PATH", help="instead of output.path")
-    run.add_argument("--set", metavar="K=V", action="append", default=[], help="any setting: encoder.max_seq_length=64")
+    _add_config(run)
     run.add_argument(
         "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
     )
@@ -69,6 +67,29 @@ def _parser(version: str) -> _Parser:
     run.add_argument("--remove-gone", action="store_true", help="delete the rows of input files that are gone")
     run.add_argument("--json", action="store_true", help="the closing summary as JSON")
     run.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
+
+    plan = commands.add_parser(
+        "plan",
+        help="what a run will read, write, take and cost, from a sample, before it starts",
+        description="Read a sample of the input and say what a run will write, take and cost. Nothing is written.",
+        epilog=_OPTIONS_OF_STORES,
+        allow_abbrev=False,
+    )
+    _add_config(plan)
+    plan.add_argument("--workers", metavar="N", type=_positive, help="as the run will have; default: one for each core")
+    plan.add_argument("--machines", metavar="N", type=_positive, help="of Dataflow: say the hours there, too")
+    plan.add_argument(
+        "--vcpus",
+        metavar="N",
+        type=_positive,
+        help="of each machine; default: as beam.machine_type says, else 1",
+    )
+    plan.add_argument("--price-per-hour", metavar="P", type=_price, help="of a machine: say the cost, too")
+    plan.add_argument(
+        "--seed", metavar="S", type=_natural, default=0, help="another seed draws another sample; default: 0"
+    )
+    plan.add_argument("--json", action="store_true", help="as JSON")
+    plan.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
 
     show = commands.add_parser(
         "show", help="what is in an output folder, of a finished run or an unfinished one", epilog=_OPTIONS_OF_STORES
@@ -140,6 +161,15 @@ def _parser(version: str) -> _Parser:
     return parser
 
 
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", metavar="CONFIG", help="a YAML file")
+    command.add_argument("--input", metavar="GLOB", action="append", help="instead of input.files; may be given again")
+    command.add_argument("--output", metavar="PATH", help="instead of output.path")
+    command.add_argument(
+        "--set", metavar="K=V", action="append", default=[], help="any setting: encoder.max_seq_length=64"
+    )
+
+
 def _add_processes(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--processes",
@@ -160,6 +190,16 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no price such as 0.38")
+    return price
 
 
 def _layers(text: str) -> list[int]:
@@ -184,6 +224,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
         quiet_logs(options.verbose)
         commands = {
             "run": _run,
+            "plan": _plan,
             "show": _show,
             "verify": _verify,
             "encoder": _encoder,
@@ -323,6 +364,32 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     complete = _run_config(config, options, beam_arguments, runner=options.runner)
     _report(config.output.path, as_json=options.json)
     return DONE if complete else INCOMPLETE
+
+
+def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    started = time.perf_counter()
+    config = _load_config(options)
+    from pipeline.fit import open_for
+
+    arguments = _beam_arguments(config.beam, beam_arguments)
+    _reach([*config.input.files, config.output.path], arguments)
+    encoder = open_for(config)
+    from pipeline.plan import Machines, make_plan, vcpus_of
+    from pipeline.plan_text import print_plan
+    from pipeline.resolve import resolve
+
+    machines = None
+    if options.machines or options.vcpus or options.price_per_hour is not None:
+        vcpus = options.vcpus or vcpus_of(config.beam.get("machine_type"))
+        machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
+    job = resolve(config, encoder)
+    plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(plan, indent=1))
+        else:
+            print_plan(plan)
+    return DONE
 
 
 def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:

@@ -54,7 +54,7 @@ class Run:
         """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
         with only_writer(self.job.output.path):
             check_output(self.job)
-            work = self._find_work()
+            work = find_run_work(self.job.config.input.files, self.job.output.path, remove_gone=self.remove_gone)
             if work.is_nothing and _is_finished(self.job):
                 say("nothing to do: all of the input is embedded already")
                 return True
@@ -62,16 +62,6 @@ class Run:
 
     def _run(self, work: Work) -> bool:
         raise NotImplementedError
-
-    def _find_work(self) -> Work:
-        patterns = self.job.config.input.files
-        try:
-            work = find_work(patterns, self.job.output.path, remove_gone=self.remove_gone)
-        except BeamIOError as error:
-            raise UsageError(f"input.files: {error}") from error
-        if not work.known and not work.to_read:
-            raise UsageError(f"input.files: no file matches {', '.join(patterns)}")
-        return work
 
     def _announce(self, work: Work) -> None:
         """Say how much will be written. UsageError where the disk has less, unless `force`."""
@@ -178,6 +168,17 @@ def quiet(verbose: bool) -> Iterator[None]:
         yield
 
 
+def find_run_work(patterns: list[str], output_path: str, *, remove_gone: bool = False) -> Work:
+    """What is left to do. UsageError where no file matches, or a pattern cannot be matched."""
+    try:
+        work = find_work(patterns, output_path, remove_gone=remove_gone)
+    except BeamIOError as error:
+        raise UsageError(f"input.files: {error}") from error
+    if not work.known and not work.to_read:
+        raise UsageError(f"input.files: no file matches {', '.join(patterns)}")
+    return work
+
+
 def check_output(job: Job) -> None:
     """UsageError where the folder holds something else, or a run with other settings."""
     path = job.output.path
@@ -185,7 +186,7 @@ def check_output(job: Job) -> None:
     before = runs[-1] if runs else load_manifest(path)
     if before is None:
         # A first start may have died, on a full disk, say, before or while it said what it was.
-        names = set(os.listdir(path)) if filesystem.is_local(path) else set()
+        names = set(os.listdir(path)) if filesystem.is_local(path) and os.path.isdir(path) else set()
         ours = {LOCK, WRITER, TEMPORARY, RUNS}
         if RUNS in names and all(commit.fingerprint == job.head.fingerprint for commit in load_commits(path)):
             # Its record is lost: what is committed has these settings all the same.

@@ -7,10 +7,16 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pipeline.estimate import first_blocks
+import numpy as np
+
 from pipeline.resolve import Job
 from pipeline.resume import Work
+from transforms import filesystem
+from transforms.read import read_blocks
+from transforms.records import BlockLimits, Slice, TextBlock
 
+_FILES = 8
+_FILE_BYTES = 1 << 16
 _LINES = 1000
 _FEWEST_LINES = 20
 # A page is wider; lists of words or names are not.
@@ -50,5 +56,11 @@ def wrapping_hint(job: Job, work: Work) -> str | None:
 
 
 def _lines(job: Job, work: Work) -> Iterator[str]:
-    for block in first_blocks(job, work):
-        yield from block.texts.to_pylist()
+    """Of the beginnings of some of the files, spread over all of them."""
+    limits = BlockLimits(_FILE_BYTES, 1 << 62, 1 << 62, job.config.encoder.max_seq_length)
+    files = [left.file for left in work.to_read if left.file.size]
+    for index in sorted({round(i) for i in np.linspace(0, len(files) - 1, _FILES)}) if files else []:
+        end = None if filesystem.is_compressed(files[index].path) else files[index].size
+        block = next(read_blocks(Slice(files[index], 0, end, 0), limits, job.records), None)
+        if isinstance(block, TextBlock):
+            yield from block.texts.to_pylist()

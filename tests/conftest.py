@@ -186,6 +186,9 @@ class Workplace:
         """`layerbeam run c.yaml`, here in this process, which has TensorFlow loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
 
+    def plan(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("plan", "c.yaml", *arguments, status=status)
+
     def show(self, *arguments: str, status: int = 0) -> Done:
         return self._call("show", "out", *arguments, status=status)
 

@@ -1,0 +1,134 @@
+"""`layerbeam plan` against real runs: three corpora, and how long it takes over 10,000 files.
+
+Needs Debian's package bible-kjv. Plan, run, plan, run, ... of each corpus, each in a process of its own; times are
+medians. The adversarial corpus is run with the small encoder with random weights, the others with MiniLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from corpus import read_bible
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+FILES = 10_000
+OBJECTS = 3_000
+MOST_OFF = {"tokens": 0.15, "bytes": 0.15, "seconds": 0.25}
+TOKENS = {"level": "token", "layers": [-1]}
+
+
+def bible(folder: Path) -> dict[str, Any]:
+    (folder / "bible.txt").write_text("".join(f"{verse}\n" for verse in read_bible()))
+    return settings(["bible.txt"], {"level": "text", "layers": [-1]})
+
+
+def long_tail(folder: Path) -> dict[str, Any]:
+    """Objects of 3 to some 5,000 tokens; what is beyond 128 is cut."""
+    rng = random.Random(0)
+    words = " ".join(read_bible()).split()
+    with open(folder / "long.jsonl", "w") as file:
+        for _ in range(OBJECTS):
+            length = min(max(int(rng.lognormvariate(3.6, 1.5)), 1), 4_300)
+            start = rng.randrange(len(words) - length)
+            file.write(json.dumps({"text": " ".join(words[start : start + length])}) + "\n")
+    return settings(["long.jsonl"], TOKENS, format="jsonl")
+
+
+def adversarial(folder: Path) -> dict[str, Any]:
+    from adversarial_corpus import configuration, write_corpus
+
+    return configuration(write_corpus(folder), "out")
+
+
+def settings(files: list[str], view: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"input": {"files": files} | more, "views": {"v": view}, "output": {"path": "out"}}
+
+
+CORPORA = {"the Bible": bible, "JSON Lines, long tail": long_tail, "adversarial": adversarial}
+
+
+def command(folder: Path, *arguments: str) -> tuple[str, float]:
+    """(what it printed, seconds) of the command in a process of its own."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "layerbeam.py"), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    if done.returncode not in (0, 3):
+        sys.exit(f"{arguments}: status {done.returncode}\n{done.stderr}")
+    return done.stdout, time.perf_counter() - started
+
+
+def one_round(folder: Path, number: int) -> tuple[dict[str, float], dict[str, float], float]:
+    """(what was planned, what came, seconds that planning took)."""
+    output = f"out-{number}"
+    said, took = command(folder, "plan", "c.yaml", "--json", "--output", output)
+    plan = json.loads(said)
+    _, seconds = command(folder, "run", "c.yaml", "--output", output)
+    manifest = json.loads((folder / output / "manifest.json").read_text())
+    planned = {
+        "tokens": plan["estimates"]["tokens"]["value"],
+        "bytes": sum(view["bytes"] for view in plan["views"].values()),
+        "seconds": plan["time"]["seconds"],
+    }
+    came = {
+        "tokens": manifest["counts"]["tokens"],
+        "bytes": sum(view["bytes"] for view in manifest["views"].values()),
+        "seconds": seconds,
+    }
+    return planned, came, took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--corpus", action="append", choices=CORPORA, help="this one only")
+    options = parser.parse_args()
+    lines, off = [], []
+    for name in options.corpus or CORPORA:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / "c.yaml").write_text(yaml.safe_dump(CORPORA[name](folder)))
+            rounds = [one_round(folder, number) for number in range(options.rounds)]
+        cells = []
+        for figure, most in MOST_OFF.items():
+            planned, came = (statistics.median(one[side][figure] for one in rounds) for side in (0, 1))
+            cells.append(f"{planned:,.0f} | {came:,.0f} | {planned / came - 1:+.1%}")
+            off.append(abs(planned / came - 1) > most)
+            print(name, figure, [(round(p[figure]), round(c[figure])) for p, c, _ in rounds], flush=True)
+        took = statistics.median(one[2] for one in rounds)
+        lines.append(f"| {name} | {' | '.join(cells)} | {took:.0f} s |")
+    print("| corpus | tokens planned | came | off | bytes planned | came | off | seconds planned | came | off | plan |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("\n".join(lines))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        verses = read_bible()
+        for number in range(FILES):
+            (folder / f"{number:05d}.txt").write_text("\n".join(verses[number % 20_000 : number % 20_000 + 3]))
+        (folder / "c.yaml").write_text(yaml.safe_dump(settings(["*.txt"], TOKENS)))
+        said, took = command(folder, "plan", "c.yaml", "--json")
+        plan = json.loads(said)
+        texts, read = plan["estimates"]["texts"], plan["input"]["sample"]["files"]
+        found = f"{texts['value']:,} +- {texts['margin']:,} texts of {3 * FILES:,}"
+        print(f"{FILES:,} files: {took:.1f} s; {read:,} read, {found}")
+    sys.exit(any(off))
+
+
+if __name__ == "__main__":
+    main()
