@@ -18,11 +18,12 @@ from pipeline.build import build
 from pipeline.check_files import missing_tables
 from pipeline.commits import PARTS, load_commits, load_damaged
 from pipeline.errors import UsageError, cause, complain, say
-from pipeline.estimate import describe, estimate, free_bytes
+from pipeline.estimate import ENCODED, Estimate, describe, estimate, free_bytes
 from pipeline.interrupts import OfMainThread, Stop, WorkerDeath
 from pipeline.lock import LOCK, WRITER, only_writer
 from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
 from pipeline.performance import measure
+from pipeline.progress import Progress, shown
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RUNS, RunLog, load_runs
@@ -63,7 +64,7 @@ class Run:
     def _run(self, work: Work) -> bool:
         raise NotImplementedError
 
-    def _announce(self, work: Work) -> None:
+    def _announce(self, work: Work) -> Estimate:
         """Say how much will be written. UsageError where the disk has less, unless `force`."""
         encoder = self.job.encoder
         if encoder.kind == "savedmodel":  # of the others there is but one engine
@@ -81,6 +82,7 @@ class Run:
                 f"{size_text(total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
                 "--force starts all the same"
             )
+        return expected
 
     def _begin_log(self, work: Work, **facts: Any) -> RunLog:
         files = [report for report in work.known if isinstance(report, InputFile)]
@@ -113,10 +115,10 @@ class LocalRun(Run):
         path = self.job.output.path
         if not self.local.processes:
             self._load_tensorflow()
-        self._announce(work)
+        expected = self._announce(work)
         log = self._begin_log(work, workers=self.local.workers, processes=self.local.processes)
         started, began = time.monotonic(), time.time()
-        result = self._run_pipeline(log)
+        result = self._run_pipeline(log, Progress(path, expected.figure(ENCODED).value))
         complete = self._end_log(log, result.metrics().query(), started=started, began=began)
         seconds = log.record["seconds"]
         say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
@@ -128,11 +130,11 @@ class LocalRun(Run):
         except DeviceError as error:
             raise UsageError(str(error)) from error
 
-    def _run_pipeline(self, log: RunLog) -> Any:
+    def _run_pipeline(self, log: RunLog, progress: Progress) -> Any:
         stop = Stop()
         death = WorkerDeath(stop)
         try:
-            with stop, death, quiet(self.verbose):
+            with stop, death, shown(progress, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
                 build(pipeline, self.job, num_threads=self.local.threads, remove_gone=self.remove_gone)
                 result = pipeline.run()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -88,19 +89,14 @@ def test_a_run_at_a_terminal_has_a_bar_that_goes_away(workplace, arguments):
     ours, theirs = pty.openpty()
     command = workplace.command("run", "c.yaml", *arguments)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(command, cwd=workplace.folder, stdout=subprocess.PIPE, stderr=theirs, env=env)
-    os.close(theirs)
     said = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        said += piece
-    out = process.stdout.read().decode()
-    assert process.wait() == 0, said
+    with subprocess.Popen(command, cwd=workplace.folder, stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        with open(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # once the other end is closed
+            while piece := terminal.read(65536):
+                said += piece
+        out = process.stdout.read().decode()
+    assert process.returncode == 0, said
     assert b"tokens/s" in said
     assert b"100%" in said or b"left" in said
     assert b"\x1b[?25h" in said  # the cursor is back
