@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
+ENGINES := .engines
 AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
 IMAGE := .venv-image
@@ -14,7 +15,7 @@ IMAGE := .venv-image
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -88,6 +89,37 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbe
 test-image: $(IMAGE)/installed ## the workers' image without Docker: its Dockerfile carried out, runs on workers that it starts
 	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
 
+$(ENGINES)/%/installed: tests/engines/%/pom.xml
+	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
+		"LAYERBEAM_SKIP_JVM=1 leaves it out"; exit 1; }
+	@mvn -version >/dev/null 2>&1 || { echo "$*'s jars are fetched by Maven, and no mvn is on PATH (Debian: maven);" \
+		"LAYERBEAM_SKIP_JVM=1 leaves it out"; exit 1; }
+	@rm -rf $(ENGINES)/$*
+	mvn -B -q -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(ENGINES)/$*/jars
+	@touch $@
+
+ifeq ($(LAYERBEAM_SKIP_JVM),1)
+test-flink test-spark:
+	@echo "$@: left out, because LAYERBEAM_SKIP_JVM=1"
+else
+test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## a Flink cluster on this machine: runs, workers killed (Java 17, Maven; 160 MB, once)
+	$(BIN)/python -m pytest tests/engines -k flink
+
+test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## a Spark cluster on this machine: the same (Java 17, Maven; 210 MB, once)
+	$(BIN)/python -m pytest tests/engines -k spark
+endif
+
+test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
+	$(BIN)/python -m pytest tests/engines -k pool
+
+# No part of `check`: to build it takes two minutes of two cores and 1 GB of Go modules.
+$(ENGINES)/prism/prism:
+	@go version >/dev/null 2>&1 || { echo "Prism is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
+	GOBIN=$(CURDIR)/$(ENGINES)/prism go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
+
+test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (Go; two minutes to build, once)
+	$(BIN)/python -m pytest tests/engines -k prism
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -110,7 +142,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -149,9 +181,12 @@ bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian'
 scale: $(VENV)/installed ## docs/scale.md from what was measured and what is assumed (arithmetic only)
 	$(BIN)/python tests/benchmarks/scale.py --write
 
+bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers against one on each engine (needs Debian's bible-kjv)
+	$(BIN)/python tests/benchmarks/engines.py
+
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
 	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
-clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) out
+clean: ## remove the environments, the engines and what the demo wrote
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(ENGINES) out

@@ -26,7 +26,8 @@ def measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[s
     `stage_shares`: of the busy time of all threads; waiting is nobody's.
     """
     own = [metric for kind in ("counters", "distributions") for metric in found[kind]]
-    values = {m.key.metric.name: m.committed for m in own if m.key.metric.namespace == metrics.NAMESPACE}
+    # `result`: of what is attempted where the engine, Spark, does not tell what was committed.
+    values = {m.key.metric.name: m.result for m in own if m.key.metric.namespace == metrics.NAMESPACE}
     first = values.pop(metrics.ENCODING_BEGAN, None)
     busy = {stage: values.get(name, 0) for stage, name in metrics.STAGES.items()}
     encoded, padded = values.get(metrics.ENCODED_TOKENS, 0), values.get(metrics.PADDED_TOKENS, 0)

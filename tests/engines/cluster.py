@@ -1,0 +1,343 @@
+"""A cluster on this machine, of two workers and a job server: Flink, Spark, or Beam's job service with a worker pool.
+
+    python tests/engines/cluster.py flink
+
+starts one, prints the options for `layerbeam run`, and waits for Ctrl-C. `make test-flink` and `make test-spark` fetch
+the jars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / ".engines"
+ENGINES = ("flink", "spark", "pool", "prism")
+START_SECONDS = 90
+# As Flink's and Spark's own start scripts open them for Java 17.
+OPENS = [
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.text",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "java.util.concurrent.locks",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+]
+JAVA = [
+    "java",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # these JVMs do little and live short: half the start-up time
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS),
+    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+]
+# A process in a group of its own, which ends when the one that started it ends, however that is: the pipe on standard
+# input closes then, also by SIGKILL. What it starts is of its group.
+WITH_STARTER = 'exec 3<&0; (read -r _ <&3; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+
+
+class ClusterError(Exception):
+    """The cluster does not start; why, and what to do."""
+
+
+@dataclasses.dataclass
+class Cluster:
+    """`options`: for `layerbeam run`. `nodes`: the processes by name; the workers begin with `worker`."""
+
+    engine: str
+    folder: Path
+    workers: int
+    environment: dict[str, str]
+    options: list[str] = dataclasses.field(default_factory=list)
+    nodes: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
+    commands: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def start(self, name: str, command: list[str]) -> None:
+        """A node; what it says goes to a file of that name."""
+        self.commands[name] = command
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.nodes[name] = subprocess.Popen(
+                ["sh", "-c", WITH_STARTER, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def stop(self, name: str) -> None:
+        node = self.nodes.pop(name)
+        assert node.stdin is not None
+        node.stdin.close()
+        node.wait()
+
+    def replace_dead_workers(self) -> None:
+        """As Kubernetes or Yarn do it for TaskManagers. Spark's workers do it themselves for their executors."""
+        for name in [name for name in self.nodes if name.startswith("worker")]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.nodes[name].wait(timeout=1)
+                self.stop(name)
+                self.start(name, self.commands[name])
+
+    def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
+        """Until it is ready. ClusterError where a node has ended, or it takes too long."""
+        until = time.monotonic() + START_SECONDS
+        while not is_ready():
+            ended = [name for name, node in self.nodes.items() if node.poll() is not None]
+            if ended:
+                raise ClusterError(f"{self.engine}: {', '.join(ended)} ended while {what} was awaited\n{self.logs()}")
+            if time.monotonic() > until:
+                raise ClusterError(f"{self.engine}: no {what} after {START_SECONDS} s\n{self.logs()}")
+            time.sleep(0.1)
+
+    def logs(self, lines: int = 10) -> str:
+        """Of each log the last errors and the end."""
+        found = []
+        for log in sorted(self.folder.glob("*.log")):
+            said = [line[:300] for line in log.read_text(errors="replace").splitlines()]
+            errors = [line for line in said[:-lines] if "ERROR" in line or "Exception" in line or "Error:" in line]
+            found += [f"--- {log}", *errors[-lines:], *said[-lines:]]
+        return "\n".join(found)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+        return True
+    return False
+
+
+def asked(url: str) -> dict:
+    """What a web interface says as JSON, nothing while it is not there."""
+    with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=5) as answer:
+        return json.loads(answer.read())
+    return {}
+
+
+@contextlib.contextmanager
+def cluster(
+    engine: str, folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """A cluster at work, all of it below `folder`; ended with the block, and with this process however that ends.
+
+    `workers`: 2, of one core each, or 1 of two cores. `environment`: more variables for all of its processes, the
+    workers among them.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    made = Cluster(engine, folder, workers, {**os.environ, "PATH": path, **(environment or {})})
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        {"flink": _start_flink, "spark": _start_spark, "pool": _start_pool, "prism": _start_prism}[engine](made)
+        yield made
+    finally:
+        for name in reversed(list(made.nodes)):
+            made.stop(name)
+
+
+def _java_of(engine: str) -> list[str]:
+    """The command that runs a class with the engine's jars."""
+    if shutil.which("java") is None:
+        raise ClusterError(
+            f"{engine} needs Java 17, and no java is on PATH (Debian: apt-get install openjdk-17-jre-headless)"
+        )
+    jars = JARS / engine / "jars"
+    if not jars.is_dir():
+        raise ClusterError(f"{engine}: {jars} is missing: make test-{engine} fetches it")
+    return [*JAVA, "-cp", f"{jars}/*"]
+
+
+def _boot(made: Cluster) -> str:
+    """A program that starts one worker; what it says goes to a file named by the process that started it."""
+    boot = made.folder / "boot"
+    command = shlex.join([sys.executable, str(Path(__file__).with_name("boot.py"))])
+    boot.write_text(f'#!/bin/sh\nexec {command} "$@" >>{shlex.quote(str(made.folder))}/sdk-$PPID.log 2>&1\n')
+    boot.chmod(0o755)
+    return str(boot)
+
+
+def _start_job_server(made: Cluster, command: list[str]) -> int:
+    """Its port."""
+    port = free_port()
+    ports = ["--job-host=localhost", f"--job-port={port}", "--artifact-port=0", "--expansion-port=-1"]
+    made.start("job_server", [*command, *ports, f"--artifacts-dir={made.folder / 'artifacts'}"])
+    made.wait("job server", lambda: answers(port))
+    return port
+
+
+def _worker_options(made: Cluster, job_port: int) -> list[str]:
+    """Workers are processes that each TaskManager or executor starts for itself."""
+    return [
+        f"--runner={made.engine.capitalize()}Runner",
+        f"--job_endpoint=localhost:{job_port}",
+        "--environment_type=PROCESS",
+        f"--environment_config={json.dumps({'command': _boot(made)})}",
+    ]
+
+
+def _start_flink(made: Cluster) -> None:
+    java, rest = _java_of("flink"), free_port()
+    settings = {
+        "jobmanager.rpc.address": "localhost",
+        "jobmanager.rpc.port": free_port(),
+        "jobmanager.bind-host": "localhost",
+        "rest.address": "localhost",
+        "rest.port": rest,
+        "rest.bind-port": rest,
+        "taskmanager.host": "localhost",
+        "taskmanager.bind-host": "localhost",
+        "taskmanager.numberOfTaskSlots": 2 // made.workers,
+        # Flink's own script works these out.
+        "taskmanager.cpu.cores": 2 // made.workers,
+        "taskmanager.memory.framework.heap.size": "128m",
+        "taskmanager.memory.framework.off-heap.size": "64m",
+        "taskmanager.memory.task.heap.size": "256m",
+        "taskmanager.memory.task.off-heap.size": "0m",
+        "taskmanager.memory.network.min": "96m",
+        "taskmanager.memory.network.max": "96m",
+        "taskmanager.memory.managed.size": "64m",
+        "taskmanager.memory.jvm-metaspace.size": "256m",
+        "taskmanager.memory.jvm-overhead.min": "128m",
+        "taskmanager.memory.jvm-overhead.max": "128m",
+        "io.tmp.dirs": str(made.folder / "flink"),
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": 3,
+        "restart-strategy.fixed-delay.delay": "2 s",
+        # A TaskManager that is gone is noticed after two heartbeats that fail. Till then Flink gives it tasks: the
+        # attempts above must last longer.
+        "heartbeat.interval": 1000,
+        "heartbeat.timeout": 10000,
+        # The jars of the job are those of the cluster.
+        "classloader.resolve-order": "parent-first",
+        "classloader.check-leaked-classloader": "false",
+    }
+    conf = made.folder / "conf"
+    conf.mkdir()
+    (made.folder / "flink").mkdir()
+    (conf / "flink-conf.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+    runtime = "org.apache.flink.runtime"
+    made.start(
+        "jobmanager",
+        [*java, "-Xmx400m", f"{runtime}.entrypoint.StandaloneSessionClusterEntrypoint", "--configDir", str(conf)],
+    )
+    for number in range(made.workers):
+        made.start(
+            f"worker{number + 1}",
+            [*java, "-Xmx384m", f"{runtime}.taskexecutor.TaskManagerRunner", "--configDir", str(conf)],
+        )
+    made.wait("TaskManagers", lambda: asked(f"http://localhost:{rest}/overview").get("slots-total") == 2)
+    driver = "org.apache.beam.runners.flink.FlinkJobServerDriver"
+    port = _start_job_server(made, [*java, "-Xmx400m", driver, f"--flink-master=localhost:{rest}"])
+    made.options += [*_worker_options(made, port), "--parallelism=2"]
+
+
+def _start_spark(made: Cluster) -> None:
+    java, port, web = _java_of("spark"), free_port(), free_port()
+    home = made.folder / "home"  # executors get their class path from here
+    (home / "conf").mkdir(parents=True)
+    (home / "RELEASE").touch()
+    (home / "jars").symlink_to(JARS / "spark" / "jars")
+    made.environment |= {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.12", "SPARK_LOCAL_IP": "127.0.0.1"}
+    made.environment["SPARK_LOCAL_DIRS"] = str(made.folder / "local")
+    deploy = "org.apache.spark.deploy"
+    master = [*java, "-Xmx300m", f"{deploy}.master.Master"]
+    master += ["--host", "localhost", "--port", str(port), "--webui-port", str(web)]
+    made.start("master", master)
+    made.wait("Spark master", lambda: answers(port))
+    worker = [*java, "-Xmx200m", f"{deploy}.worker.Worker", "--host", "localhost", "--webui-port", "0"]
+    worker += ["--cores", str(2 // made.workers), "--memory", "600m", "--work-dir", str(made.folder / "work")]
+    worker.append(f"spark://localhost:{port}")
+    for number in range(made.workers):
+        made.start(f"worker{number + 1}", worker)
+    made.wait("Spark workers", lambda: asked(f"http://localhost:{web}/json/").get("aliveworkers") == made.workers)
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.task.maxFailures": "3",
+    }
+    driver = [*java, "-Xmx500m", *(f"-D{name}={value}" for name, value in settings.items())]
+    port = _start_job_server(
+        made,
+        [*driver, "org.apache.beam.runners.spark.SparkJobServerDriver", f"--spark-master-url=spark://localhost:{port}"],
+    )
+    made.options += _worker_options(made, port)
+
+
+def _start_pool(made: Cluster) -> None:
+    """Beam's own job service, which uses one worker only, with a worker pool: what a sidecar of Flink or Spark runs."""
+    pool, job = free_port(), free_port()
+    beam = "apache_beam.runners"
+    made.start("pool", [sys.executable, "-m", f"{beam}.worker.worker_pool_main", f"--service_port={pool}"])
+    made.start("job_server", [sys.executable, "-m", f"{beam}.portability.local_job_service_main", f"--port={job}"])
+    made.wait("worker pool", lambda: answers(pool))
+    made.wait("job service", lambda: answers(job))
+    made.options += [
+        "--runner=PortableRunner",
+        f"--job_endpoint=localhost:{job}",
+        "--environment_type=EXTERNAL",
+        f"--environment_config=localhost:{pool}",
+    ]
+
+
+def _start_prism(made: Cluster) -> None:
+    """Nothing to start: the run starts Prism, and its workers are threads of the run's own process."""
+    prism = JARS / "prism" / "prism"
+    if not prism.is_file():
+        raise ClusterError(f"prism: {prism} is missing: make test-prism builds it")
+    made.options += ["--runner=PrismRunner", f"--prism_location={prism}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=ENGINES)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix=f"layerbeam-{given.engine}-"))
+    try:
+        with cluster(given.engine, folder) as made:
+            print(f"{given.engine}: at work; logs: {folder}\n")
+            print("layerbeam run CONFIG --input /absolute/GLOB --output /absolute/PATH \\")
+            print(" \\\n".join(f"  {shlex.quote(option)}" for option in made.options))
+            print("\nCtrl-C ends it.", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    made.wait("end", lambda: False)
+        shutil.rmtree(folder)
+    except ClusterError as error:
+        sys.exit(f"{error}\n(all logs: {folder})")
+
+
+if __name__ == "__main__":
+    main()
