@@ -98,14 +98,14 @@ def make_plan(
         "duplicates": {
             "texts": round(blocks.duplicate_texts, 4),
             "tokens": round(blocks.duplicate_tokens, 4),
-            "blocks": len({block.block.name for block in blocks.blocks}),
+            "blocks": len({block.block.sha256 for block in blocks.blocks}),
         },
         "rejects_seen": _reasons(drawn),
         "blocks": num_blocks,
         "views": _views(drawn, burst, num_blocks),
         "free_bytes": free_bytes(job.output.path),
         "time": duration,
-        "dataflow": None if machines is None else _dataflow(machines, duration),
+        "dataflow": None if machines is None else _dataflow(machines, duration, num_blocks),
     }
 
 
@@ -241,13 +241,15 @@ def _time(
     }
 
 
-def _dataflow(machines: Machines, duration: Mapping[str, Any]) -> dict[str, Any]:
-    """Hours and cost, a vCPU taken to be as fast as a core here and all of them busy to the end."""
-    hours = duration["core_hours"] / (machines.count * machines.vcpus)
+def _dataflow(machines: Machines, duration: Mapping[str, Any], num_blocks: int) -> dict[str, Any]:
+    """Hours and cost, a vCPU taken to be as fast as a core here; each has a block in hand, as long as there are."""
+    at_work = min(machines.count * machines.vcpus, max(num_blocks, 1))
+    hours = duration["core_hours"] / at_work
     price = machines.price_per_hour
     return {
         "machines": machines.count,
         "vcpus": machines.vcpus,
+        "vcpus_at_work": at_work,
         "price_per_hour": price,
         "hours": round(hours, 4),
         "cost": None if price is None else round(hours * machines.count * price, 2),

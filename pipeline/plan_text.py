@@ -196,4 +196,8 @@ def _dataflow(plan: Mapping[str, Any]) -> list[str]:
     line += f" of {count_noun(given['vcpus'], 'vCPU')}"
     if given["cost"] is not None:
         line += f"; {given['cost']:,.2f} at {given['price_per_hour']:g} per machine and hour"
-    return [line, "a rough guess: a vCPU as fast as a core here (often it is half), all busy to the end, no start-up"]
+    lines = [line, "a rough guess: a vCPU as fast as a core here (often it is half), all busy to the end, no start-up"]
+    if given["vcpus_at_work"] < given["machines"] * given["vcpus"]:
+        blocks = count_noun(plan["blocks"], "block")
+        lines.append(f"there is work for {count_noun(given['vcpus_at_work'], 'vCPU')} only: the run has {blocks}")
+    return lines

@@ -21,6 +21,7 @@ from pipeline import config
 from pipeline.errors import UsageError
 from pipeline.estimate import TEXT_BYTES, TEXTS, Estimate, estimate, expected_blocks
 from pipeline.fit import open_for
+from pipeline.plan import Machines, _dataflow
 from pipeline.resolve import Job, resolve
 from pipeline.run import find_run_work
 from pipeline.sample import PLACE_BYTES, Budget
@@ -158,11 +159,19 @@ def test_hours_and_cost_elsewhere(workplace):
     assert planned(workplace)["dataflow"] is None
     plan = planned(workplace, "--machines", "5", "--vcpus", "4", "--price-per-hour", "0.5")
     hours = plan["dataflow"].pop("hours")
-    assert hours == pytest.approx(plan["time"]["core_hours"] / 20, abs=1e-4)
-    assert plan["dataflow"] == {"machines": 5, "vcpus": 4, "price_per_hour": 0.5, "cost": round(hours * 2.5, 2)}
+    assert hours == plan["time"]["core_hours"]  # there is one block
+    cost = round(hours * 2.5, 2)
+    given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "price_per_hour": 0.5, "cost": cost}
+    assert plan["dataflow"] == given
     said = workplace.plan("--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8").out
     assert "on 5 machines of 8 vCPUs; " in said
     assert "a vCPU as fast as a core here" in said
+    assert "there is work for 1 vCPU only: the run has 1 block" in said
+
+
+def test_machines_share_the_blocks_out():
+    there = _dataflow(Machines(5, 8, 0.5), {"core_hours": 80.0}, num_blocks=1_000)
+    assert (there["vcpus_at_work"], there["hours"], there["cost"]) == (40, 2.0, 5.0)
 
 
 @pytest.mark.parametrize(
