@@ -14,7 +14,7 @@ IMAGE := .venv-image
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image test-package docs notebook reference lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -80,6 +80,21 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbe
 test-image: $(IMAGE)/installed ## the workers' image without Docker: its Dockerfile carried out, runs on workers that it starts
 	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+# The variable: mkdocs-material tells about MkDocs 2, of another make, each time.
+docs: $(VENV)/installed-docs ## the documentation as a site in out/site, without warnings and without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
+	$(BIN)/python -m pytest tests/site
+
+notebook: $(VENV)/installed-docs ## docs/word_senses.ipynb, executed anew
+	$(BIN)/python docs/execute_notebook.py --write
+
+reference: $(VENV)/installed ## docs/settings.md and docs/commands.md from the code
+	$(BIN)/python docs/make_reference.py
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -102,7 +117,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-parity test-airflow test-image ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-parity test-airflow test-image test-package docs ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -139,7 +154,7 @@ scale: $(VENV)/installed ## docs/scale.md from what was measured and what is ass
 	$(BIN)/python tests/benchmarks/scale.py --write
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra docs --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
