@@ -10,11 +10,12 @@ TFHUB := .venv-tfhub
 AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
 IMAGE := .venv-image
+PACKAGE := .venv-package
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image test-package docs notebook reference lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image dist test-package docs notebook reference lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -80,12 +81,28 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbe
 test-image: $(IMAGE)/installed ## the workers' image without Docker: its Dockerfile carried out, runs on workers that it starts
 	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
 
+dist: $(VENV)/installed ## wheel and source distribution, the one made from the other
+	rm -rf dist build layerbeam.egg-info/SOURCES.txt
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > $(VENV)/dist.log
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/layerbeam-*.tar.gz
+
+# An environment of its own: the image's has extras, and without them everything must work, too.
+$(PACKAGE)/installed: constraints.txt pyproject.toml | dist
+	$(PYTHON) -m venv --clear $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt dist/layerbeam-*.whl
+	@touch $@
+
+test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
+	$(PACKAGE)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/layerbeam-*.whl
+	$(BIN)/python -m pytest tests/package
+
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 # The variable: mkdocs-material tells about MkDocs 2, of another make, each time.
-docs: $(VENV)/installed-docs ## the documentation as a site in out/site, without warnings and without a network
+docs: $(VENV)/installed-docs ## the notebook executed, and the documentation as a site in out/site, without warnings and a network
+	$(BIN)/python docs/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
 	$(BIN)/python -m pytest tests/site
 
@@ -158,4 +175,4 @@ constraints: ## the newest versions that fit together, for all Pythons at once (
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) out
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) out dist
