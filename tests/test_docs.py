@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -129,3 +130,40 @@ def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
     cosine, one, other = capsys.readouterr().out.splitlines()
     assert 0.3 < float(cosine) < 1
     assert one != other
+
+
+def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
+    row = re.compile(r"^\| `(\w+(?:<k>)?\w*)` \| (\w+) \| .* \| ([\w, ]+) \|$", re.MULTILINE)
+    rows = row.findall((ROOT / "docs/output.md").read_text())
+    table = {name: (kind, set(levels.split(", "))) for name, kind, levels in rows}
+    assert len(table) > 15
+    (tmp_path / "a.jsonl").write_text('{"text": "Two banks.", "key": "a", "year": 1}\n')
+    base = {"layers": [-1]}
+    both = {"layers": [-1, -2], "combine": "sum"}
+    settings = {
+        "input": {"files": ["a.jsonl"], "format": "jsonl", "id_field": "key", "keep_fields": {"year": "int64"}},
+        "encoder": {"handle": str(ROOT / "tests" / "data" / "hf_uncased"), "max_seq_length": 32},
+        "views": {
+            **{level: {"level": level, **base} for level in ("token", "word", "text", "record")},
+            **{f"{level}s": {"level": level, **both} for level in ("token", "word", "text", "record")},
+            "with_text": {"level": "token", "include_text": True, **base},
+            "words_with_text": {"level": "word", "include_text": True, **base},
+            "word_type": {"level": "word_type", "by": ["year"], **base},
+            "word_types": {"level": "word_type", **both},
+            "pooler": {"level": "text", "pooling": "pooler"},
+        },
+        "output": {"path": "out"},
+    }
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
+    assert cli.main(["run", "c.yaml"], version="test") == 0
+    found: dict[str, set[str]] = {}
+    for view in json.loads((tmp_path / "out" / "manifest.json").read_text())["views"].values():
+        for column, kind in view["columns"].items():
+            name = re.sub(r"^layer_\d+", "layer_<k>", column)
+            found.setdefault(name, set()).add(view["level"])
+            if name not in ("year", "embedding_std"):
+                assert table[name][0] == ("vector" if kind.startswith("fixed_size_list") else kind)
+    assert found.pop("year") == {"token", "word", "text", "record", "word_type"}
+    assert found.pop("embedding_std") == {"word_type"}
+    assert found == {name: levels for name, (_, levels) in table.items()}
