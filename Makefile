@@ -74,7 +74,7 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python tests/crash/adversarial.py
 
 $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
-		$(wildcard transforms/*.py transforms/encoders/*.py) tests/image/dockerfile.py
+		$(wildcard transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
@@ -104,7 +104,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 docs: $(VENV)/installed-docs ## the notebook executed, and the documentation as a site in out/site, without warnings and a network
 	$(BIN)/python docs/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
-	$(BIN)/python -m pytest tests/site
+	$(BIN)/python -m pytest tests/site docs/site_hooks.py
 
 notebook: $(VENV)/installed-docs ## docs/word_senses.ipynb, executed anew
 	$(BIN)/python docs/execute_notebook.py --write
