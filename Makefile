@@ -15,7 +15,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-parity test-airflow test-image dist test-package docs notebook reference lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image dist test-package docs notebook reference lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -33,7 +33,7 @@ demo: $(VENV)/installed ## embed a small corpus with real weights and show what 
 	@$(BIN)/python -m pipeline.demo out/demo
 
 test: $(VENV)/installed ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
@@ -43,6 +43,14 @@ $(VENV)/installed-readers: $(VENV)/installed
 test-readers: $(VENV)/installed-readers ## every view in PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
 	$(BIN)/python -c 'import datasets, pyspark'
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
+
+$(VENV)/installed-gcp: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp]'
+	@touch $@
+
+test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
+	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
+		tests/pipeline/test_flex_launch.py tests/pipeline/test_dataflow_guide.py
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -134,7 +142,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-parity test-airflow test-image test-package docs ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-package docs ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .

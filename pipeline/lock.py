@@ -109,7 +109,10 @@ def _beating(output_path: str) -> Iterator[None]:
                 f"for it or stop it (one that was killed is forgotten after {_DEAD_AFTER_SECONDS} s)"
             )
     me = {"host": _here(), "pid": os.getpid(), "token": uuid.uuid4().hex}
-    _beat(path, me)
+    try:
+        _beat(path, me)
+    except (FileNotFoundError, PermissionError) as error:
+        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
     time.sleep(_SETTLE_SECONDS)
     now_there = load_json(path)
     if now_there is None:

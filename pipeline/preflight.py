@@ -99,6 +99,11 @@ def _dataflow(options: PipelineOptions) -> Iterator[str]:
             yield "beam.temp_location: is missing; give a folder for what only the job needs: --temp_location=gs://..."
         elif path is not None and not path.startswith("gs://"):
             yield f"beam.{name}: {path}: Dataflow wants a folder that begins with gs://"
+        elif path is not None and filesystem.why_not(path) is None:
+            try:
+                filesystem.check_bucket(path)
+            except OSError as error:  # Beam would try for ten minutes
+                yield f"beam.{name}: {path}: {error.strerror or error}"
     if not options.view_as(WorkerOptions).sdk_container_image and not _brings_packages(options):
         yield (
             "beam.sdk_container_image: is missing, and Dataflow's own image has no layerbeam: build one from the "

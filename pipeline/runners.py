@@ -150,8 +150,9 @@ def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteR
         cloud.job_name = cloud.job_name or job_name(output_path)
         experiments = options.view_as(DebugOptions).experiments or []
         if "no_use_multiple_sdk_containers" not in experiments and threads is None:
-            # Dataflow starts a process for each core; with its own number of threads each would hold as many blocks.
-            options.view_as(DebugOptions).number_of_worker_harness_threads = threads = 1
+            # Dataflow starts a process for each core and, in batch, a thread for each: asked for one thread, by its API
+            # one "per worker harness", the whole machine might have but one.
+            threads = 1
     return RemoteRunner(name, options, threads)
 
 

@@ -13,11 +13,12 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from pipeline import preflight
 from pipeline.build import build
-from pipeline.errors import InterruptedRunError, UsageError, cause, complain, say
+from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
 from pipeline.interrupts import Stop
 from pipeline.resume import Work
 from pipeline.run import Run, quiet
 from pipeline.runners import RemoteRunner
+from transforms.filesystem import reason_of_service
 from transforms.hardware import Hardware, load_tensorflow
 
 
@@ -41,16 +42,17 @@ class RemoteRun(Run):
         try:
             with stop, quiet(self.verbose):
                 result = self._submit(log.number)
+            log.submit(self._job_id(result))
             self._say_where(result)
             if not self.remote.waits:
-                log.submit(self._job_id(result))
                 return True
             with stop, quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            why = "interrupted" if stop.number is not None else None
-            with contextlib.suppress(OSError):
-                log.end(why or "failed", error=cause(error), job=self._job_id(result))
+            goes_on = stop.number is not None and self._job_id(result) is not None
+            if not goes_on:  # else the job itself will note its end
+                with contextlib.suppress(OSError):
+                    log.end("failed" if stop.number is None else "interrupted", error=cause(error))
             if stop.number is None:
                 raise _refusal(error) or error from error
             self._let_go(result)
@@ -103,8 +105,13 @@ def _metrics(result: Any) -> Mapping[str, Any]:
     return found
 
 
-def _refusal(error: BaseException) -> UsageError | None:
-    """What a service says of a job that it does not take, in its own words; None for anything else."""
-    if type(error).__name__ == "DataflowJobAlreadyExistsError":
-        return UsageError(f"beam.job_name: {error}; wait for that job, or stop it")
-    return None
+def _refusal(error: BaseException) -> Exception | None:
+    """What Google's service says of a job that it does not take, in its own words; None for anything else."""
+    status = getattr(error, "code", None)
+    if type(error).__name__ == "DataflowJobAlreadyExistsError" or status == 409:
+        return BusyError(f"{reason_of_service(str(error))}; wait for that job, or stop it")
+    if not isinstance(status, int):
+        return None
+    # What is wrong with the job or with who may start it stays wrong; of anything else another time may be better.
+    kind = UsageError if status in (400, 401, 403, 404) else RuntimeError
+    return kind(f"Dataflow refuses the job: {reason_of_service(str(error))}")

@@ -79,9 +79,10 @@ class Answer:
 class GoogleCloud:
     """What is stored, which jobs came in, and what the services are to answer.
 
-    `denied`: buckets that the account may not touch. `refusal`: the answer to the next job that is submitted. `states`:
-    what a job's state is, one for each time that somebody asks; the last one stays. `asked`: states that were asked
-    for, as cancelling does. `calls`: each request, as `GET /path`.
+    `denied`: buckets that the account may not touch. `refusal`: the answer to the next job that is submitted. `work`:
+    what a job does, all at once when it is submitted. `states`: what a job's state is, one for each time that somebody
+    asks; the last one stays. `asked`: states that were asked for, as cancelling does. `calls`: each request, as
+    `GET /path`.
     """
 
     def __init__(self, *buckets: str) -> None:
@@ -91,6 +92,7 @@ class GoogleCloud:
         self.jobs: list[dict[str, Any]] = []
         self.refusal: ServiceError | None = None
         self.states = ["JOB_STATE_DONE"]
+        self.work: Callable[[], None] = lambda: None
         self.messages: list[tuple[str, str]] = []
         self.asked: list[str] = []
         self.calls: list[str] = []
@@ -211,6 +213,9 @@ class GoogleCloud:
         self._store(bucket, name, bytes(data))
         return Answer.of(self._metadata(bucket, name))
 
+    def _end_upload(self, request: Request, bucket: str) -> Answer:
+        return Answer(b"", 499)
+
     def _delete(self, request: Request, bucket: str, name: str) -> Answer:
         self._object_of(bucket, name)
         del self.buckets[bucket][name]
@@ -243,6 +248,7 @@ class GoogleCloud:
         if self.refusal is not None:
             raise self.refusal
         self.jobs.append(request.json())
+        self.work()
         return Answer.of(self._job(project, region, "JOB_STATE_PENDING"))
 
     def _job(self, project: str, region: str, state: str) -> dict[str, Any]:
@@ -283,6 +289,7 @@ _ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
     ("GET", f"/download{_OBJECT}", GoogleCloud._download),
     ("POST", "/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", GoogleCloud._begin_upload),
     ("PUT", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._go_on_uploading),
+    ("DELETE", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._end_upload),
     ("POST", "/batch/storage/v1", GoogleCloud._batch),
     ("POST", _JOBS, GoogleCloud._create_job),
     ("GET", f"{_JOBS}/([^/]+)", GoogleCloud._get_job),

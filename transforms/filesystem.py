@@ -83,6 +83,10 @@ def _is_installed(package: str) -> bool:
     return True
 
 
+_LOG_IN = (
+    "no credentials were found; run: gcloud auth application-default login, or give a service account's key file in "
+    "the variable GOOGLE_APPLICATION_CREDENTIALS"
+)
 _ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 
@@ -100,21 +104,21 @@ def _as_os_errors(path: str) -> Iterator[None]:
         response = getattr(cause, "response", None)
         status = getattr(cause, "code", None) or getattr(response, "status_code", None) or 0
         message = getattr(cause, "message", None) or getattr(response, "text", None) or str(cause)
-        raise OSError(_ERRNO_OF_STATUS.get(status, errno.EIO), _reason_in(message), path) from error
+        raise OSError(_ERRNO_OF_STATUS.get(status, errno.EIO), reason_of_service(message), path) from error
 
 
-def _reason_in(message: str) -> str:
+def reason_of_service(message: str) -> str:
     """What Google's service says, without the request before it and the client's remark behind it.
 
-    >>> _reason_in("GET https://host/o?a=b: No such object: in/a: ('Request failed with status code', 404)")
+    >>> reason_of_service("GET https://host/o?a=b: No such object: in/a: ('Request failed with status code', 404)")
     'No such object: in/a'
-    >>> _reason_in('{"error": {"code": 403, "message": "No access to in."}}')
+    >>> reason_of_service('{"error": {"code": 403, "message": "No access to in."}}')
     'No access to in.'
     """
     of_json = re.search(r'"message": *"([^"]+)"', message)
-    if of_json is not None:
-        return of_json[1]
-    return re.sub(r"^[A-Z]+ \S+: |: \('Request failed .*$", "", " ".join(message.split()))
+    plain = re.sub(r"^(\d+ )?[A-Z]+ \S+: |: \('Request failed .*$", "", " ".join(message.split()))
+    reason = of_json[1] if of_json is not None else plain
+    return f"{reason} ({_LOG_IN})" if reason.startswith("Anonymous c") else reason
 
 
 def join(folder: str, *names: str) -> str:
@@ -273,6 +277,11 @@ def exists(path: str) -> bool:
         return bool(FileSystems.exists(path))
 
 
+def check_bucket(folder: str) -> None:
+    """OSError where the store's bucket is not there or closed to us; the folder itself may be yet to come."""
+    _list(join(folder, "_*"))  # without a star Beam takes a bucket that is missing for a file that is
+
+
 def list_folder(folder: str) -> dict[str, int]:
     """Sizes in bytes of the files directly in the folder, by name; empty where there is no folder."""
     if is_local(folder):
@@ -382,9 +391,7 @@ def write_whole(path: str, *, temporary: str, sync: bool = False) -> Iterator[Ha
                 file.close()
             _check_size(path, writer.num_bytes)
         except BaseException:
-            # Beam's files can only be closed, and then what broke off appears as if it were whole.
-            with contextlib.suppress(Exception):
-                file.close()
+            _abandon(file)
             with contextlib.suppress(Exception):
                 delete_files([path])
             raise
@@ -406,6 +413,20 @@ def write_whole(path: str, *, temporary: str, sync: bool = False) -> Iterator[Ha
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
         raise
+
+
+def _abandon(file: Any) -> None:
+    """Let an upload end that broke off.
+
+    Most of Beam's files can only be closed, and then what broke off appears as if it were whole. Google's can be given
+    up, and must be: one that could not be closed is closed again when Python clears it away, and would then write
+    over what another attempt has written under this name.
+    """
+    with contextlib.suppress(Exception):
+        getattr(file, "terminate", file.close)()
+    if hasattr(file, "terminate"):
+        with contextlib.suppress(Exception):
+            file._buffer.close()  # what marks it as closed, if giving up has failed, too
 
 
 def _check_size(path: str, num_bytes: int) -> None:

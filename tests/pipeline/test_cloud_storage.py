@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 
-import google_cloud
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import DATA, random_lines
 
 from transforms import filesystem
+
+google_cloud = pytest.importorskip("google_cloud", reason="the extra gcp is not installed: make test-dataflow")
 
 SETTINGS = {
     "views": {
@@ -110,3 +112,21 @@ def test_a_file_that_vanishes_while_it_is_read_is_an_os_error(google):
         del google.buckets["in"]["a"]
         with pytest.raises(FileNotFoundError, match="No such object: in/a"):
             file.read()
+
+
+def test_an_upload_that_breaks_off_never_appears(google):
+    def break_off() -> None:
+        with filesystem.write_whole("gs://out/a", temporary="gs://out") as file:
+            file.write(bytes(17 << 20))  # one chunk of it is uploaded at once
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        break_off()
+    assert "PUT /upload/storage/v1/b/out/o" in google.calls
+    google.denied.add("out")
+    with pytest.raises(PermissionError), filesystem.write_whole("gs://out/b", temporary="gs://out") as file:
+        file.write(b"abc")
+    google.denied.clear()
+    del file
+    gc.collect()  # Google's file is closed by it if it is not yet
+    assert google.tree("gs://out") == {}

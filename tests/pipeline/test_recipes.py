@@ -112,6 +112,10 @@ def test_word_senses(workplace):
     assert (forms[0]["word"], forms[0]["count"]) == ("bank", 26)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.stem != "cloudbuild"),
+    ids=lambda path: path.stem,
+)
 def test_every_configuration_holds(path):
     config.load(str(path))

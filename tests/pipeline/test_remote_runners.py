@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DATA, Workplace
+from conftest import DATA, ROOT, Workplace
 
 from pipeline.runners import job_name
 
-OTHER_BEAM = Path(__file__).with_name("other_beam")
+OTHER_BEAM = ROOT / "tests" / "other_beam"
 BIN = Path(sys.executable).parent
 
 

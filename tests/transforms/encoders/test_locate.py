@@ -519,7 +519,7 @@ def test_store_that_refuses(memory, monkeypatch):
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     monkeypatch.setattr(memory, "open", refuse)
-    assert "cannot be read (403: you have no right to read this)" in refused("memory://bucket/e")
+    assert "cannot be read ([Errno 5] 403: you have no right to read this" in refused("memory://bucket/e")
     monkeypatch.setattr(memory, "_list", refuse)
     assert "403: you have no right to read this" in refused("memory://bucket/e")
 
