@@ -17,6 +17,7 @@ WORKDIR /src
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt setuptools wheel
 COPY LICENSE README.md layerbeam.py pyproject.toml ./
+COPY layerbeam-stubs layerbeam-stubs
 COPY pipeline pipeline
 COPY transforms transforms
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .

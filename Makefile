@@ -11,11 +11,12 @@ ENGINES := .engines
 AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
 IMAGE := .venv-image
+PACKAGE := .venv-package
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -82,7 +83,7 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python tests/crash/adversarial.py
 
 $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
-		$(wildcard transforms/*.py transforms/encoders/*.py) tests/image/dockerfile.py
+		$(wildcard transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
@@ -120,6 +121,37 @@ $(ENGINES)/prism/prism:
 test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (Go; two minutes to build, once)
 	$(BIN)/python -m pytest tests/engines -k prism
 
+dist: $(VENV)/installed ## wheel and source distribution, the one made from the other
+	rm -rf dist build layerbeam.egg-info/SOURCES.txt
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > $(VENV)/dist.log
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/layerbeam-*.tar.gz
+
+# An environment of its own: the image's has extras, and without them everything must work, too.
+$(PACKAGE)/installed: constraints.txt pyproject.toml | dist
+	$(PYTHON) -m venv --clear $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt dist/layerbeam-*.whl
+	@touch $@
+
+test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
+	$(PACKAGE)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/layerbeam-*.whl
+	$(BIN)/python -m pytest tests/package
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+# The variable: mkdocs-material tells about MkDocs 2, of another make, each time.
+docs: $(VENV)/installed-docs ## the notebook executed, and the documentation as a site in out/site, without warnings and a network
+	$(BIN)/python docs/execute_notebook.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
+	$(BIN)/python -m pytest tests/site docs/site_hooks.py
+
+notebook: $(VENV)/installed-docs ## docs/word_senses.ipynb, executed anew
+	$(BIN)/python docs/execute_notebook.py --write
+
+reference: $(VENV)/installed ## docs/settings.md and docs/commands.md from the code
+	$(BIN)/python docs/make_reference.py
+
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -142,7 +174,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool test-package docs ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -185,8 +217,8 @@ bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/ins
 	$(BIN)/python tests/benchmarks/engines.py
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra docs --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
-clean: ## remove the environments, the engines and what the demo wrote
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(ENGINES) out
+clean: ## remove the environments, the engines and what was built
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) $(ENGINES) out dist

@@ -8,17 +8,19 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain
+from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
 
 if TYPE_CHECKING:
     from pipeline.config import Config
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
+SHELLS = ("bash", "zsh", "fish")
 OWN_OPTIONS = (
     "--input",
     "--output",
@@ -33,6 +35,17 @@ OWN_OPTIONS = (
 )
 
 
+# What a shell completes after arguments of these names.
+_PATHS = {
+    "CONFIG": "FILE",
+    "FILE": "FILE",
+    "OUT": "DIRECTORY",
+    "PATH": "DIRECTORY",
+    "HANDLE": "DIRECTORY",
+    "INPUT_FOLDER": "DIRECTORY",
+    "OUTPUT_FOLDER": "DIRECTORY",
+    "BERT_MODEL_DIR": "DIRECTORY",
+}
 _OPTIONS_OF_STORES = "Options of Beam's file systems may follow, for example --s3_region_name=..."
 
 
@@ -41,7 +54,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def _parser(version: str) -> _Parser:
+def make_parser(version: str) -> argparse.ArgumentParser:
+    """The command line, with all that `--help` says of it."""
     parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"layerbeam {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -158,6 +172,27 @@ def _parser(version: str) -> _Parser:
     )
     extract.add_argument("--json", action="store_true", help="the closing summary as JSON")
     extract.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
+
+    init = commands.add_parser(
+        "init",
+        help="write a configuration to begin with, every setting explained in it",
+        description="Write a configuration to begin with, every setting explained in it. Nothing is written over.",
+    )
+    init.add_argument(
+        "config", metavar="FILE", nargs="?", default="layerbeam.yaml", help="default: layerbeam.yaml, in this folder"
+    )
+    init.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+
+    completion = commands.add_parser(
+        "completion",
+        help="print what completes this command in a shell",
+        description="Print a script that completes commands, options and paths in a shell.",
+        epilog='For this session: eval "$(layerbeam completion bash)", the same in zsh; layerbeam completion fish | '
+        "source. For every session put that line into ~/.bashrc, ~/.zshrc (after compinit) or "
+        "~/.config/fish/config.fish.",
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
+    completion.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
     return parser
 
 
@@ -220,7 +255,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     verbose = "-v" in given or "--verbose" in given
     try:
         shielded = _shield_layers(given) if given[:1] == ["extract-features"] else given
-        options, beam_arguments = _parser(version).parse_known_args(shielded)
+        options, beam_arguments = make_parser(version).parse_known_args(shielded)
         quiet_logs(options.verbose)
         commands = {
             "run": _run,
@@ -229,6 +264,8 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             "verify": _verify,
             "encoder": _encoder,
             "extract-features": _extract_features,
+            "init": _init,
+            "completion": _completion,
         }
         return commands[options.command](options, beam_arguments)
     except UsageError as error:
@@ -425,6 +462,37 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
     return DONE if complete else INCOMPLETE
+
+
+def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from pipeline import init_config
+
+    _no_more(beam_arguments)
+    init_config.write(options.config)
+    say(f"{options.config}: written; it reads {init_config.INPUT}. Next: layerbeam run {shlex.quote(options.config)}")
+    return DONE
+
+
+def _completion(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    import shtab
+
+    _no_more(beam_arguments)
+    parser = make_parser("")
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for action in command._actions:
+            kind = _PATHS.get(str(action.metavar))
+            if kind is not None:
+                action.complete = getattr(shtab, kind)
+    with _reader_may_go():
+        print(shtab.complete(parser, options.shell))
+    return DONE
+
+
+def _no_more(arguments: list[str]) -> None:
+    """UsageError where arguments are left: this command has nothing to do with Beam."""
+    if arguments:
+        raise UsageError(f"{' '.join(arguments)}: unknown here (see `layerbeam --help`)")
 
 
 def _run_config(

@@ -94,7 +94,7 @@ class EncoderConfig(_Section):
     )
     xla: bool = _setting(False, "compile the forward pass with XLA")
     resource_hints: dict[str, str] = _setting(
-        {}, "Beam's resource hints for the machines that encode, by Beam's names: accelerator, min_ram, ..."
+        {}, "Beam's resource hints for the machines that encode, by Beam's names, such as accelerator and min_ram"
     )
 
 
@@ -167,7 +167,7 @@ class Config(_Section):
 
 
 # Settings that only some levels know; a view of another level that names one is mistaken.
-_LEVELS = {
+LEVELS = {
     "words": ("word", "word_type"),
     "keep_words": ("token", "word", "word_type"),
     "match_case": ("token", "word", "word_type"),
@@ -177,7 +177,7 @@ _LEVELS = {
     "by": ("word_type",),
     "min_count": ("word_type",),
 }
-_POOLINGS = {"word": ("first", "last", "mean", "sum", "max"), "text": ("cls", "pooler", "mean", "max", "mean_max")}
+POOLINGS = {"word": ("first", "last", "mean", "sum", "max"), "text": ("cls", "pooler", "mean", "max", "mean_max")}
 
 
 class RepeatedKeyError(yaml.YAMLError):
@@ -309,10 +309,10 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}: differs from views.{other} in case only, and both are one folder on macOS; rename one"
         if name.lower() in RESERVED_VIEW_NAMES:
             yield f"{where}: the name {name} is taken; call the view something else"
-        for key, levels in _LEVELS.items():
+        for key, levels in LEVELS.items():
             if key in given and view.level not in levels:
                 yield f"{where}.{key}: level {view.level} has no such setting (it belongs to {' and '.join(levels)})"
-        allowed = _POOLINGS.get(view.level, ())
+        allowed = POOLINGS.get(view.level, ())
         if "pooling" in given and allowed and view.pooling not in allowed:
             yield f"{where}.pooling: is {view.pooling}; level {view.level} allows {', '.join(allowed)}"
         pooler = view.level == "text" and view.pooling == "pooler"

@@ -1,4 +1,4 @@
-"""The snippets of the README do what it says, on what the demo writes."""
+"""The snippets of README and docs/output.md do what they say, on what the demo writes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pipeline import config
 from pipeline.cli import main
 
 README = (ROOT / "README.md").read_text()
+OUTPUT = (ROOT / "docs" / "output.md").read_text()
 # By the tool's name, with which the first line begins.
 SNIPPETS = {
     re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet
-    for snippet in re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for snippet in re.findall(r"```python\n(.*?)```", OUTPUT, re.DOTALL)
 }
 # Of the extra `readers`: `make test-readers` installs it.
 HEAVY = {"PySpark": "pyspark", "Hugging Face datasets": "datasets"}
@@ -35,7 +36,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(folder)
     try:
         assert main(["run", "configs/demo.yaml"], version="test") == 0
-        (more,) = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", README, re.MULTILINE)
+        (more,) = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", OUTPUT, re.MULTILINE)
         assert main(shlex.split(more), version="test") == 0
     finally:
         os.chdir(before)
@@ -92,6 +93,7 @@ def test_there_are_snippets_for_the_tools_named():
     own = ["layerbeam", "NumPy", "tf.data"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
+    assert re.findall(r"```python\n(.*?)```", README, re.DOTALL) == [SNIPPETS["layerbeam"]]
 
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):

@@ -35,7 +35,7 @@ def wheel() -> Path:
 
 def test_it_holds_every_file_of_the_packages(wheel):
     assert wheel.name == f"layerbeam-{__version__}-py3-none-any.whl"
-    files = tracked("layerbeam.py", "pipeline", "transforms")
+    files = tracked("layerbeam.py", "layerbeam-stubs", "pipeline", "transforms")
     assert {"pipeline/py.typed", "transforms/py.typed", "transforms/encoders/cache.py"} <= set(files)
     found = content(wheel)
     assert sorted(name for name in found if not name.startswith(INFO)) == sorted(files)

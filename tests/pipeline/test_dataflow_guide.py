@@ -21,7 +21,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline import beam_options
-from pipeline.cli import OWN_OPTIONS, _parser
+from pipeline.cli import OWN_OPTIONS, make_parser
 
 GUIDE = (ROOT / "docs" / "dataflow.md").read_text()
 PARAMETERS = {
@@ -146,7 +146,7 @@ def test_layerbeams_commands_are_understood():
     runs = [shlex.split(command)[1:] for command in commands("layerbeam")]
     assert [words[1] for words in runs] == ["configs/dataflow-cpu.yaml", "configs/dataflow-gpu.yaml"]
     for words in runs:
-        options, rest = _parser("test").parse_known_args(words)
+        options, rest = make_parser("test").parse_known_args(words)
         assert options.input == ["gs://my-bucket/corpus/*.txt"]
         beam_options.check_arguments(rest, OWN_OPTIONS)
     in_text = re.findall(r"`(--[a-z]+_[a-z_]+)(?:=[^`]*)?`", GUIDE)

@@ -16,7 +16,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline import beam_options, flex_template
-from pipeline.cli import _parser
+from pipeline.cli import make_parser
 from pipeline.errors import UsageError
 
 DATAFLOW = ROOT / "configs" / "dataflow"
@@ -72,7 +72,7 @@ def test_the_launchers_arguments_are_those_of_a_run():
             sdk_container_image=IMAGE,
         )
     )
-    options, rest = _parser("test").parse_known_args(arguments)
+    options, rest = make_parser("test").parse_known_args(arguments)
     assert (options.command, options.config, options.runner) == ("run", "gs://my-bucket/c.yaml", "DataflowRunner")
     assert (options.input, options.output) == (["gs://my-bucket/*.txt"], "gs://my-bucket/out")
     assert options.set == ["encoder.max_seq_length=64", "views.tokens.layers=[-1, -2]"]
@@ -87,7 +87,7 @@ def test_what_is_not_given_stays_the_configurations():
 
 def test_a_launch_never_runs_on_the_launchers_own_machine():
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--runner=local"])
-    options, _ = _parser("test").parse_known_args(arguments)
+    options, _ = make_parser("test").parse_known_args(arguments)
     assert options.runner == "DataflowRunner"
 
 

