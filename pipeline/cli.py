@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
+from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, did_you_mean, say
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -51,6 +51,11 @@ _OPTIONS_OF_STORES = "Options of Beam's file systems may follow, for example --s
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        wrong = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)$", message)
+        if wrong is not None:
+            commands = re.findall(r"[\w-]+", wrong[2])
+            hint = did_you_mean(wrong[1], commands) or f"; there are {', '.join(commands)}"
+            raise UsageError(f"{wrong[1]}: no such command{hint}")
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 

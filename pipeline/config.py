@@ -209,7 +209,8 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
     try:
         settings = parse_yaml(_read(path))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+        hint = "; `layerbeam init` writes one to begin with" if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
     except RepeatedKeyError as error:
         raise UsageError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:

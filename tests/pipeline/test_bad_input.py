@@ -20,7 +20,8 @@ from pipeline import run
 
 def test_no_file_matches(workplace):
     workplace.configure()
-    assert workplace.run(status=2).err == "layerbeam: input.files: no file matches corpus/*\n"
+    said = f"layerbeam: input.files: no file matches corpus/* (from {workplace.folder})\n"
+    assert workplace.run(status=2).err == said
     assert not os.path.exists("out/_runs")
 
 
