@@ -121,7 +121,7 @@ endif
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
 	$(BIN)/python -m pytest tests/engines -k pool
 
-# No part of `check`: to build it takes two minutes of two cores and 1 GB of Go modules.
+# No part of `check`: to build it takes two minutes of two cores.
 $(ENGINES)/prism/prism:
 	@go version >/dev/null 2>&1 || { echo "Prism is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
 	GOBIN=$(CURDIR)/$(ENGINES)/prism go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0

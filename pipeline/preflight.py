@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
@@ -42,6 +43,8 @@ def check(config: Config, remote: RemoteRunner) -> None:
     mistakes += _dataflow(remote.options) if remote.is_dataflow else _job_server(remote)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+    if remote.name == "FlinkRunner" and remote.options.view_as(FlinkRunnerOptions).parallelism < 1:
+        say("beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N")
     image = remote.options.view_as(WorkerOptions).sdk_container_image
     if image:
         _check_image(image, config, staged=_brings_packages(remote.options))

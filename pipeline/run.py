@@ -178,11 +178,8 @@ def find_run_work(patterns: list[str], output_path: str, *, remove_gone: bool = 
     except BeamIOError as error:
         raise UsageError(f"input.files: {error}") from error
     if not work.known and not work.to_read:
-        here = (
-            f" (from {os.getcwd()})"
-            if any(filesystem.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
-            else ""
-        )
+        relative = any(filesystem.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
+        here = f" (from {os.getcwd()})" if relative else ""
         raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
     return work
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from pipeline import preflight
@@ -81,7 +82,7 @@ class RemoteRun(Run):
         say(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
 
     def _let_go(self, result: Any) -> None:
-        """After an interrupt: a job on Dataflow is its own, another engine's ends with the command that started it."""
+        """After an interrupt: a job on Dataflow is its own; another engine is asked to end it, and Flink may not."""
         job = self._job_id(result)
         if job is not None:
             cloud = self.remote.options.view_as(GoogleCloudOptions)
@@ -93,7 +94,8 @@ class RemoteRun(Run):
         if result is not None:
             with contextlib.suppress(Exception):  # the engine may be gone
                 result.cancel()
-        complain("interrupted; what is committed stays: run the same command again to go on")
+        still = "see on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
+        complain(f"interrupted; what is committed stays: {still}run the same command again to go on")
 
 
 def _metrics(result: Any) -> Mapping[str, Any]:
@@ -106,7 +108,9 @@ def _metrics(result: Any) -> Mapping[str, Any]:
 
 
 def _refusal(error: BaseException) -> Exception | None:
-    """What Google's service says of a job that it does not take, in its own words; None for anything else."""
+    """What is wrong where a service is: Google's, in its own words, or a job server; None for anything else."""
+    if isinstance(error, grpc.RpcError):
+        return RuntimeError("the job server is gone, and its job may go on: look at the engine's page before you go on")
     status = getattr(error, "code", None)
     if type(error).__name__ == "DataflowJobAlreadyExistsError" or status == 409:
         return BusyError(f"{reason_of_service(str(error))}; wait for that job, or stop it")

@@ -51,7 +51,7 @@ OPENS = [
 JAVA = [
     "java",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # these JVMs do little and live short: half the start-up time
+    "-XX:TieredStopAtLevel=1",  # these JVMs do little and live short
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS),
     "--add-exports=java.base/sun.net.util=ALL-UNNAMED",

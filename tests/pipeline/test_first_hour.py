@@ -42,7 +42,7 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
         (
             "a layer that the encoder has not",
             "run c.yaml --set views.tokens.layers=[12]",
-            "views.tokens.layers: there is no layer 12: the encoder has 3 Transformer blocks, so layers 0 to 3 or -4 to -",
+            "views.tokens.layers: there is no layer 12: the encoder has 3 Transformer blocks, so layers 0 to 3",
         ),
         (
             "longer than the encoder's positions",
