@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline import cli, config
+from pipeline import arguments as command_line
+from pipeline import config
 from pipeline.settings import SECTIONS, Setting, settings
 
 FOLDER = Path(__file__).resolve().parent
@@ -57,8 +58,8 @@ def _cell(text: str) -> str:
 
 
 def commands_page() -> str:
-    parser = cli.make_parser("")
-    lines = ["# Commands", "", WRITTEN.format(source="pipeline/cli.py"), str(parser.description), ""]
+    parser = command_line.make_parser("")
+    lines = ["# Commands", "", WRITTEN.format(source="pipeline/arguments.py"), str(parser.description), ""]
     commands = _commands(parser)
     briefly = {choice.dest: str(choice.help) for action in _subparsers(parser) for choice in action._choices_actions}
     lines += ["| command | what it does |", "|---|---|"]

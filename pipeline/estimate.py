@@ -162,7 +162,7 @@ def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
     lengths = pc.binary_length(block.texts).to_numpy() + 1
     if limits.sentence_bytes is not None:
         return int(2 * len(lengths) + lengths.sum() // 4)
-    return int(np.minimum(2 + lengths // 4, limits.max_seq_length).sum())
+    return int(np.minimum(2 + lengths.astype(np.int64) // 4, limits.max_seq_length).sum())
 
 
 def _total(stratum: Stratum, places: Sequence[tuple[Place, float]]) -> _Total:

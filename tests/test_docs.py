@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from pipeline import arguments as command_line
 from pipeline import cli, config
 
 CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -86,12 +87,12 @@ def test_commands_are_of_the_command_line(page):
     for line in indented(page):
         if line.startswith("layerbeam "):
             words = shlex.split(line.replace("|", " ").replace("$day", "day").split(" ||")[0], comments=True)[1:]
-            shielded = cli._shield_layers(words) if words[0] == "extract-features" else words
+            shielded = command_line.shield_layers(words) if words[0] == "extract-features" else words
             if "INPUT_FOLDER" in words or words == ["completion"]:
                 continue
-            options, rest = cli.make_parser("").parse_known_args(shielded)
+            options, rest = command_line.make_parser("").parse_known_args(shielded)
             assert options.command == words[0]
-            assert not set(cli.OWN_OPTIONS) & {word.split("=")[0] for word in rest}
+            assert not set(command_line.OWN_OPTIONS) & {word.split("=")[0] for word in rest}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -21,7 +21,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline import beam_options
-from pipeline.cli import OWN_OPTIONS, make_parser
+from pipeline.arguments import OWN_OPTIONS, make_parser
 
 GUIDE = (ROOT / "docs" / "dataflow.md").read_text()
 PARAMETERS = {

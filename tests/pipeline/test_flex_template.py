@@ -16,7 +16,7 @@ import yaml
 from conftest import ROOT
 
 from pipeline import beam_options, flex_template
-from pipeline.cli import make_parser
+from pipeline.arguments import make_parser
 from pipeline.errors import UsageError
 
 DATAFLOW = ROOT / "configs" / "dataflow"

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from conftest import DATA, ROOT, Workplace
 
-from pipeline.cli import make_parser
+from pipeline.arguments import make_parser
 
 SCHEDULE = ROOT / "configs" / "schedule"
 GUIDE = (ROOT / "docs" / "scheduled_runs.md").read_text()
