@@ -50,7 +50,7 @@ $(VENV)/installed-gcp: $(VENV)/installed
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
-	$(BIN)/python -m pytest tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
 		tests/pipeline/test_flex_launch.py tests/pipeline/test_dataflow_guide.py
 
 $(VENV)/installed-browser: $(VENV)/installed
@@ -84,7 +84,7 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule under the real
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
 
 test-crash: $(VENV)/installed ## runs killed, disks full, stores that fail: few rounds (root: also a real full disk)
-	$(BIN)/python -m pytest tests/crash
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
 soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corpus (an hour)
 	$(BIN)/python -m pytest tests/crash --soak -rA
