@@ -121,7 +121,7 @@ def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
             done.append(arguments[0])
         else:
             assert os.system(line) == 0
-    assert done == ["init", "run", "show", "verify"]
+    assert done == ["init", "plan", "run", "show", "verify", "report"]
     said = capsys.readouterr().out
     promised = "records   47 read = 45 embedded + 2 blank + 0 filtered + 0 rejected"
     assert promised in said
