@@ -108,7 +108,7 @@ def check(image: str, **encoder: object) -> None:
     options = PipelineOptions(["--job_endpoint=embed"])
     options.view_as(WorkerOptions).sdk_container_image = image
     options.view_as(SetupOptions).extra_packages = []
-    preflight.check(config.check(settings, source="c.yaml"), RemoteRunner("FlinkRunner", options, None))
+    preflight.check(config.check(settings, source="c.yaml"), RemoteRunner("SparkRunner", options, None))
 
 
 @pytest.mark.parametrize("architectures", [(), ("arm64", "amd64")])

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
 
-from pipeline.runners import job_name
+from pipeline import config, preflight
+from pipeline.runners import RemoteRunner, job_name
 
 OTHER_BEAM = ROOT / "tests" / "other_beam"
 BIN = Path(sys.executable).parent
@@ -182,3 +184,18 @@ def test_job_names_are_of_the_folder():
     assert len(names) == 4
     assert job_name("gs://b/" + "day " * 40).startswith("layerbeam-day-day-")
     assert len(job_name("gs://b/" + "day " * 40)) < 63
+
+
+def test_flink_without_parallelism_is_said(capsys):
+    settings = {
+        "input": {"files": ["/corpus/*"]},
+        "views": {"v": {"level": "text", "layers": [-1]}},
+        "output": {"path": "/out"},
+    }
+    checked = config.check(settings, source="c.yaml")
+    for arguments, said in (([], "beam.parallelism: not given"), (["--parallelism=2"], "")):
+        options = PipelineOptions(["--job_endpoint=embed", *arguments])
+        preflight.check(checked, RemoteRunner("FlinkRunner", options, None))
+        assert capsys.readouterr().err.startswith(said)
+        assert preflight.check(checked, RemoteRunner("SparkRunner", options, None)) is None
+        assert capsys.readouterr().err == ""
