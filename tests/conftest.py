@@ -33,6 +33,8 @@ from transforms.slices import FileToRead, byte_ranges, number_slices, scan_range
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 
+collect_ignore_glob = ["*sitecustomize.py"]  # for other processes: imported here, they would change this one
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
