@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.estimate import count_text
-from pipeline.terminal import count_noun, plain_console, size_text
+from pipeline.terminal import count_noun, duration_text, plain_console, size_text
 
 _NAMED_FILES = 5
 _NAMED_REASONS = 5
@@ -163,17 +163,6 @@ def _disk_lines(plan: Mapping[str, Any]) -> list[str]:
     if free is not None:
         line += f"; {size_text(free)} free" + ("" if size < free else ": TOO LITTLE")
     return [line]
-
-
-def duration_text(seconds: float) -> str:
-    """
-    >>> duration_text(12.3), duration_text(300), duration_text(20_000), duration_text(500_000)
-    ('12 s', '5 min', '5.6 h', '5.8 days')
-    """
-    for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds / factor:.2g} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _time_lines(plan: Mapping[str, Any]) -> list[str]:

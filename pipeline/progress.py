@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from pipeline.terminal import count_noun, plain_console
+from pipeline.terminal import count_noun, duration_text, plain_console
 from transforms import filesystem, metrics
 from transforms.write import COMMITS
 
@@ -143,15 +143,3 @@ def describe(progress: Progress) -> str:
     if left is not None:
         said.append(f"{duration_text(left)} left" if progress.share < 1 else "nearly done")
     return ", ".join(said)
-
-
-def duration_text(seconds: float) -> str:
-    """
-    >>> duration_text(12.3), duration_text(160), duration_text(7_000), duration_text(200_000)
-    ('12 s', '3 min', '1.9 h', '2.3 days')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

@@ -40,6 +40,20 @@ def size_text(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
+def duration_text(seconds: float) -> str:
+    """
+    >>> duration_text(12.3), duration_text(160), duration_text(300), duration_text(6_000), duration_text(7_000)
+    ('12 s', '3 min', '5 min', '1.7 h', '1.9 h')
+    >>> duration_text(20_000), duration_text(200_000), duration_text(500_000)
+    ('5.6 h', '2.3 days', '5.8 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
 def count_noun(count: int, noun: str, plural: str | None = None) -> str:
     """
     >>> count_noun(1, "file"), count_noun(2000, "file"), count_noun(2, "batch", "batches")
