@@ -37,7 +37,6 @@ BLOCK_ROWS = "block_rows"  # tokens as `BlockLimits` reckons them
 ROWS = "rows:{}"
 
 _NORMAL = 1.96  # 95 % of the normal distribution are as near
-_PLACE_OF_FAULT = " at "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +152,7 @@ def count_place(job: Job, wordpiece: WordPiece, keep: Mapping[str, KeepWords], p
         if view.level == "word_type" and rows.words is not None:
             words = rows.words
             forms[view.name] = set(words.forms.take(np.unique(words.form)).to_pylist())
-    reasons = collections.Counter(reject.reason.split(_PLACE_OF_FAULT)[0] for reject in tokens.text.rejected)
+    reasons = collections.Counter(reject.kind for reject in tokens.text.rejected)
     return Counted(place, {name: float(value) for name, value in figures.items()}, lengths, reasons, forms)
 
 

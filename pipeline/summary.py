@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,7 +21,6 @@ from transforms.write import REJECTS
 # Over this share of [UNK] the vocabulary does not know the language.
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
-_PLACE = re.compile(r" at (?:byte|character) \d")
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_VECTORS = 4
 _NAMED_FORMS = 10
@@ -113,7 +111,7 @@ def _reasons(output_path: str, paths: list[str]) -> dict[str, int]:
     reasons: Counter[str] = Counter()
     for path in paths:
         for reject in read_rejects(filesystem.join(output_path, path)):
-            reasons[_PLACE.split(reject.reason)[0] if reject else "(damaged record)"] += 1
+            reasons[reject.kind if reject else "(damaged record)"] += 1
     return dict(reasons.most_common())
 
 

@@ -23,6 +23,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_PLACE = re.compile(r" at (?:byte|character) \d")
+
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
@@ -137,6 +139,11 @@ class Rejected:
     stage: str
     reason: str
     raw: bytes
+
+    @property
+    def kind(self) -> str:
+        """The reason without the place in the record, to be counted by."""
+        return _PLACE.split(self.reason)[0]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line; of a file's name what can be printed of it."""
