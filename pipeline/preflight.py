@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -90,7 +89,7 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
 
 
 def _dataflow(options: PipelineOptions) -> Iterator[str]:
-    if not _can_import("apache_beam.runners.dataflow.internal.apiclient"):
+    if not filesystem.is_installed("apache_beam.runners.dataflow.internal.apiclient"):
         yield "runner: DataflowRunner needs packages that are not installed; run: pip install 'layerbeam[gcp]'"
     cloud = options.view_as(GoogleCloudOptions)
     if not cloud.project:
@@ -171,11 +170,3 @@ def _differences(labels: Mapping[str, str], *, staged: bool) -> Iterator[str]:
         same = minor(label) == minor(version) if name == "tensorflow" else label == version
         if not same:
             yield f"{'layerbeam' if name == 'version' else name} {label} and not {version}"
-
-
-def _can_import(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True

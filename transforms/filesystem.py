@@ -62,7 +62,7 @@ def why_not(path: str) -> str | None:
     if scheme == "file":
         return "a local path has no scheme: leave off file://"
     package, install = _PACKAGES.get(scheme, ("", ""))
-    if package and not _is_installed(package):
+    if package and not is_installed(package):
         return f"{scheme}:// needs a package that is not installed; run: pip install '{install}'"
     try:
         FileSystems.get_filesystem(path)
@@ -75,7 +75,8 @@ def why_not(path: str) -> str | None:
     return None
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Whether it can be imported, with all that it imports."""
     try:
         importlib.import_module(package)
     except ImportError:
