@@ -9,7 +9,7 @@ import apache_beam as beam
 from pipeline.manifest import FinishRun
 from pipeline.resolve import Job
 from pipeline.resume import FindWork
-from pipeline.runlog import EndLog
+from pipeline.runlog import EndLog, OnlyNewest
 from transforms import coders
 from transforms.encode import EncodeBlocks
 from transforms.hardware import Hardware
@@ -62,13 +62,14 @@ def build(
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
-    manifest = (
+    reports = (
         (files[FindWork.KNOWN], slices[SliceFiles.LEFT_OUT], blocks[ReadBlocks.DONE], commits)
         | "reports" >> beam.Flatten()
         | "under one key" >> beam.WithKeys(0)
         | "all together" >> beam.GroupByKey()
-        | "finish" >> beam.ParDo(finish)
     )
     if run_number is None:
-        return manifest
+        return reports | "finish" >> beam.ParDo(finish)
+    newest = reports | "only newest" >> beam.ParDo(OnlyNewest(job.output.path, run_number))
+    manifest = newest | "finish" >> beam.ParDo(finish)
     return manifest | "end log" >> beam.ParDo(EndLog(job.output.path, run_number))

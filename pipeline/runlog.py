@@ -19,6 +19,8 @@ from transforms import filesystem
 from transforms.write import TEMPORARY
 
 RUNS = "_runs"
+# States of a start that has not ended, or died.
+AT_WORK = ("started", "submitted")
 
 
 def load_runs(output_path: str) -> list[dict[str, Any]]:
@@ -95,6 +97,23 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+class OnlyNewest(beam.DoFn):
+    """Passes on what comes, unless a newer start is at work in the folder: who ends a run clears away what lies about.
+
+    A job whose launcher was interrupted may go on, and holds no lock. RuntimeError then: the newer one makes the end.
+    """
+
+    def __init__(self, output_path: str, number: int) -> None:
+        self._output_path = output_path
+        self._number = number
+
+    def process(self, element: Any) -> Iterator[Any]:
+        for run in load_runs(self._output_path):
+            if run["run"] > self._number and run["state"] in AT_WORK:
+                raise RuntimeError(f"start {run['run']} is at work in {self._output_path}, and is newer; it goes on")
+        yield element
+
+
 class EndLog(beam.DoFn):
     """Manifest -> manifest, noted as the end of a start: by the pipeline itself, as who submitted it may have left.
 
@@ -107,7 +126,7 @@ class EndLog(beam.DoFn):
 
     def process(self, manifest: str) -> Iterator[str]:
         record = load_json(filesystem.join(self._output_path, RUNS, f"{self._number}.json"))
-        if record is not None and record["state"] in ("started", "submitted"):
+        if record is not None and record["state"] in AT_WORK:
             state = "done" if json.loads(manifest)["complete"] else "incomplete"
             RunLog(self._output_path, record | {"state": state, "ended": _now()}).write()
         yield manifest

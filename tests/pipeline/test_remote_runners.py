@@ -18,6 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
 
 from pipeline import config, preflight
+from pipeline.runlog import OnlyNewest, RunLog, load_runs
 from pipeline.runners import RemoteRunner, job_name
 
 OTHER_BEAM = ROOT / "tests" / "other_beam"
@@ -125,6 +126,19 @@ def test_interrupted_while_it_waits(workplace, job_server, pool):
     )
     workplace.run(*where)
     workplace.verify(status=0)
+
+
+def test_a_job_leaves_the_end_to_a_newer_start(tmp_path):
+    """As after Ctrl-C on an engine that does not cancel: it would take away what the newer one is writing."""
+    folder = str(tmp_path)
+    head = {"fingerprint": "f", "identity": {}, "encoder": {}}
+    numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
+    assert numbers == [1, 2]
+    assert list(OnlyNewest(folder, 2).process("reports")) == ["reports"]
+    with pytest.raises(RuntimeError, match=r"start 2 is at work in .*, and is newer; it goes on"):
+        list(OnlyNewest(folder, 1).process("reports"))
+    RunLog(folder, load_runs(folder)[1]).end("failed")
+    assert list(OnlyNewest(folder, 1).process("reports")) == ["reports"]
 
 
 def test_a_device_that_the_worker_has_not(workplace, job_server, pool):
