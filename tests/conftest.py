@@ -28,7 +28,7 @@ from transforms.encoders import EncoderError, open_encoder
 from transforms.formats import RecordFormat
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, Commit, Slice, TextBlock
-from transforms.slices import FileToRead, byte_ranges, number_slices, scan_range
+from transforms.slices import FileToRead, cut_file, number_slices, scan_range
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -93,9 +93,10 @@ def read_file(
 ) -> list[Any]:
     """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
     (file,) = filesystem.find_files([str(path)])
-    work, form = FileToRead(file, tuple(done)), RecordFormat(**how)
+    form = RecordFormat(**how)
     of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
-    scans = [scan_range(work, start, end, of_slices, form) for start, end in byte_ranges(file, slice_bytes, form)]
+    ranges = cut_file(FileToRead(file, tuple(done)), slice_bytes, form)
+    scans = [scan_range(*range_, of_slices, form) for range_ in ranges]
     items: list[Any] = []
     for piece in number_slices(reversed(scans)):
         items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
