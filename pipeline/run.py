@@ -15,22 +15,22 @@ import apache_beam as beam
 from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.build import build
-from pipeline.check_files import missing_tables
-from pipeline.commits import PARTS, load_commits, load_damaged
 from pipeline.errors import UsageError, cause, complain, say
-from pipeline.estimate import ENCODED, Estimate, describe, estimate, free_bytes
 from pipeline.interrupts import OfMainThread, Stop, WorkerDeath
-from pipeline.lock import LOCK, WRITER, only_writer
-from pipeline.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
+from pipeline.output.check_files import missing_tables
+from pipeline.output.commits import PARTS, load_commits, load_damaged
+from pipeline.output.lock import LOCK, WRITER, only_writer
+from pipeline.output.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
+from pipeline.output.resume import Work, find_work
+from pipeline.output.runlog import RUNS, RunLog, load_runs
 from pipeline.performance import measure
+from pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
+from pipeline.plan.wrapped import wrapping_hint
 from pipeline.progress import Progress, shown
 from pipeline.report import REPORT
 from pipeline.resolve import Job
-from pipeline.resume import Work, find_work
-from pipeline.runlog import RUNS, RunLog, load_runs
 from pipeline.runners import LocalRunner
 from pipeline.terminal import count_noun, size_text
-from pipeline.wrapped import wrapping_hint
 from transforms import filesystem
 from transforms.hardware import DeviceError, Hardware, load_tensorflow
 from transforms.parts import part_folder
@@ -73,7 +73,7 @@ class Run:
         hint = wrapping_hint(self.job, work)
         if hint is not None:
             say(f"input: {hint}")
-        expected = estimate(self.job, work)
+        expected = estimate(Tokenizer(self.job), work)
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         total_bytes = expected.total_bytes * (1 + self.bytes_beside)
@@ -122,7 +122,7 @@ class LocalRun(Run):
         result = self._run_pipeline(log, Progress(path, expected.figure(ENCODED).value))
         complete = self._end_log(log, result.metrics().query(), started=started, began=began)
         seconds = log.record["seconds"]
-        say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}; look inside: layerbeam show {path}")
+        say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}")
         return complete
 
     def _load_tensorflow(self) -> None:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.commits import load_commits
 from pipeline.errors import UsageError
-from pipeline.manifest import SUCCESS, count_rows, load_manifest, view_schema
+from pipeline.output.commits import load_commits
+from pipeline.output.manifest import SUCCESS, count_rows, load_manifest, view_schema
+from pipeline.output.runlog import load_runs
 from pipeline.performance import PERFORMANCE, performance_lines
-from pipeline.runlog import load_runs
 from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
 from transforms.parts import read_rejects, read_tables

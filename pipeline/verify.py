@@ -21,18 +21,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import config as configuration
-from pipeline.check_files import check_listing, check_sizes, read_commits, read_manifest, table_parts, what_is_wrong
 from pipeline.errors import UsageError
 from pipeline.expected import Expected, PlainEncoder
 from pipeline.fit import open_for
-from pipeline.manifest import MANIFEST, differences
+from pipeline.output.check_files import (
+    check_listing,
+    check_sizes,
+    read_commits,
+    read_manifest,
+    table_parts,
+    what_is_wrong,
+)
+from pipeline.output.manifest import MANIFEST, differences
 from pipeline.resolve import Job, resolve
 from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
 from transforms.faults import ENCODE_STAGE
 from transforms.jsonl_parts import finite
-from transforms.parts import read_rejects, read_tables
+from transforms.parts import as_matrix, read_rejects, read_tables
 from transforms.read import read_block
 from transforms.records import Commit, LeftOut, Part, TokenBlock, printable
 from transforms.subset import raw_text, take_texts
@@ -321,8 +328,7 @@ def _check_part(
             where = f"{printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
             for (name, compared), values in zip(columns.items(), vectors, strict=True):
                 given = found[name].slice(int(rows[0]), len(rows)).combine_chunks()
-                got = given.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
-                compared.add(got, values, where)
+                compared.add(as_matrix(given), values, where)
     except (OSError, ValueError, pa.ArrowException) as error:
         return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
     return problems

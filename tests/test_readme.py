@@ -14,6 +14,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
+import layerbeam
 from pipeline import config
 from pipeline.cli import main
 
@@ -99,12 +100,12 @@ def test_there_are_snippets_for_the_tools_named():
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):
     from pipeline import demo as show
 
-    rows = show.read_occurrences(str(demo / "out/demo"))
-    senses = rows["file"].to_pylist()
+    tokens = layerbeam.open_run(str(demo / "out/demo")).view("tokens")
+    found, senses = show.find_occurrences(tokens)
     assert (len(senses), len(set(senses))) == (24, 2)
     differences = []
     for layer in show.LAYERS:
-        within, across = show.mean_cosines(show.layer_vectors(rows, layer), senses)
+        within, across = show.mean_cosines(tokens.to_numpy(f"layer_{layer}")[found], senses)
         differences.append(within - across)
     assert abs(differences[0]) < 0.02
     assert min(differences[2:]) > 0.05

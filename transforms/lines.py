@@ -45,6 +45,13 @@ def refuse_other_encoding(first_bytes: bytes, encoding: str) -> None:
         raise UnreadableFileError(f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}")
 
 
+def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:
+    """The tokens that records of these lengths (bytes) count for where blocks are cut: `BlockLimits` says how."""
+    if limits.sentence_bytes is None:
+        return np.minimum(2 + lengths // 4, limits.max_seq_length)
+    return 2 * (1 + lengths // limits.sentence_bytes) + lengths // 4
+
+
 def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
     """How many records of these lengths (bytes) fill a block; None where all of them do not.
 
@@ -56,16 +63,14 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
     >>> records_in_block(np.array([400, 400, 400]), BlockLimits(9999, 9999, 9, 128, sentence_bytes=80))
     2
     """
-    if limits.sentence_bytes is None:
-        tokens = np.minimum(2 + lengths // 4, limits.max_seq_length)
-        fills = [limits.text_rows - 1]
-    else:
-        texts = 1 + lengths // limits.sentence_bytes
-        tokens = 2 * texts + lengths // 4
-        fills = [int(np.searchsorted(np.cumsum(texts), limits.text_rows))]
-    fills.append(int(np.searchsorted(np.cumsum(lengths), limits.text_bytes)))
-    fills.append(int(np.searchsorted(np.cumsum(tokens), limits.token_rows)))
-    return min(fills) + 1 if min(fills) < len(lengths) else None
+    texts = np.ones_like(lengths) if limits.sentence_bytes is None else 1 + lengths // limits.sentence_bytes
+    reckoned = (
+        (texts, limits.text_rows),
+        (lengths, limits.text_bytes),
+        (tokens_by_length(lengths, limits), limits.token_rows),
+    )
+    fills = min(int(np.searchsorted(np.cumsum(each), most)) for each, most in reckoned)
+    return fills + 1 if fills < len(lengths) else None
 
 
 def read_bytes(block: BlockId) -> bytes:

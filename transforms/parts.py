@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -80,6 +81,12 @@ def read_rejects(path: str) -> Iterator[Rejected | None]:
             yield Rejected.from_json(json.loads(line))
         except ValueError:
             yield None
+
+
+def as_matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
+    """[n, W] of a column of vectors: Arrow's own memory, without a copy."""
+    matrix: npt.NDArray[Any] = vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
+    return matrix
 
 
 def _table(texts: Sequence[dict[str, Any]], schema: pa.Schema, vectors: tuple[str, ...]) -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.report.geometry import Array
-from pipeline.report.rows import RowsOfView, RunFolder, as_matrix
+from pipeline.report.rows import RowsOfView, RunFolder, column_matrix
 from transforms.records import Part
 
 MOST = 160
@@ -49,7 +49,7 @@ class Found:
         out = []
         for part, of_part in _by_part(self.occurrences):
             rows = np.array(sorted({row for occurrence in of_part for row in occurrence.rows}))
-            read = as_matrix(self.view.read(part, [column], rows)[column])
+            read = column_matrix(self.view.read(part, [column], rows)[column])
             out += [read[np.searchsorted(rows, occurrence.rows)].mean(axis=0) for occurrence in of_part]
         return np.stack(out)
 

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.commits import load_commits
-from pipeline.manifest import view_schema
+from pipeline.output.commits import load_commits
+from pipeline.output.manifest import view_schema
+from pipeline.output.runlog import load_runs
 from pipeline.report.geometry import Array
-from pipeline.runlog import load_runs
 from pipeline.summary import summarize
 from transforms import filesystem
-from transforms.parts import read_tables
+from transforms.parts import as_matrix, read_tables
 from transforms.records import Commit, Part
 
 # What is read for one view's sample: of a larger view some parts are drawn. Others than Parquet are read whole.
@@ -164,7 +164,7 @@ class Sample:
         out = np.empty((len(self), int(self.view.entry["width"])), np.float32)
         row = 0
         for table in self._read([column]):
-            out[row : row + table.num_rows] = as_matrix(table[column])
+            out[row : row + table.num_rows] = column_matrix(table[column])
             row += table.num_rows
         return out
 
@@ -205,11 +205,7 @@ def draw(view: RowsOfView, n: int) -> Sample:
     return Sample(view, chosen)
 
 
-def as_matrix(column: pa.ChunkedArray) -> Array:
+def column_matrix(column: pa.ChunkedArray) -> Array:
     """[n, W] of fixed-size lists, in float32."""
-    chunks = [
-        chunk.flatten().to_numpy(zero_copy_only=False).reshape(len(chunk), chunk.type.list_size)
-        for chunk in column.chunks
-    ]
-    width = column.type.list_size
-    return np.concatenate([np.zeros((0, width), np.float32), *chunks]).astype(np.float32, copy=False)
+    chunks = [as_matrix(chunk).astype(np.float32, copy=False) for chunk in column.chunks]
+    return np.concatenate([np.zeros((0, column.type.list_size), np.float32), *chunks])

@@ -15,8 +15,8 @@ import numpy as np
 
 from pipeline import config as configuration
 from pipeline.fit import open_for
+from pipeline.output.resume import find_work
 from pipeline.resolve import Job, resolve
-from pipeline.resume import find_work
 from transforms import onednn
 from transforms.batching import equal_texts, plan_batches
 from transforms.encode import pad_batch

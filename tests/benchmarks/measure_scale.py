@@ -251,7 +251,7 @@ class Ends:
                 yield pickle.load(shuffled)
 
     def finish(self) -> dict[str, Any]:
-        from pipeline.manifest import RunHead, finish_run
+        from pipeline.output.manifest import RunHead, finish_run
         from transforms import filesystem
         from transforms.formats import RecordFormat
 
@@ -273,7 +273,7 @@ class Ends:
 
     def find(self) -> dict[str, Any]:
         """With commits of a run that was killed just before its end."""
-        from pipeline.resume import find_work
+        from pipeline.output.resume import find_work
 
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()

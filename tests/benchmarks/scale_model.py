@@ -69,7 +69,7 @@ ASSUMED = {
     "deleted at once": Assumed(100, "commits deleted with one request", _COUNTED),
     "deletion": Assumed(1, "s for such a request", "a guess"),
     "open requests": Assumed(3, "requests to read one small object", _COUNTED),
-    "opened at once": Assumed(32, "commits read at once", "_FILES_AT_ONCE in pipeline/commits.py"),
+    "opened at once": Assumed(32, "commits read at once", "_FILES_AT_ONCE in pipeline/output/commits.py"),
     "scaled in": Assumed(None, "all workers but one", "are let go while the one element of `finish` is at work"),
     "start": Assumed(
         6 * MINUTE, "s until Dataflow's workers have the container", "a guess: an image with TensorFlow in it"

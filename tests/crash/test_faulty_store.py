@@ -22,7 +22,8 @@ import pytest
 from conftest import Workplace, random_lines
 from faulty_files import SCHEME, FaultyFileSystem, Plan
 
-from pipeline import lock, resolve
+from pipeline import resolve
+from pipeline.output import lock
 from transforms import filesystem
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")

@@ -192,7 +192,7 @@ def test_a_worker_without_the_wheel_says_what_it_misses(workplace, bare, boot):
     assert not (workplace.folder / "out" / "_SUCCESS").exists()
 
 
-@pytest.mark.parametrize("module", ["transforms/write.py", "pipeline/accounts.py", "transforms/bert.py"])
+@pytest.mark.parametrize("module", ["transforms/write.py", "pipeline/output/accounts.py", "transforms/bert.py"])
 def test_a_wheel_that_lacks_a_module_fails(workplace, bare, boot, wheel, tmp_path, module):
     """The last one is imported late, by a worker that begins to encode."""
     prepare(workplace)

@@ -109,7 +109,7 @@ def test_steps_are_shell():
 
 
 def test_labels_say_what_the_last_step_checks():
-    (check,) = [value for value in only("RUN") if "pipeline.worker_image" in value]
+    (check,) = [value for value in only("RUN") if "pipeline.remote.worker_image" in value]
     checked = dict(word.removeprefix("--").split("=") for word in shlex.split(check) if "=" in word)
     del checked["model"]
     labels = dict(value.replace('"', "").split("=") for value in only("LABEL"))

@@ -59,8 +59,8 @@ def test_a_wheel_by_way_of_the_source_distribution_is_the_same(wheel, tmp_path):
 
 
 def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline.worker_image` of the image, in its folder; `path` comes first on Python's path."""
-    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "pipeline.worker_image", *arguments]
+    """`python -m pipeline.remote.worker_image` of the image, in its folder; `path` comes first on Python's path."""
+    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "pipeline.remote.worker_image", *arguments]
     env = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYTHONPATH": str(path)} if path else {})
     folder = BUILT / "image" / "root" / "opt" / "layerbeam"
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.accounts import unaccounted
+from pipeline.output.accounts import unaccounted
 from transforms.formats import RecordFormat
 from transforms.records import BlockId, Commit, InputFile
 

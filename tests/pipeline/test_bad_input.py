@@ -80,7 +80,7 @@ def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_co
 
 def test_a_file_that_is_emptied_before_it_is_scanned_is_reported(workplace, monkeypatch):
     """As log rotation does it that copies and truncates."""
-    from pipeline import resume
+    from pipeline.output import resume
 
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
     workplace.write("corpus/a.txt", "other lines\n" * 40)

@@ -10,7 +10,7 @@ from conftest import random_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import commits
+from pipeline.output import commits
 from transforms.records import BlockId, Commit, InputFile, Part
 
 COMMIT = Commit(
@@ -188,7 +188,7 @@ def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
 def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypatch):
     from faulty_files import SCHEME, FaultyFileSystem, Plan
 
-    monkeypatch.setattr("pipeline.lock._SETTLE_SECONDS", 0)
+    monkeypatch.setattr("pipeline.output.lock._SETTLE_SECONDS", 0)
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
     workplace.write("corpus/a.txt", "one line\n")
     workplace.configure()

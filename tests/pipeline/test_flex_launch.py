@@ -9,7 +9,7 @@ import pytest
 import yaml
 from conftest import DATA
 
-from pipeline import flex_template
+from pipeline.remote import flex_template
 
 pytest.importorskip("google_cloud", reason="the extra gcp is not installed")
 

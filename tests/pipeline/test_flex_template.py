@@ -1,4 +1,4 @@
-"""The Flex Template: pipeline/flex_template.py, configs/dataflow/metadata.json and cloudbuild.yaml."""
+"""The Flex Template: pipeline/remote/flex_template.py, configs/dataflow/metadata.json and cloudbuild.yaml."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from pipeline import beam_options, flex_template
+from pipeline import beam_options
 from pipeline.arguments import make_parser
 from pipeline.errors import UsageError
+from pipeline.remote import flex_template
 
 DATAFLOW = ROOT / "configs" / "dataflow"
 METADATA = json.loads((DATAFLOW / "metadata.json").read_text())
@@ -257,7 +258,7 @@ def test_the_dockerfile_knows_the_build_arguments_and_starts_the_launcher():
     (launcher,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=\"?(\S+?)\"?$", dockerfile, re.MULTILINE)
     assert launcher == "/opt/layerbeam/flex_template.py"
     assert re.search(r"^WORKDIR /opt/layerbeam$", dockerfile.split("FROM ")[-1], re.MULTILINE)
-    assert re.search(r"^COPY pipeline/flex_template.py \./$", dockerfile.split("FROM ")[-1], re.MULTILINE)
+    assert re.search(r"^COPY pipeline/remote/flex_template.py \./$", dockerfile.split("FROM ")[-1], re.MULTILINE)
     for name in ("FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE", "FLEX_TEMPLATE_PYTHON_SETUP_FILE"):
         assert name not in dockerfile  # all is installed: nothing is to be installed at a launch
 

@@ -11,9 +11,10 @@ from importlib import metadata
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
 
-from pipeline import config, preflight
+from pipeline import config
 from pipeline.errors import UsageError
-from pipeline.image_labels import read_labels
+from pipeline.remote import preflight
+from pipeline.remote.image_labels import read_labels
 from pipeline.runners import RemoteRunner
 from pipeline.versions import minor, versions
 

@@ -16,9 +16,9 @@ import pytest
 from conftest import random_lines
 from faulty_files import SCHEME, FaultyFileSystem, Plan
 
-from pipeline import lock
 from pipeline.errors import BusyError
-from pipeline.lock import only_writer
+from pipeline.output import lock
+from pipeline.output.lock import only_writer
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_many_at_once_hold_it_one_after_the_other(tmp_path):
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pipeline.errors import BusyError
-from pipeline.lock import only_writer
+from pipeline.output.lock import only_writer
 held = 0
 while held < 20:
     try:

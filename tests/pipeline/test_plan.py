@@ -19,12 +19,12 @@ from adversarial_corpus import configuration, snapshot, write_corpus
 
 from pipeline import config
 from pipeline.errors import UsageError
-from pipeline.estimate import TEXT_BYTES, TEXTS, Estimate, estimate, expected_blocks
 from pipeline.fit import open_for
-from pipeline.plan import Machines, _dataflow
+from pipeline.plan.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
+from pipeline.plan.make import Machines, _dataflow
+from pipeline.plan.sample import PLACE_BYTES, Budget
 from pipeline.resolve import Job, resolve
 from pipeline.run import find_run_work
-from pipeline.sample import PLACE_BYTES, Budget
 from transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
@@ -233,7 +233,7 @@ def job_of(folder: Path, handle: str, pattern: str, **settings: Any) -> Job:
 
 
 def sampled(job: Job, budget: Budget, seed: int = 0) -> Estimate:
-    return estimate(job, find_run_work(job.config.input.files, job.config.output.path), budget, seed)
+    return estimate(Tokenizer(job), find_run_work(job.config.input.files, job.config.output.path), budget, seed)
 
 
 def words(rng: random.Random, count: int) -> str:

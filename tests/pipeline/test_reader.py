@@ -20,7 +20,7 @@ from conftest import ROOT, Workplace, edit, random_lines, vectors
 from object_store import upload
 
 import layerbeam
-from pipeline.manifest import RunHead, finish_run
+from pipeline.output.manifest import RunHead, finish_run
 from pipeline.reader import Run
 from transforms import write
 from transforms.formats import RecordFormat

@@ -17,8 +17,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
 
-from pipeline import config, preflight
-from pipeline.runlog import OnlyNewest, RunLog, load_runs
+from pipeline import config
+from pipeline.output.runlog import OnlyNewest, RunLog, load_runs
+from pipeline.remote import preflight
 from pipeline.runners import RemoteRunner, job_name
 
 OTHER_BEAM = ROOT / "tests" / "other_beam"

@@ -9,8 +9,8 @@ import shutil
 import pytest
 from conftest import random_lines
 
-from pipeline import manifest, resume
-from pipeline.manifest import is_up_to_date
+from pipeline.output import manifest, resume
+from pipeline.output.manifest import is_up_to_date
 from transforms.formats import RecordFormat
 from transforms.read import read_blocks
 from transforms.records import BlockId, BlockLimits, Commit, InputFile, LeftOut, TextBlock, file_key, file_stem

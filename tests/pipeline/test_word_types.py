@@ -13,7 +13,7 @@ import pytest
 from conftest import Workplace, random_lines, vectors
 
 import layerbeam
-from pipeline.manifest import view_schema
+from pipeline.output.manifest import view_schema
 from transforms.parts import read_tables
 from transforms.reference import ReferenceWordPiece
 

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
 from pipeline.errors import UsageError
-from pipeline.manifest import MANIFEST, SUCCESS, load_json, stays_inside
+from pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
+from pipeline.output.manifest import MANIFEST, SUCCESS, load_json, stays_inside
 from pipeline.terminal import count_noun, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part

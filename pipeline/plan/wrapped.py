@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from pipeline.output.resume import Work
 from pipeline.resolve import Job
-from pipeline.resume import Work
 from transforms import filesystem
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, Slice, TextBlock

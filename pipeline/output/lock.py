@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.errors import BusyError, UsageError
-from pipeline.manifest import load_json
+from pipeline.output.manifest import load_json
 from transforms import filesystem
 from transforms.records import InputFile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.estimate import count_text
+from pipeline.plan.estimate import count_text
 from pipeline.terminal import count_noun, duration_text, plain_console, size_text
 
 _NAMED_FILES = 5

@@ -12,11 +12,11 @@ import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-from pipeline import preflight
 from pipeline.build import build
 from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
 from pipeline.interrupts import Stop
-from pipeline.resume import Work
+from pipeline.output.resume import Work
+from pipeline.remote import preflight
 from pipeline.run import Run, quiet
 from pipeline.runners import RemoteRunner
 from transforms.filesystem import reason_of_service
@@ -59,7 +59,7 @@ class RemoteRun(Run):
             self._let_go(result)
             raise InterruptedRunError(stop.number) from error
         complete = self._end_log(log, _metrics(result), started=started, began=began)
-        say(f"{log.record['seconds']:.1f} s on {self.remote.name}; look inside: layerbeam show {self.job.output.path}")
+        say(f"{log.record['seconds']:.1f} s on {self.remote.name}")
         return complete
 
     def _submit(self, number: int) -> Any:

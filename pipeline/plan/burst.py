@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.estimate import ENCODED, TEXTS, Estimate
+from pipeline.plan.estimate import ENCODED, TEXTS, Estimate, Tokenizer
+from pipeline.plan.sample import Kind, text_bytes
 from pipeline.resolve import Job
-from pipeline.sample import Kind, text_bytes
 from transforms import filesystem
 from transforms.batching import equal_texts, padded_shape, plan_batches
 from transforms.encode import encode_block
@@ -26,11 +27,8 @@ from transforms.faults import encode_or_reject
 from transforms.forward import EncodeCost, Forward
 from transforms.read import read_blocks
 from transforms.records import Commit, Slice, TextBlock
-from transforms.rows import keep_words_of
-from transforms.sequences import find_rows, tokenize_block
 from transforms.slices import FileToRead, byte_ranges, scan_range
 from transforms.windows import cut_sequences
-from transforms.wordpiece import WordPiece
 from transforms.write import Output, write_block
 
 SECONDS = 4.0
@@ -75,8 +73,9 @@ class Burst:
     part_bytes: dict[str, float]
 
 
-def find_blocks(job: Job, estimate: Estimate, seed: int) -> Blocks:
+def find_blocks(tokenize: Tokenizer, estimate: Estimate, seed: int) -> Blocks:
     """Whole blocks from places of the sample."""
+    job = tokenize.job
     rng = random.Random(seed)  # noqa: S311 - a sample, not a secret
     places = [
         (stratum.kind, counted.place.block, stratum.weight * counted.place.scale, counted.figures)
@@ -102,7 +101,7 @@ def find_blocks(job: Job, estimate: Estimate, seed: int) -> Blocks:
         return [read(*places[index][:2]) for index in np.searchsorted(before, ends, side="right").tolist()]
 
     of_tokens, of_texts = draw(ENCODED), draw(TEXTS)
-    return _look_at(job, of_tokens, of_texts, seconds / max(read_bytes, 1))
+    return _look_at(tokenize, of_tokens, of_texts, seconds / max(read_bytes, 1))
 
 
 def _whole_block(job: Job, kind: Kind, block: TextBlock) -> TextBlock:
@@ -118,13 +117,11 @@ def _whole_block(job: Job, kind: Kind, block: TextBlock) -> TextBlock:
     return whole if isinstance(whole, TextBlock) and len(whole.texts) else block
 
 
-def _look_at(job: Job, blocks: list[TextBlock], of_texts: list[TextBlock], read_seconds: float) -> Blocks:
-    wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
-    keep = keep_words_of(job.views, wordpiece)
+def _look_at(tokenize: Tokenizer, blocks: list[TextBlock], of_texts: list[TextBlock], read_seconds: float) -> Blocks:
     texts = kinds = tokens = different = padded = 0
-    settings = job.encoding
+    settings = tokenize.job.encoding
     for block in blocks:
-        found = find_rows(tokenize_block(block, wordpiece, job.sequences), job.views, keep)
+        found = tokenize(block)
         if not len(found.num_dropped):
             continue
         first, _ = equal_texts(found.row_splits, found.token_ids, found.segment_ids)
@@ -142,26 +139,26 @@ def _look_at(job: Job, blocks: list[TextBlock], of_texts: list[TextBlock], read_
     return Blocks(blocks, of_texts, 1 - kinds / texts, 1 - different / tokens, padded / different, read_seconds)
 
 
-def measure(job: Job, blocks: Blocks, *, workers: int, seed: int, seconds: float = SECONDS) -> Burst:
+def measure(tokenize: Tokenizer, blocks: Blocks, *, workers: int, seed: int, seconds: float = SECONDS) -> Burst:
     """Encode and write pieces of the blocks for some seconds."""
     started = time.perf_counter()
-    encoder = job.load_encoder()
+    encoder = tokenize.job.load_encoder()
     load_seconds = time.perf_counter() - started
     with tempfile.TemporaryDirectory(prefix="layerbeam-plan-") as folder:
-        return _Chain(job, Forward(encoder, workers), workers, folder).measure(blocks, load_seconds, seed, seconds)
+        chain = _Chain(tokenize, Forward(encoder, workers), workers, folder)
+        return chain.measure(blocks, load_seconds, seed, seconds)
 
 
 class _Chain:
     """A run's stages from tokens to parts, in as many threads as it has workers."""
 
-    def __init__(self, job: Job, forward: Forward, workers: int, folder: str) -> None:
-        self._job = job
+    def __init__(self, tokenize: Tokenizer, forward: Forward, workers: int, folder: str) -> None:
+        self._job = job = tokenize.job
+        self._tokenize = tokenize
         self._forward = forward
         self._workers = workers
         self._folder = folder
         self._rounds = 0
-        self._wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
-        self._keep = keep_words_of(job.views, self._wordpiece)
         self._vocabulary = pa.array(job.encoder.vocabulary, pa.string())
 
     def measure(self, found: Blocks, load_seconds: float, seed: int, seconds: float) -> Burst:
@@ -196,9 +193,9 @@ class _Chain:
     def _piece(self, block: TextBlock, tokens: int, random: np.random.Generator) -> TextBlock:
         """Texts of a block, drawn at random, of about so many tokens in all."""
         order = random.permutation(len(block.texts))
-        most = self._job.sequences.max_seq_length if self._job.sequences.long_text == "truncate" else 1 << 40
-        lengths = [min(2 + len(text) // 4, most) for text in block.texts.take(pa.array(order)).to_pylist()]
-        count = int(np.searchsorted(np.cumsum(lengths), tokens)) + 1
+        lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64)[order]
+        reckoned = np.minimum(2 + lengths // 4, self._job.limits.max_seq_length)
+        count = int(np.searchsorted(np.cumsum(reckoned), tokens)) + 1
         return block.take(np.sort(order[:count]))
 
     def _run(self, pieces: Sequence[TextBlock]) -> tuple[list[Commit], float, int, int]:
@@ -214,9 +211,8 @@ class _Chain:
 
     def _process(self, number: int, block: TextBlock, cost: EncodeCost) -> Commit | None:
         job = self._job
-        tokens = find_rows(tokenize_block(block, self._wordpiece, job.sequences), job.views, self._keep)
         vectors = encode_or_reject(
-            tokens,
+            self._tokenize(block),
             lambda some: encode_block(some, self._forward, job.views, job.encoding, cost),
             self._forward.check,
         )

@@ -18,7 +18,7 @@ from apache_beam.transforms.resources import parse_resource_hints
 
 from pipeline.config import Config
 from pipeline.errors import UsageError, say
-from pipeline.image_labels import read_labels
+from pipeline.remote.image_labels import read_labels
 from pipeline.runners import RemoteRunner
 from pipeline.versions import minor, versions
 from transforms import filesystem

@@ -1,4 +1,4 @@
-"""`python -m pipeline.worker_image`: whether an image holds what its labels say, whole. The Dockerfile's last step."""
+"""`python -m pipeline.remote.worker_image`: whether an image holds what its labels say. The Dockerfile's last step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def unusable_encoders(model: str) -> Iterator[str]:
 
 def main() -> int:
     """0, or 1 where anything is wrong, which is printed."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.worker_image", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.remote.worker_image", description=__doc__, allow_abbrev=False
+    )
     for name in ("--version", "--apache-beam", "--python", "--tensorflow", "--device"):
         parser.add_argument(name, required=True, help="as the label of this name says")
     parser.add_argument("--model", default="", help="folder of an encoder that is to be in the image")

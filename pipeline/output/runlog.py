@@ -14,7 +14,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.manifest import load_json
+from pipeline.output.manifest import load_json
 from transforms import filesystem
 from transforms.write import TEMPORARY
 

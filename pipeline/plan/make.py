@@ -12,14 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.burst import Blocks, Burst, find_blocks, measure
 from pipeline.errors import UsageError
-from pipeline.estimate import ENCODED, TEXT_BYTES, TEXTS, Estimate, Figure, estimate, expected_blocks, free_bytes
+from pipeline.output.resume import Work
+from pipeline.plan.burst import Blocks, Burst, find_blocks, measure
+from pipeline.plan.estimate import (
+    ENCODED,
+    TEXT_BYTES,
+    TEXTS,
+    Estimate,
+    Figure,
+    Tokenizer,
+    estimate,
+    expected_blocks,
+    free_bytes,
+)
+from pipeline.plan.sample import Budget
+from pipeline.plan.wrapped import wrapping_hint
 from pipeline.resolve import Job
-from pipeline.resume import Work
 from pipeline.run import check_output, find_run_work
-from pipeline.sample import Budget
-from pipeline.wrapped import wrapping_hint
 from transforms import metrics
 from transforms.hardware import DeviceError, Hardware, cores, load_tensorflow
 from transforms.records import InputFile, LeftOut, printable
@@ -80,9 +90,10 @@ def make_plan(
         raise UsageError(str(error)) from error
     startup_seconds = time.perf_counter() - started
     work, note = _find_work(job)
-    drawn = estimate(job, work, budget, seed)
-    blocks = find_blocks(job, drawn, seed)
-    burst = measure(job, blocks, workers=threads, seed=seed) if blocks.blocks else None
+    tokenize = Tokenizer(job)
+    drawn = estimate(tokenize, work, budget, seed)
+    blocks = find_blocks(tokenize, drawn, seed)
+    burst = measure(tokenize, blocks, workers=threads, seed=seed) if blocks.blocks else None
     num_blocks = expected_blocks(drawn, job)
     duration = _time(drawn, blocks, burst, num_blocks, threads, startup_seconds)
     hints = [hint for hint in (note, wrapping_hint(job, work)) if hint is not None]

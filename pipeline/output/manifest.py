@@ -1,7 +1,7 @@
 """What the end of a run leaves beside the parts: `parts.jsonl`, `manifest.json`, `_SUCCESS`; and the fingerprint.
 
 Equal runs write equal bytes: nothing here knows a clock, a host or a number of workers. What one start of the program
-did is in `_runs/<n>.json` (`pipeline.runlog`).
+did is in `_runs/<n>.json` (`pipeline.output.runlog`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 
-from pipeline.accounts import unaccounted
-from pipeline.commits import DAMAGED, PARTS, stray_parts, whole_commits
-from pipeline.doubled_ids import count_doubled_ids
+from pipeline.output.accounts import unaccounted
+from pipeline.output.commits import DAMAGED, PARTS, stray_parts, whole_commits
+from pipeline.output.doubled_ids import count_doubled_ids
 from transforms import filesystem, metrics
 from transforms.formats import RecordFormat
 from transforms.parts import part_folder

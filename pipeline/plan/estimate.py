@@ -7,19 +7,20 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from pipeline.output.resume import Work
+from pipeline.plan.sample import Budget, Place, Stratum, draw, text_bytes
 from pipeline.resolve import Job
-from pipeline.resume import Work
-from pipeline.sample import Budget, Place, Stratum, draw, text_bytes
 from pipeline.terminal import size_text
 from transforms import filesystem, metrics
-from transforms.records import BlockLimits, InputFile, TextBlock
-from transforms.rows import KeepWords, keep_words_of
+from transforms.lines import tokens_by_length
+from transforms.records import BlockLimits, InputFile, TextBlock, TokenBlock
+from transforms.rows import keep_words_of
 from transforms.sequences import SequenceSettings, find_rows, tokenize_block
 from transforms.slices import byte_ranges
 from transforms.views import View, records_of
@@ -111,26 +112,39 @@ class Estimate:
         return sum(stratum.weight * c.place.scale * of(c.lengths) for stratum, counted in self.strata for c in counted)
 
 
-def estimate(job: Job, work: Work, budget: Budget = OF_A_RUN, seed: int = 0) -> Estimate:
+class Tokenizer:
+    """A run's way from texts to the tokens and rows of its views; what it needs is made once."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
+        self._keep = keep_words_of(job.views, self._wordpiece)
+
+    def __call__(self, block: TextBlock) -> TokenBlock:
+        return find_rows(tokenize_block(block, self._wordpiece, self.job.sequences), self.job.views, self._keep)
+
+    def lengths(self, block: TextBlock, tokens: TokenBlock) -> npt.NDArray[np.int64]:
+        """Of each text all its tokens: of those too that are cut or rejected for being too long."""
+        settings = self.job.sequences
+        if settings.long_text == "reject":
+            tokens = tokenize_block(block, self._wordpiece, SequenceSettings(settings.max_seq_length, "window"))
+        return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
+
+
+def estimate(tokenize: Tokenizer, work: Work, budget: Budget = OF_A_RUN, seed: int = 0) -> Estimate:
     """From places drawn from the files that are left to do."""
-    wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
-    keep = keep_words_of(job.views, wordpiece)
+    job = tokenize.job
     strata = draw(job, work.to_read, budget, seed)
-    return Estimate([(s, [count_place(job, wordpiece, keep, place) for place in s.places]) for s in strata], job.views)
+    return Estimate([(s, [count_place(tokenize, place) for place in s.places]) for s in strata], job.views)
 
 
-def count_place(job: Job, wordpiece: WordPiece, keep: Mapping[str, KeepWords], place: Place) -> Counted:
+def count_place(tokenize: Tokenizer, place: Place) -> Counted:
     """What is in a place, by the code of the run."""
-    block = place.block
+    job, block = tokenize.job, place.block
     if block is None:
         return Counted(place, {}, np.zeros(0, np.int64), collections.Counter(), {})
-    settings = job.sequences
-    tokens = tokenize_block(block, wordpiece, settings)
-    whole = tokens
-    if settings.long_text == "reject":  # of what is rejected, too, the length is worth knowing
-        whole = tokenize_block(block, wordpiece, SequenceSettings(settings.max_seq_length, "window"))
-    lengths = (np.diff(whole.row_splits) + whole.num_dropped).astype(np.int64)
-    tokens = find_rows(tokens, job.views, keep)
+    tokens = tokenize(block)
+    lengths = tokenize.lengths(block, tokens)
     all_texts = np.arange(len(tokens.num_dropped))
     sequences = cut_sequences(tokens, all_texts, job.encoding.max_seq_length, job.encoding.window_overlap)
     counts = tokens.text.counts
@@ -157,11 +171,11 @@ def count_place(job: Job, wordpiece: WordPiece, keep: Mapping[str, KeepWords], p
 
 
 def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
-    """What decides where blocks end, as `transforms.lines.records_in_block` reckons it."""
-    lengths = pc.binary_length(block.texts).to_numpy() + 1
-    if limits.sentence_bytes is not None:
+    """Tokens as they count where blocks are cut."""
+    lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64) + 1
+    if limits.sentence_bytes is not None:  # there lengths are records', these are of sentences
         return int(2 * len(lengths) + lengths.sum() // 4)
-    return int(np.minimum(2 + lengths.astype(np.int64) // 4, limits.max_seq_length).sum())
+    return int(tokens_by_length(lengths, limits).sum())
 
 
 def _total(stratum: Stratum, places: Sequence[tuple[Place, float]]) -> _Total:

@@ -9,9 +9,9 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.commits import recorded_commits, sound_commits
 from pipeline.errors import UsageError
-from pipeline.manifest import SUCCESS, Gone, is_up_to_date, load_manifest, recorded_inputs
+from pipeline.output.commits import recorded_commits, sound_commits
+from pipeline.output.manifest import SUCCESS, Gone, is_up_to_date, load_manifest, recorded_inputs
 from transforms import filesystem
 from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
 from transforms.slices import FileToRead
