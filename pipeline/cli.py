@@ -157,6 +157,7 @@ def _report(output_path: str, *, as_json: bool, rows: bool = False, more: Mappin
             summary.print_summary(what)
             if rows:
                 summary.print_rows(what)
+            summary.print_next(what)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -141,6 +142,21 @@ def notes(counts: Mapping[str, int]) -> list[str]:
     return lines
 
 
+def next_steps(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where to look next: (file or command, what it gives)."""
+    path = summary["path"]
+    steps = []
+    if summary["state"] == "incomplete":
+        steps.append(("the same command again", "once the problems are mended: it does only what is left"))
+    if summary["rejects"]:
+        steps.append((filesystem.join(path, REJECTS), "each rejected record: file, line, reason and bytes"))
+    steps.append((f"layerbeam report {shlex.quote(path)}", "a page: lengths, layers, neighbours, words (--word W)"))
+    if summary["state"] == "complete":
+        steps.append((f"layerbeam verify {shlex.quote(path)}", "rows of it against the plain computation"))
+        steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
+    return steps
+
+
 def print_summary(summary: Mapping[str, Any]) -> None:
     """To the terminal, or as plain text where there is none."""
     from rich import box
@@ -184,7 +200,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         table.add_row(name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))
     console.print(table)
     for problem in summary["problems"]:
-        console.print(f"problem   {problem}")
+        console.print(f"problem   {problem}".replace("\n", "\\n"))
     if summary["state"] in _UNFINISHED.values():
         left = max(inputs["bytes"] - inputs["text_bytes_done"], 0)
         much = "part of the input" if inputs["compressed"] else f"about {size_text(left)} of the input"
@@ -196,6 +212,15 @@ def print_rows(summary: Mapping[str, Any]) -> None:
     console = plain_console()
     for name in summary["views"]:
         _print_rows(console, name, first_rows(summary["path"], summary["views"][name], summary["parts"][name]))
+
+
+def print_next(summary: Mapping[str, Any]) -> None:
+    """To the terminal: where to look next."""
+    console = plain_console(soft_wrap=True)
+    steps = next_steps(summary)
+    width = max(len(what) for what, _ in steps)
+    for number, (what, why) in enumerate(steps):
+        console.print(f"{'' if number else 'next':10}{what:{width}}  {why}")
 
 
 def vectors_text(view: Mapping[str, Any]) -> str:
