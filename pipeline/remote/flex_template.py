@@ -83,8 +83,8 @@ def main(given: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Python looks first where this file lies. In `pipeline` there are modules (config, errors, build) whose names other
-    # packages have, too: they are to be found last.
+    # Python looks first where this file lies. Other packages may have modules with the names of those beside it
+    # (preflight, submit): theirs are to be found first.
     if os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
         sys.path.append(sys.path.pop(0))
     sys.exit(main(sys.argv[1:]))

@@ -115,7 +115,7 @@ def start(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("copied", [False, True], ids=["where it lies", "a copy"])
 def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, copied):
-    script = ROOT / "pipeline" / "flex_template.py"
+    script = ROOT / "pipeline" / "remote" / "flex_template.py"
     if copied:
         script = Path(shutil.copy(script, tmp_path))
     done = start(script, "--config=nowhere.yaml", folder=tmp_path)
@@ -131,11 +131,12 @@ def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, 
 
 
 def test_the_names_of_our_modules_hide_nobody_elses(tmp_path):
-    """Where it lies Python would look first among modules named config, errors, build."""
-    (tmp_path / "errors.py").write_text("whose = 'theirs'\n")
-    code = f"import sys, runpy; sys.argv = ['x', '--config=nowhere.yaml']; sys.path[0] = {str(ROOT / 'pipeline')!r}\n"
+    """Where it lies Python would look first among modules named preflight, submit."""
+    (tmp_path / "preflight.py").write_text("whose = 'theirs'\n")
+    code = "import sys, runpy; sys.argv = ['x', '--config=nowhere.yaml']\n"
+    code += f"sys.path[0] = {str(ROOT / 'pipeline/remote')!r}\n"
     code += "try: runpy.run_path(sys.path[0] + '/flex_template.py', run_name='__main__')\n"
-    code += "except SystemExit: import errors; print(errors.whose)"
+    code += "except SystemExit: import preflight; print(preflight.whose)"
     settings = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
