@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from pipeline.errors import UsageError, did_you_mean
 
@@ -47,13 +47,21 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
 def make_parser(version: str) -> argparse.ArgumentParser:
     """The command line, with all that `--help` says of it."""
     parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"layerbeam {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_run, _plan, _show, _verify, _report, _encoder, _extract_features, _init, _completion):
+        add(commands)
+    return parser
 
-    run = commands.add_parser(
+
+def _run(commands: _Commands) -> None:
+    command = commands.add_parser(
         "run",
         help="run a configuration; started again, it goes on where it stopped",
         description="Run a configuration. Started again, it goes on where it stopped.",
@@ -62,99 +70,109 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "records rejected; 4 another run is at work in the folder; 130, 143 interrupted.",
         allow_abbrev=False,
     )
-    _add_config(run)
-    run.add_argument(
+    _add_config(command)
+    command.add_argument(
         "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
     )
-    _add_processes(run)
-    run.add_argument(
+    _add_processes(command)
+    command.add_argument(
         "--runner", metavar="NAME", help="local, DataflowRunner, FlinkRunner, SparkRunner, PrismRunner, PortableRunner"
     )
-    run.add_argument("--force", action="store_true", help="start although the disk looks too small")
-    run.add_argument("--remove-gone", action="store_true", help="delete the rows of input files that are gone")
-    run.add_argument("--json", action="store_true", help="the closing summary as JSON")
-    run.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
+    command.add_argument("--force", action="store_true", help="start although the disk looks too small")
+    command.add_argument("--remove-gone", action="store_true", help="delete the rows of input files that are gone")
+    _add_json(command, "the closing summary as JSON")
+    _add_verbose(command, "what TensorFlow and Beam log, and tracebacks")
 
-    plan = commands.add_parser(
+
+def _plan(commands: _Commands) -> None:
+    command = commands.add_parser(
         "plan",
         help="what a run will read, write, take and cost, from a sample, before it starts",
         description="Read a sample of the input and say what a run will write, take and cost. Nothing is written.",
         epilog=_OPTIONS_OF_STORES,
         allow_abbrev=False,
     )
-    _add_config(plan)
-    plan.add_argument("--workers", metavar="N", type=_positive, help="as the run will have; default: one for each core")
-    plan.add_argument("--machines", metavar="N", type=_positive, help="of Dataflow: say the hours there, too")
-    plan.add_argument(
+    _add_config(command)
+    command.add_argument(
+        "--workers", metavar="N", type=_positive, help="as the run will have; default: one for each core"
+    )
+    command.add_argument("--machines", metavar="N", type=_positive, help="of Dataflow: say the hours there, too")
+    command.add_argument(
         "--vcpus",
         metavar="N",
         type=_positive,
         help="of each machine; default: as beam.machine_type says, else 1",
     )
-    plan.add_argument("--price-per-hour", metavar="P", type=_price, help="of a machine: say the cost, too")
-    plan.add_argument(
-        "--seed", metavar="S", type=_natural, default=0, help="another seed draws another sample; default: 0"
-    )
-    plan.add_argument("--json", action="store_true", help="as JSON")
-    plan.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
+    command.add_argument("--price-per-hour", metavar="P", type=_price, help="of a machine: say the cost, too")
+    _add_seed(command, "another sample")
+    _add_json(command)
+    _add_verbose(command, "what TensorFlow and Beam log, and tracebacks")
 
-    show = commands.add_parser(
+
+def _show(commands: _Commands) -> None:
+    command = commands.add_parser(
         "show", help="what is in an output folder, of a finished run or an unfinished one", epilog=_OPTIONS_OF_STORES
     )
-    show.add_argument("output", metavar="OUT", help="the output folder")
-    show.add_argument("--json", action="store_true", help="as JSON")
-    show.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+    command.add_argument("output", metavar="OUT", help="the output folder")
+    _add_json(command)
+    _add_verbose(command)
 
-    verify = commands.add_parser(
+
+def _verify(commands: _Commands) -> None:
+    command = commands.add_parser(
         "verify",
         help="compare rows of a finished run with the plain computation",
         description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
         epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
         "has changed, and cannot be verified. " + _OPTIONS_OF_STORES,
     )
-    verify.add_argument("output", metavar="OUT", help="the output folder")
-    verify.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
-    verify.add_argument(
-        "--seed", metavar="S", type=_natural, default=0, help="another seed draws other texts; default: 0"
-    )
-    verify.add_argument(
+    command.add_argument("output", metavar="OUT", help="the output folder")
+    command.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
+    _add_seed(command, "other texts")
+    command.add_argument(
         "--files",
         action="store_true",
         help="instead: every byte of every file against its recorded SHA-256, without encoder and input; the next run "
         "makes anew what differs",
     )
-    verify.add_argument("--json", action="store_true", help="as JSON")
-    verify.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
+    _add_json(command)
+    _add_verbose(command, "what TensorFlow logs, and tracebacks")
 
-    report = commands.add_parser(
+
+def _report(commands: _Commands) -> None:
+    command = commands.add_parser(
         "report",
         help="a page that shows a run: lengths, rejects, layers, projections, words over the layers, neighbours",
         description="Write one HTML page that shows a run, finished or not, with everything it needs in it.",
         epilog=_OPTIONS_OF_STORES,
     )
-    report.add_argument("output", metavar="OUT", help="the output folder")
-    report.add_argument(
+    command.add_argument("output", metavar="OUT", help="the output folder")
+    command.add_argument(
         "--word", metavar="W", action="append", default=[], help="show it in every layer; may be given again"
     )
-    report.add_argument(
+    command.add_argument(
         "--color", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"
     )
-    report.add_argument(
+    command.add_argument(
         "--sample", metavar="N", type=_positive, default=20_000, help="rows to draw of each view; default: 20,000"
     )
-    report.add_argument("--seed", metavar="S", type=_natural, default=0, help="another seed draws others; default: 0")
-    report.add_argument("--to", metavar="FILE", help="instead of OUT/report.html")
-    report.add_argument("--json", action="store_true", help="the page's figures as JSON")
-    report.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+    _add_seed(command, "others")
+    command.add_argument("--to", metavar="FILE", help="instead of OUT/report.html")
+    _add_json(command, "the page's figures as JSON")
+    _add_verbose(command)
 
-    encoder = commands.add_parser(
+
+def _encoder(commands: _Commands) -> None:
+    command = commands.add_parser(
         "encoder", help="what an encoder is: source, layers, casing, GELU, fingerprint", epilog=_OPTIONS_OF_STORES
     )
-    encoder.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
-    encoder.add_argument("--json", action="store_true", help="as JSON")
-    encoder.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow logs, and tracebacks")
+    command.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
+    _add_json(command)
+    _add_verbose(command, "what TensorFlow logs, and tracebacks")
 
-    extract = commands.add_parser(
+
+def _extract_features(commands: _Commands) -> None:
+    command = commands.add_parser(
         "extract-features",
         help="a folder of documents to JSON Lines, as google-research's extract_features.py writes them",
         description="Write <name>.jsonl for each document in a folder and below it, a line of JSON for each of its "
@@ -162,42 +180,46 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         epilog="Exit statuses as of `layerbeam run`.",
         allow_abbrev=False,
     )
-    extract.add_argument("input_folder", metavar="INPUT_FOLDER", help="documents of plain text, also .gz, .bz2, .zst")
-    extract.add_argument("output_folder", metavar="OUTPUT_FOLDER", help="made where there is none")
-    extract.add_argument(
+    command.add_argument("input_folder", metavar="INPUT_FOLDER", help="documents of plain text, also .gz, .bz2, .zst")
+    command.add_argument("output_folder", metavar="OUTPUT_FOLDER", help="made where there is none")
+    command.add_argument(
         "layers",
         metavar="LAYERS",
         type=_layers,
         help="such as -1,-2,-3,-4; -1 is the last block, 0 the first (as there, not as in `run`)",
     )
-    extract.add_argument("model", metavar="BERT_MODEL_DIR", help="as encoder.handle in a configuration")
-    extract.add_argument(
+    command.add_argument("model", metavar="BERT_MODEL_DIR", help="as encoder.handle in a configuration")
+    command.add_argument(
         "max_seq_length", metavar="MAX_SEQUENCE_LENGTH", type=_positive, help="tokens, [CLS] and [SEP] included"
     )
-    extract.add_argument(
+    command.add_argument(
         "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; shorter: more"
     )
-    extract.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
-    extract.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
-    _add_processes(extract)
-    extract.add_argument("--force", action="store_true", help="start although the disk looks too small")
-    extract.add_argument(
+    command.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
+    command.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
+    _add_processes(command)
+    command.add_argument("--force", action="store_true", help="start although the disk looks too small")
+    command.add_argument(
         "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
     )
-    extract.add_argument("--json", action="store_true", help="the closing summary as JSON")
-    extract.add_argument("-v", "--verbose", action="store_true", help="what TensorFlow and Beam log, and tracebacks")
+    _add_json(command, "the closing summary as JSON")
+    _add_verbose(command, "what TensorFlow and Beam log, and tracebacks")
 
-    init = commands.add_parser(
+
+def _init(commands: _Commands) -> None:
+    command = commands.add_parser(
         "init",
         help="write a configuration to begin with, every setting explained in it",
         description="Write a configuration to begin with, every setting explained in it. Nothing is written over.",
     )
-    init.add_argument(
+    command.add_argument(
         "config", metavar="FILE", nargs="?", default="layerbeam.yaml", help="default: layerbeam.yaml, in this folder"
     )
-    init.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
+    _add_verbose(command)
 
-    completion = commands.add_parser(
+
+def _completion(commands: _Commands) -> None:
+    command = commands.add_parser(
         "completion",
         help="print what completes this command in a shell",
         description="Print a script that completes commands, options and paths in a shell.",
@@ -205,9 +227,8 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "source. For every session put that line into ~/.bashrc, ~/.zshrc (after compinit) or "
         "~/.config/fish/config.fish.",
     )
-    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
-    completion.add_argument("-v", "--verbose", action="store_true", help="tracebacks")
-    return parser
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
+    _add_verbose(command)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
@@ -226,6 +247,18 @@ def _add_processes(command: argparse.ArgumentParser) -> None:
         type=_positive,
         help="worker processes that share the workers, each with an encoder of its own; default: threads in this one",
     )
+
+
+def _add_seed(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("--seed", metavar="S", type=_natural, default=0, help=f"another seed draws {what}; default: 0")
+
+
+def _add_json(command: argparse.ArgumentParser, what: str = "as JSON") -> None:
+    command.add_argument("--json", action="store_true", help=what)
+
+
+def _add_verbose(command: argparse.ArgumentParser, what: str = "tracebacks") -> None:
+    command.add_argument("-v", "--verbose", action="store_true", help=what)
 
 
 def _natural(text: str) -> int:
