@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import MANIFEST, load_json
+from pipeline.output.manifest import load_json, read_manifest
 from transforms import filesystem
 from transforms.records import Commit
 from transforms.write import TEMPORARY
@@ -138,7 +138,7 @@ def assemble(output_folder: str, *, remove_gone: bool = False) -> dict[str, list
     A document appears whole or not at all. Gives the names: those `written`, those `unchanged`, those `removed`.
     """
     own = own_folder(output_folder)
-    manifest = load_json(filesystem.join(own, MANIFEST)) or {}
+    manifest = read_manifest(own)
     commits: dict[str, list[Commit]] = collections.defaultdict(list)
     for commit in listed_commits(own):
         commits[commit.block.file.path].append(commit)

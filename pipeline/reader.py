@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import did_you_mean
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, stays_inside
+from pipeline.output.manifest import MANIFEST, SUCCESS, load_manifest, read_manifest
 from pipeline.output.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem
@@ -52,26 +52,17 @@ class UnknownNameError(KeyError):
 def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
     """What `layerbeam.open_run` gives, and its docstring says."""
     path = os.fspath(path)
-    manifest = load_json(filesystem.join(path, MANIFEST))
     runs = load_runs(path)
-    if manifest is None and not runs:
+    if not runs and not filesystem.exists(filesystem.join(path, MANIFEST)):
         parent = path.rstrip("/").rpartition("/")[0]
-        inside = bool(parent) and load_json(filesystem.join(parent, MANIFEST)) is not None
+        inside = bool(parent) and load_manifest(parent) is not None
         raise FileNotFoundError(
             f"{path}: holds no layerbeam run (neither {MANIFEST} nor {RUNS} in it); give the folder that was the run's "
             f"output.path{f'; did you mean {parent}?' if inside else ''}"
         )
     if not filesystem.exists(filesystem.join(path, SUCCESS)):
-        _check_ended(path, manifest, runs[-1] if runs else {}, allow_incomplete)
-    if manifest is None:
-        raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again: it is made anew")
-    if manifest["schema_version"] != SCHEMA_VERSION:
-        raise ValueError(
-            f"{path}: was written with schema_version {manifest['schema_version']}, this layerbeam reads "
-            f"{SCHEMA_VERSION}; read it with the layerbeam that wrote it: {manifest['versions']}"
-        )
-    if not stays_inside(manifest):
-        raise ValueError(f"{path}: {MANIFEST} names files that do not lie in the folder; do not trust it")
+        _check_ended(path, runs[-1] if runs else {}, allow_incomplete)
+    manifest = read_manifest(path)
     parts: dict[str, list[Part]] = {name: [] for name in manifest["views"]}
     for commit in listed_commits(path):
         for view, part in commit.parts.items():
@@ -82,10 +73,11 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
     return Run(path, manifest, parts)
 
 
-def _check_ended(path: str, manifest: dict[str, Any] | None, last: dict[str, Any], allow_incomplete: bool) -> None:
+def _check_ended(path: str, last: dict[str, Any], allow_incomplete: bool) -> None:
     """ValueError where a run without `_SUCCESS` may not be read."""
     state = last.get("state", "unknown")
-    if manifest is None or state != "incomplete" or manifest["fingerprint"] != last.get("fingerprint"):
+    manifest = read_manifest(path) if state == "incomplete" else None
+    if manifest is None or manifest["fingerprint"] != last["fingerprint"]:
         raise ValueError(
             f"{path}: the run is not finished (no {SUCCESS} in it, its last state is: {state}); run its configuration "
             f"again: it goes on where it stopped; `layerbeam show {path}` says what is left"

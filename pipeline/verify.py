@@ -28,7 +28,7 @@ from pipeline.output.check_files import (
     check_listing,
     check_sizes,
     read_commits,
-    read_manifest,
+    read_finished,
     table_parts,
     what_is_wrong,
 )
@@ -176,7 +176,7 @@ class Verdict:
 
 def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError where there is no finished run or another encoder."""
-    manifest = read_manifest(output_path)
+    manifest = read_finished(output_path)
     job = _job_of(manifest, output_path)
     commits = read_commits(output_path)
     plain = _plain_encoder(job)

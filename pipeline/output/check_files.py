@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
-from pipeline.output.manifest import MANIFEST, SUCCESS, load_json, stays_inside
+from pipeline.output.manifest import MANIFEST, SUCCESS, ManifestError, read_manifest
 from pipeline.terminal import count_noun, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part
@@ -45,7 +45,7 @@ def verify_files(output_path: str) -> FilesVerdict:
 
     UsageError where there is no finished run.
     """
-    manifest = read_manifest(output_path)
+    manifest = read_finished(output_path)
     commits = read_commits(output_path)
     parts = [part for commit in commits for part in commit.parts.values()]
     files = [*parts, *table_parts(manifest)]
@@ -136,18 +136,12 @@ def check_sizes(output_path: str, commits: Sequence[Commit]) -> list[str]:
     ]
 
 
-def read_manifest(output_path: str) -> dict[str, Any]:
+def read_finished(output_path: str) -> dict[str, Any]:
     """The manifest of a finished run. UsageError where there is none, or a later run has begun and not ended."""
-    path = filesystem.join(output_path, MANIFEST)
-    manifest = load_json(path)
-    if manifest is None:
-        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
-        raise UsageError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
-    missing = {"settings", "identity", "views", "inputs", "counts", "complete"} - manifest.keys()
-    if missing:
-        raise UsageError(f"{path}: is no manifest of layerbeam: it has no {', '.join(sorted(missing))}")
-    if not stays_inside(manifest):
-        raise UsageError(f"{path}: names files that do not lie in the folder; do not trust it")
+    try:
+        manifest = read_manifest(output_path)
+    except ManifestError as error:
+        raise UsageError(str(error)) from error
     if manifest["complete"] and not filesystem.exists(filesystem.join(output_path, SUCCESS)):
         raise UsageError(f"{output_path}: a later run has begun here and not ended; run its configuration to the end")
     return manifest

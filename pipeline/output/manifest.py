@@ -74,7 +74,8 @@ def load_json(path: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-_PLAIN = {
+# What readers of a manifest rely on: in it, in each of its views, and in a view that is one table.
+_ENTRIES = {
     "schema_version": int,
     "fingerprint": str,
     "identity": dict,
@@ -86,24 +87,75 @@ _PLAIN = {
     "views": dict,
     "inputs": list,
 }
+_VIEW_ENTRIES = {
+    "level": str,
+    "columns": dict,
+    "vectors": list,
+    "width": int,
+    "dtype": str,
+    "rows": int,
+    "bytes": int,
+    "parts": int,
+}
+_TABLE_ENTRIES = _VIEW_ENTRIES | {"path": str, "sha256": str}
+
+
+class ManifestError(ValueError):
+    """There is no manifest, or none to rely on; the message says why."""
+
+
+def read_manifest(output_path: str) -> dict[str, Any]:
+    """What the last run that ended wrote, of any folder, also a stranger's. ManifestError where it is none to rely on.
+
+    Whether a later run has begun since, only `_SUCCESS` tells.
+    """
+    path = filesystem.join(output_path, MANIFEST)
+    manifest = load_json(path)
+    if manifest is None:
+        raise ManifestError(
+            f"{output_path}: {MANIFEST} cannot be read; run the configuration again: it is made anew"
+            if filesystem.exists(path)
+            else f"{output_path}: holds no finished run (no {MANIFEST} in it); run its configuration to the end"
+        )
+    version = manifest.get("schema_version")
+    if version not in (None, SCHEMA_VERSION):
+        raise ManifestError(
+            f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
+            f"with the layerbeam that wrote it: {manifest.get('versions')}"
+        )
+    amiss = list(_amiss(manifest))
+    if amiss:
+        raise ManifestError(
+            f"{output_path}: {MANIFEST} is no manifest of layerbeam (missing or of another type: {', '.join(amiss)})"
+        )
+    for name, view in manifest["views"].items():
+        if name in ("", ".", "..") or "/" in name or str(view.get("path", f"{name}/")).rpartition("/")[0] != name:
+            raise ManifestError(f"{output_path}: {MANIFEST} names files that do not lie in the folder; do not trust it")
+    return manifest
+
+
+def _amiss(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """The entries that are missing or of another type."""
+    yield from _of_other_type(manifest, _ENTRIES)
+    views = manifest.get("views")
+    for name, view in views.items() if isinstance(views, dict) else ():
+        if isinstance(view, dict):
+            wanted = _TABLE_ENTRIES if view.get("level") == "word_type" else _VIEW_ENTRIES
+            yield from (f"views.{name}.{entry}" for entry in _of_other_type(view, wanted))
+        else:
+            yield f"views.{name}"
+
+
+def _of_other_type(entries: Mapping[str, Any], wanted: Mapping[str, type]) -> Iterator[str]:
+    return (name for name, type_ in wanted.items() if not isinstance(entries.get(name), type_))
 
 
 def load_manifest(output_path: str) -> dict[str, Any] | None:
-    """What the last run that ended wrote; None where there is nothing, or it is damaged: the next run makes it anew."""
-    manifest = load_json(filesystem.join(output_path, MANIFEST))
-    whole = manifest is not None and all(isinstance(manifest.get(name), type_) for name, type_ in _PLAIN.items())
-    return manifest if manifest is not None and whole and stays_inside(manifest) else None
-
-
-def stays_inside(manifest: Mapping[str, Any]) -> bool:
-    """Whether the views and tables that a manifest names lie in its folder: it may be a stranger's."""
-    return all(
-        name not in ("", ".", "..")
-        and "/" not in name
-        and isinstance(view, dict)
-        and str(view.get("path", f"{name}/")).rpartition("/")[0] == name
-        for name, view in manifest["views"].items()
-    )
+    """As `read_manifest`; None where there is none to rely on: the next run makes it anew."""
+    try:
+        return read_manifest(output_path)
+    except (ManifestError, OSError):
+        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,6 +92,18 @@ def test_a_changed_manifest_is_found(workplace):
     assert "FAIL      embedded: " in out
 
 
+@pytest.mark.parametrize("manifest", [{}, {"views": []}, {"views": {"tokens": {"level": "token"}}}])
+def test_a_manifest_that_is_none_is_refused_and_made_anew(workplace, manifest):
+    files = workplace.files()
+    whole = workplace.manifest() if manifest else {}
+    workplace.write("out/manifest.json", json.dumps(whole | manifest))
+    for more in ((), ("--files",)):
+        err = workplace.verify(*more, status=2).err
+        assert "out: manifest.json is no manifest of layerbeam (missing or of another type: " in err
+    workplace.run()
+    assert workplace.files() == files
+
+
 def test_an_unfinished_run_cannot_be_verified(workplace):
     os.unlink("out/_SUCCESS")
     assert "a later run has begun here and not ended" in workplace.verify("--files", status=2).err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -384,6 +385,35 @@ def test_files_of_the_run_that_are_damaged(out):
     (out / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"manifest\.json cannot be read; run the configuration again"):
         layerbeam.open_run(out)
+    (out / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"holds no finished run \(no manifest\.json in it\)"):
+        layerbeam.open_run(out)
+
+
+def without(view: dict[str, object], name: str) -> dict[str, object]:
+    return {entry: value for entry, value in view.items() if entry != name}
+
+
+@pytest.mark.parametrize(
+    ("changed", "amiss"),
+    [
+        (lambda _: {}, "schema_version, fingerprint, identity, encoder, settings, complete, problems, counts, views, "),
+        (lambda whole: whole | {"views": []}, "views"),
+        (lambda whole: whole | {"views": {"t": None}}, "views.t"),
+        (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
+        (lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}}, "views.t.path, vi"),
+    ],
+)
+def test_a_manifest_that_is_none(out, changed, amiss):
+    whole = json.loads((out / "manifest.json").read_text())
+    (out / "manifest.json").write_text(json.dumps(changed(whole)))
+    message = re.escape(f"manifest.json is no manifest of layerbeam (missing or of another type: {amiss}")
+    with pytest.raises(ValueError, match=message):
+        layerbeam.open_run(out)
+    (out / "_SUCCESS").unlink()
+    edit(out / "_runs" / "1.json", state="incomplete")
+    with pytest.raises(ValueError, match=message):
+        layerbeam.open_run(out, allow_incomplete=True)
 
 
 @pytest.mark.parametrize("format_", ["tfrecord", "jsonl"])
