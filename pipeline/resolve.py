@@ -16,7 +16,7 @@ from transforms.encode import EncodeSettings
 from transforms.encoders import EncoderSource, load_encoder
 from transforms.formats import RecordFormat
 from transforms.forward import Encoder
-from transforms.hardware import placement
+from transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from transforms.jsonl_parts import is_extract_features
 from transforms.records import BlockLimits
 from transforms.reference import ReferenceWordPiece
@@ -72,6 +72,13 @@ class Job:
     sequences: SequenceSettings
     encoding: EncodeSettings
     records: RecordFormat
+
+    def load_tensorflow(self, threads: int) -> None:
+        """Set TensorFlow up for the device asked for. UsageError where it does not see that."""
+        try:
+            load_tensorflow(Hardware(threads, self.config.encoder.device))
+        except DeviceError as error:
+            raise UsageError(str(error)) from error
 
     def load_encoder(self) -> Encoder:
         """The encoder ready to be called, with the layers that the views need. Where it runs, not where it is built.

@@ -12,30 +12,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO, cast
 
 import apache_beam as beam
-from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.build import build
 from pipeline.errors import UsageError, cause, complain, say
 from pipeline.interrupts import OfMainThread, Stop, WorkerDeath
-from pipeline.output.check_files import missing_tables
-from pipeline.output.commits import PARTS, load_commits, load_damaged
-from pipeline.output.lock import LOCK, WRITER, only_writer
-from pipeline.output.manifest import MANIFEST, SUCCESS, describe_views, differences, load_manifest
-from pipeline.output.resume import Work, find_work
-from pipeline.output.runlog import RUNS, RunLog, load_runs
+from pipeline.output.earlier import check_output, is_finished
+from pipeline.output.lock import only_writer
+from pipeline.output.manifest import SUCCESS, describe_views
+from pipeline.output.resume import Work, find_run_work
+from pipeline.output.runlog import RunLog
 from pipeline.performance import measure
 from pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
 from pipeline.plan.wrapped import wrapping_hint
 from pipeline.progress import Progress, shown
-from pipeline.report import REPORT
 from pipeline.resolve import Job
 from pipeline.runners import LocalRunner
 from pipeline.terminal import count_noun, size_text
 from transforms import filesystem
-from transforms.hardware import DeviceError, Hardware, load_tensorflow
-from transforms.parts import part_folder
 from transforms.records import InputFile
-from transforms.write import COMMITS, REJECTS, TEMPORARY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +49,9 @@ class Run:
     def __call__(self) -> bool:
         """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
         with only_writer(self.job.output.path):
-            check_output(self.job)
+            check_output(self.job.output.path, self.job.views, self.job.head)
             work = find_run_work(self.job.config.input.files, self.job.output.path, remove_gone=self.remove_gone)
-            if work.is_nothing and _is_finished(self.job):
+            if work.is_nothing and is_finished(self.job.output.path, self.job.config.input.max_rejected):
                 say("nothing to do: all of the input is embedded already")
                 return True
             return self._run(work)
@@ -115,7 +109,7 @@ class LocalRun(Run):
     def _run(self, work: Work) -> bool:
         path = self.job.output.path
         if not self.local.processes:
-            self._load_tensorflow()
+            self.job.load_tensorflow(self.local.threads)
         expected = self._announce(work)
         log = self._begin_log(work, workers=self.local.workers, processes=self.local.processes)
         started, began = time.monotonic(), time.time()
@@ -124,12 +118,6 @@ class LocalRun(Run):
         seconds = log.record["seconds"]
         say(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}")
         return complete
-
-    def _load_tensorflow(self) -> None:
-        try:
-            load_tensorflow(Hardware(self.local.threads, self.job.config.encoder.device))
-        except DeviceError as error:
-            raise UsageError(str(error)) from error
 
     def _run_pipeline(self, log: RunLog, progress: Progress) -> Any:
         stop = Stop()
@@ -169,69 +157,3 @@ def quiet(verbose: bool) -> Iterator[None]:
     sys.stderr = cast(TextIO, OfMainThread(sys.stderr))
     with contextlib.redirect_stderr(io.StringIO()):
         yield
-
-
-def find_run_work(patterns: list[str], output_path: str, *, remove_gone: bool = False) -> Work:
-    """What is left to do. UsageError where no file matches, or a pattern cannot be matched."""
-    try:
-        work = find_work(patterns, output_path, remove_gone=remove_gone)
-    except BeamIOError as error:
-        raise UsageError(f"input.files: {error}") from error
-    if not work.known and not work.to_read:
-        relative = any(filesystem.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
-        here = f" (from {os.getcwd()})" if relative else ""
-        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
-    return work
-
-
-def check_output(job: Job) -> None:
-    """UsageError where the folder holds something else, or a run with other settings."""
-    path = job.output.path
-    runs = load_runs(path)
-    before = runs[-1] if runs else load_manifest(path)
-    if before is None:
-        # A first start may have died, on a full disk, say, before or while it said what it was.
-        names = set(os.listdir(path)) if filesystem.is_local(path) and os.path.isdir(path) else set()
-        ours = {LOCK, WRITER, TEMPORARY, RUNS}
-        if RUNS in names and all(commit.fingerprint == job.head.fingerprint for commit in load_commits(path)):
-            # Its record is lost: what is committed has these settings all the same.
-            ours |= {
-                COMMITS,
-                REJECTS,
-                PARTS,
-                MANIFEST,
-                REPORT,
-                *(part_folder(view).split("/")[0] for view in job.views),
-            }
-            ours |= {view.name for view in job.views}
-        foreign = sorted(names - ours)
-        if foreign:
-            raise UsageError(
-                f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
-                "give a new folder"
-            )
-        return
-    if before["fingerprint"] != job.head.fingerprint:
-        changed = differences(before["identity"], job.head.identity)
-        raise UsageError(
-            f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
-            "give a new folder, or take the settings back:\n" + "\n".join(f"  {line}" for line in changed)
-        )
-
-
-def _is_finished(job: Job) -> bool:
-    """Whether an earlier run ended well, also by what this one allows to be rejected, and all it wrote is there."""
-    path = job.output.path
-    manifest = load_manifest(path)
-    if (
-        manifest is None
-        or not manifest["complete"]
-        or not filesystem.exists(filesystem.join(path, SUCCESS))
-        or load_damaged(path)
-    ):
-        return False
-    try:
-        same = manifest["settings"]["input"]["max_rejected"] == job.config.input.max_rejected
-        return same and not missing_tables(path, manifest)
-    except (KeyError, TypeError):
-        return False  # somebody's changes: it is written anew

@@ -1,5 +1,5 @@
 """What lies in an output folder, and who may write there.
 
-`commits` and `manifest` say what is done, `runlog` what each start did; `resume` finds what is left, `accounts` and
-`check_files` that nothing is missing, `lock` that nobody else writes.
+`commits` and `manifest` say what is done, `runlog` what each start did; `earlier` tells whether a run may go on there,
+`resume` what is left, `accounts` and `check_files` that nothing is missing, `lock` that nobody else writes.
 """

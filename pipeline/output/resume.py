@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import recorded_commits, sound_commits
@@ -77,6 +79,19 @@ def find_work(patterns: list[str], output_path: str, *, remove_gone: bool = Fals
             work.known += [Gone(path), *done[path]]
             if len(done[path]) < recorded_blocks:
                 work.known.append(LeftOut(path, LOST_WITH_ITS_FILE))
+    return work
+
+
+def find_run_work(patterns: list[str], output_path: str, *, remove_gone: bool = False) -> Work:
+    """What is left to do. UsageError where no file matches, or a pattern cannot be matched."""
+    try:
+        work = find_work(patterns, output_path, remove_gone=remove_gone)
+    except BeamIOError as error:
+        raise UsageError(f"input.files: {error}") from error
+    if not work.known and not work.to_read:
+        relative = any(filesystem.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
+        here = f" (from {os.getcwd()})" if relative else ""
+        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
     return work
 
 

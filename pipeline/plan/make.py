@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.output.resume import Work
+from pipeline.output.earlier import check_output
+from pipeline.output.resume import Work, find_run_work
 from pipeline.plan.burst import Blocks, Burst, find_blocks, measure
 from pipeline.plan.estimate import (
     ENCODED,
@@ -29,9 +30,8 @@ from pipeline.plan.estimate import (
 from pipeline.plan.sample import Budget
 from pipeline.plan.wrapped import wrapping_hint
 from pipeline.resolve import Job
-from pipeline.run import check_output, find_run_work
 from transforms import metrics
-from transforms.hardware import DeviceError, Hardware, cores, load_tensorflow
+from transforms.hardware import cores
 from transforms.records import InputFile, LeftOut, printable
 from transforms.slices import FileToRead
 
@@ -84,10 +84,7 @@ def make_plan(
     """
     started = time.perf_counter() if started is None else started
     threads = workers or cores()
-    try:
-        load_tensorflow(Hardware(threads, job.config.encoder.device))
-    except DeviceError as error:
-        raise UsageError(str(error)) from error
+    job.load_tensorflow(threads)
     startup_seconds = time.perf_counter() - started
     work, note = _find_work(job)
     tokenize = Tokenizer(job)
@@ -125,7 +122,7 @@ def _find_work(job: Job) -> tuple[Work, str | None]:
     """What a run would do now; all there is, with a word, where the folder is not one that it could go on with."""
     work = find_run_work(job.config.input.files, job.output.path)
     try:
-        check_output(job)
+        check_output(job.output.path, job.views, job.head)
     except UsageError as error:
         files = [report for report in work.known if isinstance(report, InputFile)]
         left_out = [report for report in work.known if isinstance(report, LeftOut)]

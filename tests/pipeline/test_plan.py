@@ -20,11 +20,11 @@ from adversarial_corpus import configuration, snapshot, write_corpus
 from pipeline import config
 from pipeline.errors import UsageError
 from pipeline.fit import open_for
+from pipeline.output.resume import find_run_work
 from pipeline.plan.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
 from pipeline.plan.make import Machines, _dataflow
 from pipeline.plan.sample import PLACE_BYTES, Budget
 from pipeline.resolve import Job, resolve
-from pipeline.run import find_run_work
 from transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
