@@ -6,7 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.output.manifest import FinishRun
+from pipeline.output.finish import FinishRun
 from pipeline.output.resume import FindWork
 from pipeline.output.runlog import EndLog, OnlyNewest
 from pipeline.resolve import Job

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import load_json, read_manifest
+from pipeline.output.manifest import read_manifest
 from transforms import filesystem
 from transforms.records import Commit
 from transforms.write import TEMPORARY
@@ -195,7 +195,7 @@ def _concatenate(own: str, paths: Sequence[str], target: str) -> int:
 
 def _load(output_folder: str) -> dict[str, Any]:
     """What was written of which document; what is no plain name is none of ours, whoever put it there."""
-    documents = load_json(filesystem.join(own_folder(output_folder), DOCUMENTS)) or {}
+    documents = filesystem.read_json(filesystem.join(own_folder(output_folder), DOCUMENTS)) or {}
     return {
         name: document
         for name, document in documents.items()

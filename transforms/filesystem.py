@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import io
 import itertools
+import json
 import os
 import re
 import shutil
@@ -268,6 +269,15 @@ def read_bytes(path: str) -> bytes:
     """The whole file."""
     with open_binary(path) as file:
         return file.read()
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is none or it is not whole."""
+    try:
+        value = json.loads(read_bytes(path))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def exists(path: str) -> bool:

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.errors import BusyError, UsageError
-from pipeline.output.manifest import load_json
 from transforms import filesystem
 from transforms.records import InputFile
 
@@ -102,7 +101,7 @@ def _beating(output_path: str) -> Iterator[None]:
     path = filesystem.join(output_path, WRITER)
     now = filesystem.stat_file(path)
     if isinstance(now, InputFile) and time.time() - now.modified < _DEAD_AFTER_SECONDS:
-        other = load_json(path) or {}
+        other = filesystem.read_json(path) or {}
         if not _is_dead_here(other):
             raise BusyError(
                 f"{output_path}: another run is at work in this folder, on {other.get('host', 'some machine')}; wait "
@@ -114,7 +113,7 @@ def _beating(output_path: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
     time.sleep(_SETTLE_SECONDS)
-    now_there = load_json(path)
+    now_there = filesystem.read_json(path)
     if now_there is None:
         raise OSError(f"{path}: cannot be read back after it was written")
     if now_there != me:
@@ -124,7 +123,7 @@ def _beating(output_path: str) -> Iterator[None]:
     def keep_beating() -> None:
         while not ended.wait(_BEAT_SECONDS):
             with contextlib.suppress(Exception):  # the next one may get through
-                if load_json(path) not in (me, None):
+                if filesystem.read_json(path) not in (me, None):
                     return  # this process slept so long that another took over
                 _beat(path, me)
 
@@ -136,7 +135,7 @@ def _beating(output_path: str) -> Iterator[None]:
         ended.set()
         thread.join()
         with contextlib.suppress(Exception):  # whoever comes next sees that this process is no more
-            if load_json(path) == me:
+            if filesystem.read_json(path) == me:
                 filesystem.delete_files([path])
 
 

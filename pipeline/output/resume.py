@@ -13,9 +13,9 @@ from apache_beam.io.filesystem import BeamIOError
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import recorded_commits, sound_commits
-from pipeline.output.manifest import SUCCESS, Gone, is_up_to_date, load_manifest, recorded_inputs
+from pipeline.output.manifest import SUCCESS, Gone, Report, is_up_to_date, load_manifest, recorded_inputs
 from transforms import filesystem
-from transforms.records import Commit, InputFile, LeftOut, file_key, file_stem
+from transforms.records import Commit, LeftOut, file_key, file_stem
 from transforms.slices import FileToRead
 
 LOST_WITH_ITS_FILE = "is gone, and so are rows of it, whose part is damaged: bring it back, or give --remove-gone"
@@ -26,7 +26,7 @@ class Work:
     """Files of which something is left to do, all that is known already, and the files that are gone."""
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
-    known: list[InputFile | LeftOut | Gone | Commit] = dataclasses.field(default_factory=list)
+    known: list[Report] = dataclasses.field(default_factory=list)
     gone: list[Gone] = dataclasses.field(default_factory=list)
 
     @property

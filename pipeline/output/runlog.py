@@ -14,7 +14,6 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.output.manifest import load_json
 from transforms import filesystem
 from transforms.write import TEMPORARY
 
@@ -27,7 +26,7 @@ def load_runs(output_path: str) -> list[dict[str, Any]]:
     """The records of all starts, oldest first; one that is damaged is passed over."""
     folder = filesystem.join(output_path, RUNS)
     numbers = sorted(int(name[:-5]) for name in filesystem.list_folder(folder) if name[:-5].isdigit())
-    records = (load_json(filesystem.join(folder, f"{number}.json")) for number in numbers)
+    records = (filesystem.read_json(filesystem.join(folder, f"{number}.json")) for number in numbers)
     needed = {"run", "state", "fingerprint", "identity", "views", "encoder", "inputs"}
     return [record for record in records if record is not None and needed <= record.keys()]
 
@@ -56,7 +55,7 @@ class RunLog:
 
     def submit(self, job: str | None) -> None:
         """Note that a runner has the job, unless that has ended already."""
-        now = load_json(filesystem.join(self.output_path, RUNS, f"{self.number}.json")) or self.record
+        now = filesystem.read_json(filesystem.join(self.output_path, RUNS, f"{self.number}.json")) or self.record
         self.record = now | {"job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
         self.write()
 
@@ -125,7 +124,7 @@ class EndLog(beam.DoFn):
         self._number = number
 
     def process(self, manifest: str) -> Iterator[str]:
-        record = load_json(filesystem.join(self._output_path, RUNS, f"{self._number}.json"))
+        record = filesystem.read_json(filesystem.join(self._output_path, RUNS, f"{self._number}.json"))
         if record is not None and record["state"] in AT_WORK:
             state = "done" if json.loads(manifest)["complete"] else "incomplete"
             RunLog(self._output_path, record | {"state": state, "ended": _now()}).write()

@@ -251,7 +251,8 @@ class Ends:
                 yield pickle.load(shuffled)
 
     def finish(self) -> dict[str, Any]:
-        from pipeline.output.manifest import RunHead, finish_run
+        from pipeline.output.finish import finish_run
+        from pipeline.output.manifest import RunHead
         from transforms import filesystem
         from transforms.formats import RecordFormat
 

@@ -21,7 +21,8 @@ from conftest import ROOT, Workplace, edit, random_lines, vectors
 from object_store import upload
 
 import layerbeam
-from pipeline.output.manifest import RunHead, finish_run
+from pipeline.output.finish import finish_run
+from pipeline.output.manifest import RunHead
 from pipeline.reader import Run
 from transforms import write
 from transforms.formats import RecordFormat

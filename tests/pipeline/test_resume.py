@@ -9,12 +9,13 @@ import shutil
 import pytest
 from conftest import random_lines
 
-from pipeline.output import manifest, resume
+from pipeline.output import finish, resume
 from pipeline.output.manifest import is_up_to_date
 from transforms.formats import RecordFormat
 from transforms.read import read_blocks
 from transforms.records import BlockId, BlockLimits, Commit, InputFile, LeftOut, TextBlock, file_key, file_stem
 from transforms.slices import FileToRead, byte_ranges, cut_file, number_slices, scan_range
+from transforms.write import Output
 
 
 def commit(file: InputFile, line: int, start: int) -> Commit:
@@ -43,7 +44,7 @@ def test_one_name_for_two_blocks_is_never_silent(workplace):
     first, second = (commit(InputFile(path, 10, 0.0), 0, 0) for path in ("corpus/d20203/a.txt", "corpus/d126111/a.txt"))
     assert first.block.name == second.block.name
     with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f352-000000000000"):
-        manifest.finish_run(None, (), None, 1.0, RecordFormat(), [first, second])
+        finish.finish_run(Output("out", "f"), (), None, 1.0, RecordFormat(), [first, second])
 
 
 def test_file_that_changes_while_it_is_read(tmp_path):
@@ -117,7 +118,7 @@ def test_success_is_gone_while_rows_of_a_gone_file_are_deleted(workplace, monkey
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "_write", full_disk)
+        patch.setattr(finish, "_write", full_disk)
         err = workplace.run("--remove-gone", status=1).err
     assert err.splitlines()[-2:] == [
         "layerbeam: failed: OSError: [Errno 28] No space left on device",
