@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import did_you_mean
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import MANIFEST, SUCCESS, load_manifest, read_manifest
+from pipeline.output.manifest import MANIFEST, SUCCESS, load_manifest, read_manifest, table_parts, vectors_text
 from pipeline.output.runlog import RUNS, load_runs
-from pipeline.summary import vectors_text
 from transforms import filesystem
 from transforms.parts import as_matrix
 from transforms.records import Part
@@ -67,9 +66,7 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
     for commit in listed_commits(path):
         for view, part in commit.parts.items():
             parts.setdefault(view, []).append(part)
-    for name, entry in manifest["views"].items():
-        if entry["level"] == "word_type":  # a block's parts are sums; its rows are in one table
-            parts[name] = [Part(entry["path"], entry["rows"], entry["bytes"], entry["sha256"])]
+    parts |= {name: [table] for name, table in table_parts(manifest).items()}
     return Run(path, manifest, parts)
 
 

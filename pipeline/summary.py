@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import load_commits
-from pipeline.output.manifest import SUCCESS, count_rows, load_manifest, view_schema
+from pipeline.output.manifest import SUCCESS, count_rows, load_manifest, vectors_text, view_schema
 from pipeline.output.runlog import load_runs
 from pipeline.performance import PERFORMANCE, performance_lines
 from pipeline.terminal import count_noun, plain_console, size_text
@@ -23,7 +23,6 @@ from transforms.write import REJECTS
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
-_NAMED_VECTORS = 4
 _NAMED_FORMS = 10
 _OF_START = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", *PERFORMANCE)
 _UNFINISHED = {
@@ -221,13 +220,6 @@ def print_next(summary: Mapping[str, Any]) -> None:
     width = max(len(what) for what, _ in steps)
     for number, (what, why) in enumerate(steps):
         console.print(f"{'' if number else 'next':10}{what:{width}}  {why}")
-
-
-def vectors_text(view: Mapping[str, Any]) -> str:
-    """`layer_0 ... layer_6, each 384 x float32`."""
-    names = view["vectors"]
-    shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
-    return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
 
 
 def _print_rows(console: Any, name: str, rows: list[dict[str, Any]]) -> None:

@@ -29,10 +29,9 @@ from pipeline.output.check_files import (
     check_sizes,
     read_commits,
     read_finished,
-    table_parts,
     what_is_wrong,
 )
-from pipeline.output.manifest import MANIFEST, differences
+from pipeline.output.manifest import MANIFEST, differences, table_parts
 from pipeline.resolve import Job, resolve
 from pipeline.terminal import count_noun
 from transforms import filesystem, metrics
@@ -191,7 +190,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
     hash_only = [view.name for view in job.views if view.level == "word_type"]
     verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, hash_only, list(columns.values()))
     verdict.problems += check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
-    for table in table_parts(manifest):
+    for table in table_parts(manifest).values():
         problem = what_is_wrong(output_path, table)
         verdict.problems += [f"{table.path} {problem}"] if problem else []
     verdict.unverifiable |= _changed_inputs(manifest)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
-from pipeline.output.manifest import MANIFEST, SUCCESS, ManifestError, read_manifest
+from pipeline.output.manifest import MANIFEST, SUCCESS, ManifestError, read_manifest, table_parts
 from pipeline.terminal import count_noun, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part
@@ -48,7 +48,7 @@ def verify_files(output_path: str) -> FilesVerdict:
     manifest = read_finished(output_path)
     commits = read_commits(output_path)
     parts = [part for commit in commits for part in commit.parts.values()]
-    files = [*parts, *table_parts(manifest)]
+    files = [*parts, *table_parts(manifest).values()]
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         amiss = dict(zip(files, threads.map(lambda part: what_is_wrong(output_path, part), files), strict=True))
     problems = [f"{part.path} {problem}" for part, problem in amiss.items() if problem]
@@ -69,12 +69,6 @@ def verify_files(output_path: str) -> FilesVerdict:
     elif load_damaged(output_path):  # mended by other means, from a backup, say
         filesystem.delete_files([filesystem.join(output_path, DAMAGED)])
     return verdict
-
-
-def table_parts(manifest: Mapping[str, Any]) -> list[Part]:
-    """The tables of `word_type` views, which no block has as a part."""
-    views = [view for view in manifest["views"].values() if view["level"] == "word_type"]
-    return [Part(view["path"], view["rows"], view["bytes"], view["sha256"]) for view in views]
 
 
 def missing_tables(output_path: str, manifest: Mapping[str, Any]) -> list[str]:

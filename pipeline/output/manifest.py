@@ -18,6 +18,8 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 
+_NAMED_VECTORS = 4
+
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """16 hex digits for everything that decides rows, columns, values or where blocks are cut."""
@@ -197,6 +199,22 @@ def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
         for name, type_ in entry["columns"].items()
     }
     return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
+
+
+def vectors_text(view: Mapping[str, Any]) -> str:
+    """`layer_0 ... layer_6, each 384 x float32`."""
+    names = view["vectors"]
+    shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
+    return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
+
+
+def table_parts(manifest: Mapping[str, Any]) -> dict[str, Part]:
+    """The table of each `word_type` view: it is made of all blocks, whose own parts of the view are sums."""
+    return {
+        name: Part(view["path"], view["rows"], view["bytes"], view["sha256"])
+        for name, view in manifest["views"].items()
+        if view["level"] == "word_type"
+    }
 
 
 def count_rows(parts: Sequence[Part]) -> dict[str, int]:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from pipeline.output.manifest import vectors_text
 from pipeline.report.geometry import Array
 from pipeline.report.html import figure, folded, foreign, join, table, tag
 from pipeline.report.rows import RowsOfView
 from pipeline.report.section import Asked, Section
-from pipeline.summary import notes, vectors_text
+from pipeline.summary import notes
 from pipeline.terminal import count_noun, size_text
 from transforms import metrics
 
