@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import UsageError
@@ -15,7 +15,7 @@ from pipeline.performance import PERFORMANCE, performance_lines
 from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
 from transforms.parts import read_rejects, read_tables
-from transforms.records import Part
+from transforms.records import Commit, Part
 from transforms.rows import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from transforms.write import REJECTS
 
@@ -35,12 +35,20 @@ _UNFINISHED = {
 
 def summarize(output_path: str) -> dict[str, Any]:
     """What is in an output folder, of a finished run or of one that was cut short. UsageError where there is none."""
+    return summarize_start(output_path, last_start(output_path), load_commits(output_path))
+
+
+def last_start(output_path: str) -> dict[str, Any]:
+    """The record of the last start in an output folder. UsageError where there is none."""
     runs = load_runs(output_path)
     if not runs:
         raise UsageError(f"{output_path}: holds no layerbeam run (no _runs folder in it)")
-    head = runs[-1]
+    return runs[-1]
+
+
+def summarize_start(output_path: str, head: Mapping[str, Any], commits: Sequence[Commit]) -> dict[str, Any]:
+    """What is in an output folder whose last start and commits are loaded already."""
     manifest = load_manifest(output_path)
-    commits = load_commits(output_path)
     counts = metrics.total([commit.counts for commit in commits])
     read = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
     parts = {name: [commit.parts[name] for commit in commits if name in commit.parts] for name in head["views"]}

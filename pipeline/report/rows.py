@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 
 from pipeline.output.commits import load_commits
 from pipeline.output.manifest import view_schema
-from pipeline.output.runlog import load_runs
 from pipeline.report.geometry import Array
-from pipeline.summary import summarize
+from pipeline.summary import last_start, summarize_start
 from transforms import filesystem
 from transforms.parts import as_matrix, read_tables
 from transforms.records import Commit, Part
@@ -43,9 +42,9 @@ class RunFolder:
 
 def open_folder(output_path: str, seed: int) -> RunFolder:
     """What is committed in an output folder. UsageError where there is no run."""
-    summary = summarize(output_path)
-    head = load_runs(output_path)[-1]
+    head = last_start(output_path)
     commits = sorted(load_commits(output_path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
+    summary = summarize_start(output_path, head, commits)
     views = {
         name: RowsOfView(output_path, name, entry, commits, head["identity"]["views"][name], seed)
         for name, entry in summary["views"].items()
