@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.config import Config, ViewConfig, expand_layers
+from typing import Literal
+
+from pipeline.config import Config, ViewConfig
 from pipeline.errors import UsageError
 from transforms.encoders import EncoderError, EncoderSource, open_encoder
 
@@ -54,6 +56,46 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
     if why_not is not None:
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {why_not}")
     return layers
+
+
+def expand_layers(
+    layers: list[int | str] | Literal["all"], num_layers: int, numbering: str = "hidden_states"
+) -> list[int]:
+    """Absolute numbers of the layers asked for, in that order; `num_layers` is L, `numbering` as in `ViewConfig`.
+
+    ValueError for a layer that the encoder does not have or one that comes twice.
+
+    >>> expand_layers([-1, "0..2"], 6)
+    [6, 0, 1, 2]
+    >>> expand_layers("all", 2)
+    [0, 1, 2]
+    >>> expand_layers([-1, 0], 2, "extract_features")
+    [2, 1]
+    """
+    first_layer = 1 if numbering == "extract_features" else 0
+    given = [f"0..{num_layers - first_layer}"] if layers == "all" else layers
+    expanded: list[int] = []
+    for item in given:
+        ends = [_absolute(int(end), num_layers, first_layer) for end in str(item).split("..")]
+        first, last = ends[0], ends[-1]
+        step = 1 if last >= first else -1
+        expanded.extend(range(first, last + step, step))
+    twice = {layer for layer in expanded if expanded.count(layer) > 1}
+    if twice:
+        layer = min(twice)
+        same = f"{layer - first_layer} and {layer - num_layers - 1} are the same"
+        raise ValueError(f"layer {layer - first_layer} comes twice ({same})")
+    return expanded
+
+
+def _absolute(layer: int, num_layers: int, first_layer: int) -> int:
+    last = num_layers - first_layer
+    if not -last - 1 <= layer <= last:
+        raise ValueError(
+            f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to {last} "
+            f"or -{last + 1} to -1"
+        )
+    return first_layer + layer if layer >= 0 else num_layers + 1 + layer
 
 
 def given_layers(view: ViewConfig, encoder: EncoderSource) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import yaml
 
 from pipeline import config
 from pipeline.errors import UsageError
+from pipeline.fit import expand_layers
 from pipeline.input_checks import COLUMN_NAMES
 
 MINIMAL = """
@@ -284,7 +285,7 @@ def test_missing_file(tmp_path):
     ],
 )
 def test_layers_expand_in_the_order_given(layers, expanded):
-    assert config.expand_layers(layers, 6) == expanded
+    assert expand_layers(layers, 6) == expanded
 
 
 @pytest.mark.parametrize(
@@ -297,18 +298,18 @@ def test_layers_expand_in_the_order_given(layers, expanded):
 )
 def test_layers_that_do_not_exist_or_come_twice(layers, message):
     with pytest.raises(ValueError, match=message):
-        config.expand_layers(layers, 6)
+        expand_layers(layers, 6)
 
 
 def test_layers_counted_as_extract_features_counts_them():
-    assert config.expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
-    assert config.expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
+    assert expand_layers("all", 3, "extract_features") == [1, 2, 3]
     for layer in (6, -7):
         message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
         with pytest.raises(ValueError, match=message):
-            config.expand_layers([layer], 6, "extract_features")
+            expand_layers([layer], 6, "extract_features")
     with pytest.raises(ValueError, match=r"layer 5 comes twice \(5 and -1 are the same\)"):
-        config.expand_layers([-1, 5], 6, "extract_features")
+        expand_layers([-1, 5], 6, "extract_features")
 
 
 def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
