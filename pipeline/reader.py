@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import did_you_mean
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import MANIFEST, SUCCESS, load_manifest, read_manifest, table_parts, vectors_text
+from pipeline.output.manifest import (
+    MANIFEST,
+    SUCCESS,
+    NoManifestError,
+    load_manifest,
+    read_manifest,
+    table_parts,
+    vectors_text,
+)
 from pipeline.output.runlog import RUNS, load_runs
 from transforms import filesystem
 from transforms.parts import as_matrix
@@ -61,7 +69,10 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         )
     if not filesystem.exists(filesystem.join(path, SUCCESS)):
         _check_ended(path, runs[-1] if runs else {}, allow_incomplete)
-    manifest = read_manifest(path)
+    try:
+        manifest = read_manifest(path)
+    except NoManifestError as error:
+        raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again: it is made anew") from error
     parts: dict[str, list[Part]] = {name: [] for name in manifest["views"]}
     for commit in listed_commits(path):
         for view, part in commit.parts.items():

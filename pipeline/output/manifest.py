@@ -79,6 +79,10 @@ class ManifestError(ValueError):
     """There is no manifest, or none to rely on; the message says why."""
 
 
+class NoManifestError(ManifestError):
+    """There is none, or it is not whole."""
+
+
 def read_manifest(output_path: str) -> dict[str, Any]:
     """What the last run that ended wrote, of any folder, also a stranger's. ManifestError where it is none to rely on.
 
@@ -87,21 +91,18 @@ def read_manifest(output_path: str) -> dict[str, Any]:
     path = filesystem.join(output_path, MANIFEST)
     manifest = filesystem.read_json(path)
     if manifest is None:
-        raise ManifestError(
-            f"{output_path}: {MANIFEST} cannot be read; run the configuration again: it is made anew"
-            if filesystem.exists(path)
-            else f"{output_path}: holds no finished run (no {MANIFEST} in it); run its configuration to the end"
-        )
+        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
+        raise NoManifestError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
     version = manifest.get("schema_version")
     if version not in (None, SCHEMA_VERSION):
         raise ManifestError(
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
-    amiss = list(_amiss(manifest))
+    amiss = ", ".join(sorted(_amiss(manifest)))
     if amiss:
         raise ManifestError(
-            f"{output_path}: {MANIFEST} is no manifest of layerbeam (missing or of another type: {', '.join(amiss)})"
+            f"{output_path}: {MANIFEST} is no manifest of layerbeam: it has no {amiss} of the right type"
         )
     for name, view in manifest["views"].items():
         if name in ("", ".", "..") or "/" in name or str(view.get("path", f"{name}/")).rpartition("/")[0] != name:

@@ -406,7 +406,10 @@ def test_damaged_records_of_a_run(workplace):
     (out / "_SUCCESS").unlink()
     assert "out: a later run has begun here and not ended" in workplace.verify(status=2).err
     (out / "manifest.json").write_text('{"name": "x"}')
-    assert "is no manifest of layerbeam: it has no complete, counts, identity, inputs" in workplace.verify(status=2).err
+    assert (
+        "is no manifest of layerbeam: it has no complete, counts, encoder, fingerprint, identity"
+        in workplace.verify(status=2).err
+    )
     (out / "manifest.json").write_text("{")
     assert "holds no finished run (manifest.json cannot be read)" in workplace.verify(status=2).err
 
