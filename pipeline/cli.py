@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.arguments import OWN_OPTIONS, PATHS, make_parser, shield_layers
+from pipeline.arguments import PATHS, make_parser, shield_layers
 from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
 
 
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
+    _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # its input may lie elsewhere, too
     if options.files:
         return _verify_files(options)
     from pipeline.verify import print_verdict, verify
@@ -105,7 +105,7 @@ def _verify_files(options: argparse.Namespace) -> int:
 def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     paths = [options.output, *([options.to] if options.to else [])]
     if beam_arguments or any(map(_is_elsewhere, paths)):
-        _reach(paths, _beam_arguments({}, beam_arguments))
+        _reach(paths, _beam_arguments(options, {}, beam_arguments))
     from pipeline.report.write import print_written, write_report
 
     written = write_report(
@@ -128,7 +128,7 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.describe import describe_encoder, print_encoder
 
     if beam_arguments or _is_elsewhere(options.handle):
-        _reach([], _beam_arguments({}, beam_arguments))
+        _reach([], _beam_arguments(options, {}, beam_arguments))
     what = describe_encoder(options.handle)
     with _reader_may_go():
         if options.json:
@@ -140,7 +140,7 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if beam_arguments or _is_elsewhere(options.output):
-        _reach([options.output], _beam_arguments({}, beam_arguments))
+        _reach([options.output], _beam_arguments(options, {}, beam_arguments))
     _report(options.output, as_json=options.json, rows=True)
     return DONE
 
@@ -205,7 +205,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
     from pipeline.fit import open_for
 
-    arguments = _beam_arguments(config.beam, beam_arguments)
+    arguments = _beam_arguments(options, config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
     encoder = open_for(config)
     from pipeline.plan.make import Machines, make_plan, vcpus_of
@@ -304,7 +304,7 @@ def _run_config(
     from pipeline.fit import open_for
 
     if _is_elsewhere(config.encoder.handle):
-        _reach([], _beam_arguments(config.beam, beam_arguments))
+        _reach([], _beam_arguments(options, config.beam, beam_arguments))
     encoder = open_for(config)
     from pipeline.remote import preflight
     from pipeline.remote.submit import RemoteRun
@@ -313,7 +313,7 @@ def _run_config(
     from pipeline.runners import LocalRunner, choose_runner
 
     preflight.check_hints(config)
-    arguments = _beam_arguments(config.beam, beam_arguments)
+    arguments = _beam_arguments(options, config.beam, beam_arguments)
     _reach([*config.input.files, config.output.path], arguments)
     chosen = choose_runner(
         arguments,
@@ -333,13 +333,13 @@ def _run_config(
     return run()
 
 
-def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:
+def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], given: list[str]) -> list[str]:
     """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
     from pipeline import beam_options
 
     settings = {name: value for name, value in configured.items() if name != "runner"}
     beam_options.check_settings(settings)
-    beam_options.check_arguments(given, OWN_OPTIONS)
+    beam_options.check_arguments(given, options.own_options)
     return beam_options.as_arguments(settings) + given
 
 
