@@ -62,10 +62,7 @@ def _run(commands: _Commands) -> None:
         "records rejected; 4 another run is at work in the folder; 130, 143 interrupted.",
     )
     _add_config(command)
-    command.add_argument(
-        "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
-    )
-    _add_processes(command)
+    _add_workers(command)
     command.add_argument(
         "--runner", metavar="NAME", help="local, DataflowRunner, FlinkRunner, SparkRunner, PrismRunner, PortableRunner"
     )
@@ -113,8 +110,9 @@ def _verify(commands: _Commands) -> None:
         "verify",
         help="compare rows of a finished run with the plain computation",
         description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
-        epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
-        "has changed, and cannot be verified. " + _OPTIONS_OF_STORES,
+        epilog="Exit status: 0 all agree; 1 failed: a difference, or rows missing or doubled; 2 wrong usage, such as "
+        "no finished run there; 3 some of the input is gone or has changed, and cannot be verified. "
+        + _OPTIONS_OF_STORES,
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
     command.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
@@ -185,8 +183,7 @@ def _extract_features(commands: _Commands) -> None:
         "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; shorter: more"
     )
     command.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
-    command.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
-    _add_processes(command)
+    _add_workers(command)
     command.add_argument("--force", action="store_true", help="start although the disk looks too small")
     command.add_argument(
         "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
@@ -225,11 +222,18 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", metavar="GLOB", action="append", help="instead of input.files; may be given again")
     command.add_argument("--output", metavar="PATH", help="instead of output.path")
     command.add_argument(
-        "--set", metavar="K=V", action="append", default=[], help="any setting: encoder.max_seq_length=64"
+        "--set",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="any setting: encoder.max_seq_length=64; may be given again",
     )
 
 
-def _add_processes(command: argparse.ArgumentParser) -> None:
+def _add_workers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
+    )
     command.add_argument(
         "--processes",
         metavar="N",
