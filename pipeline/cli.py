@@ -125,7 +125,7 @@ def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from pipeline.describe import describe_encoder, print_encoder
+    from pipeline.encoder import describe_encoder, print_encoder
 
     if beam_arguments or _is_elsewhere(options.handle):
         _reach([], _beam_arguments(options, {}, beam_arguments))
