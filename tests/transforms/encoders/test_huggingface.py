@@ -14,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DATA, ROOT, deny, edit, refused
+from conftest import DATA, ROOT, deny, edit, refused, same_weights
 from safetensors.numpy import load_file, save_file
 
 from transforms.bert import weight_shapes
@@ -84,11 +84,6 @@ def test_opening_imports_neither_tensorflow_nor_beam():
         "sys.exit('tensorflow' in sys.modules or 'apache_beam' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    first, second = load_weights(open_encoder(str(one))), load_weights(open_encoder(str(other)))
-    return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
 
 
 def test_prefix_and_heads(folder):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import DATA, deny, refused
+from conftest import DATA, deny, flip, refused
 
 from transforms.encoders import EncoderError, EncoderSource, load_encoder, load_weights, open_encoder
 from transforms.hardware import Hardware, import_tensorflow, load_tensorflow
@@ -861,12 +861,6 @@ def test_a_flipped_byte(folder, place, key, engine):
     flip(folder / "variables" / "variables.data-00000-of-00001", place)
     with pytest.raises(EncoderError, match=f"the variable {key} cannot be read .*[Cc]hecksum"):
         open_encoder(str(folder), engine=engine)
-
-
-def flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
 
 
 def test_variables_of_another_model(folder):
