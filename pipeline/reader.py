@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import did_you_mean
 from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, stays_inside
+from pipeline.output.manifest import MANIFEST, SCHEMA_VERSION, SUCCESS, load_json, shape_text, stays_inside
 from pipeline.output.runlog import RUNS, load_runs
 from pipeline.summary import vectors_text
 from transforms import filesystem
@@ -124,7 +124,7 @@ class Run:
         encoder = self.manifest["encoder"]
         lines = [
             f"layerbeam run {self.path}{'' if self.manifest['complete'] else ', not complete'}: {encoder['handle']}, "
-            f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}",
+            f"{shape_text(encoder)}",
             *(repr(self.view(name)) for name in self.views),
         ]
         return "\n  ".join(lines)

@@ -145,6 +145,11 @@ class RunHead:
         return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
 
 
+def shape_text(encoder: Mapping[str, Any]) -> str:
+    """`12 layers of 768`."""
+    return f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}"
+
+
 def finish_run(
     output: Output,
     views: Iterable[View],
