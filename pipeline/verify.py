@@ -34,7 +34,7 @@ from pipeline.output.check_files import (
 )
 from pipeline.output.manifest import MANIFEST, differences
 from pipeline.resolve import Job, resolve
-from pipeline.terminal import count_noun
+from pipeline.terminal import count_noun, plain_console
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
 from transforms.faults import ENCODE_STAGE
@@ -399,8 +399,6 @@ def print_verdict(verdict: Verdict) -> None:
     """To the terminal."""
     from rich import box
     from rich.table import Table
-
-    from pipeline.terminal import plain_console
 
     console = plain_console(soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

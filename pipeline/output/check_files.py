@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import UsageError
 from pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
 from pipeline.output.manifest import MANIFEST, SUCCESS, load_json, stays_inside
-from pipeline.terminal import count_noun, size_text
+from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part
 
@@ -163,8 +163,6 @@ def read_commits(output_path: str) -> list[Commit]:
 
 def print_files_verdict(verdict: FilesVerdict) -> None:
     """To the terminal."""
-    from pipeline.terminal import plain_console
-
     console = plain_console(soft_wrap=True)
     files = f"{count_noun(verdict.files, 'file')}, {size_text(verdict.bytes)}"
     console.print(f"{verdict.path}: {files}, each byte against the SHA-256 that was recorded when it was written")

@@ -71,7 +71,7 @@ def _word(asked: Asked, number: int, word: str, numbers: dict[str, Any]) -> Html
             tag("p", _groups_in_words(best, chosen)),
             _legend(best),
             _contrast(asked, columns, contrast, baseline, best),
-            _matrices(asked, word, cosines, best),
+            _matrices(asked, cosines, best),
             _projections(asked, vectors, best),
         ]
     shown.append(_sentences(occurrences, best, prefix))
@@ -155,7 +155,7 @@ def _contrast(
     return figure(join([key, plot]), read, more, class_="narrow")
 
 
-def _matrices(asked: Asked, word: str, cosines: dict[str, Array], best: Grouping) -> Html:
+def _matrices(asked: Asked, cosines: dict[str, Array], best: Grouping) -> Html:
     order = _order(best)
     low = float(min(np.quantile(matrix, 0.02) for matrix in cosines.values()))
     borders = np.flatnonzero(np.diff(best.groups[order])) + 1
