@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.arguments import PATHS, make_parser, shield_layers
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             "plan": _plan,
             "show": _show,
             "verify": _verify,
-            "report": _write_report,
+            "report": _report,
             "encoder": _encoder,
             "extract-features": _extract_features,
             "init": _init,
@@ -82,11 +82,7 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipeline.verify import print_verdict, verify
 
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(verdict.to_json(), indent=1))
-        else:
-            print_verdict(verdict)
+    _print(options, verdict, print_verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
@@ -94,15 +90,11 @@ def _verify_files(options: argparse.Namespace) -> int:
     from pipeline.output.check_files import print_files_verdict, verify_files
 
     verdict = verify_files(options.output)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(verdict.to_json(), indent=1))
-        else:
-            print_files_verdict(verdict)
+    _print(options, verdict, print_files_verdict)
     return {"pass": DONE, "fail": FAILED}[verdict.result]
 
 
-def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     paths = [options.output, *([options.to] if options.to else [])]
     if beam_arguments or any(map(_is_elsewhere, paths)):
         _reach(paths, _beam_arguments(options, {}, beam_arguments))
@@ -116,11 +108,7 @@ def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int
         seed=options.seed,
         to=options.to,
     )
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(written.to_json(), indent=1))
-        else:
-            print_written(written)
+    _print(options, written, print_written)
     return DONE
 
 
@@ -130,34 +118,35 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if beam_arguments or _is_elsewhere(options.handle):
         _reach([], _beam_arguments(options, {}, beam_arguments))
     what = describe_encoder(options.handle)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(what, indent=1))
-        else:
-            print_encoder(what)
+    _print(options, what, print_encoder)
     return DONE
 
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if beam_arguments or _is_elsewhere(options.output):
         _reach([options.output], _beam_arguments(options, {}, beam_arguments))
-    _report(options.output, as_json=options.json, rows=True)
+    _print_summary(options, options.output, rows=True)
     return DONE
 
 
-def _report(output_path: str, *, as_json: bool, rows: bool = False, more: Mapping[str, Any] | None = None) -> None:
+def _print_summary(
+    options: argparse.Namespace, output_path: str, *, rows: bool = False, more: Mapping[str, Any] | None = None
+) -> None:
     """Print what is in an output folder."""
-    from pipeline import summary
+    from pipeline.summary import print_next, print_rows, print_summary, summarize
 
-    what = summary.summarize(output_path) | dict(more or {})
+    what = summarize(output_path) | dict(more or {})
+    _print(options, what, print_summary, *([print_rows] if rows else []), print_next)
+
+
+def _print(options: argparse.Namespace, what: Any, *printers: Callable[[Any], None]) -> None:
+    """By `printers`, or with --json for a program; then a value that is no plain one has `to_json`."""
     with _reader_may_go():
-        if as_json:
-            print(json.dumps(what, indent=1))
-        else:
-            summary.print_summary(what)
-            if rows:
-                summary.print_rows(what)
-            summary.print_next(what)
+        if options.json:
+            print(json.dumps(what if isinstance(what, dict) else what.to_json(), indent=1))
+            return
+        for print_what in printers:
+            print_what(what)
 
 
 @contextlib.contextmanager
@@ -196,7 +185,7 @@ def _load_config(options: argparse.Namespace) -> Config:
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
     complete = _run_config(config, options, beam_arguments, runner=options.runner)
-    _report(config.output.path, as_json=options.json)
+    _print_summary(options, config.output.path)
     return DONE if complete else INCOMPLETE
 
 
@@ -218,11 +207,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
     job = resolve(config, encoder)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(plan, indent=1))
-        else:
-            print_plan(plan)
+    _print(options, plan, print_plan)
     return DONE
 
 
@@ -254,7 +239,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     own = extract_features.own_folder(folder)
     with only_writer(own):
         documents = extract_features.assemble(folder, remove_gone=options.remove_gone)
-    _report(own, as_json=options.json, more={"documents": documents})
+    _print_summary(options, own, more={"documents": documents})
     if not options.json:
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
