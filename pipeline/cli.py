@@ -18,6 +18,7 @@ from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, c
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+    from pipeline.resolve import Job
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
 
@@ -192,20 +193,14 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     started = time.perf_counter()
     config = _load_config(options)
-    from pipeline.fit import open_for
-
-    arguments = _beam_arguments(options, config.beam, beam_arguments)
-    _reach([*config.input.files, config.output.path], arguments)
-    encoder = open_for(config)
+    job, _ = _resolve(options, config, beam_arguments)
     from pipeline.plan.make import Machines, make_plan, vcpus_of
     from pipeline.plan.text import print_plan
-    from pipeline.resolve import resolve
 
     machines = None
     if options.machines or options.vcpus or options.price_per_hour is not None:
         vcpus = options.vcpus or vcpus_of(config.beam.get("machine_type"))
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
-    job = resolve(config, encoder)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
     _print(options, plan, print_plan)
     return DONE
@@ -286,20 +281,11 @@ def _run_config(
     bytes_beside: float = 0,
 ) -> bool:
     """Run a configuration here; whether all of its input is embedded."""
-    from pipeline.fit import open_for
-
-    if _is_elsewhere(config.encoder.handle):
-        _reach([], _beam_arguments(options, config.beam, beam_arguments))
-    encoder = open_for(config)
-    from pipeline.remote import preflight
+    job, arguments = _resolve(options, config, beam_arguments)
     from pipeline.remote.submit import RemoteRun
-    from pipeline.resolve import resolve
     from pipeline.run import LocalRun, Run
     from pipeline.runners import LocalRunner, choose_runner
 
-    preflight.check_hints(config)
-    arguments = _beam_arguments(options, config.beam, beam_arguments)
-    _reach([*config.input.files, config.output.path], arguments)
     chosen = choose_runner(
         arguments,
         runner or config.beam.get("runner"),
@@ -308,7 +294,7 @@ def _run_config(
         processes=options.processes,
     )
     given = {
-        "job": resolve(config, encoder),
+        "job": job,
         "force": options.force,
         "remove_gone": options.remove_gone,
         "verbose": options.verbose,
@@ -316,6 +302,22 @@ def _run_config(
     }
     run: Run = LocalRun(local=chosen, **given) if isinstance(chosen, LocalRunner) else RemoteRun(remote=chosen, **given)
     return run()
+
+
+def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[str]) -> tuple[Job, list[str]]:
+    """(the job, Beam's options). UsageError for what does not fit together, and for paths out of reach."""
+    from pipeline.fit import open_for
+
+    if _is_elsewhere(config.encoder.handle):
+        _reach([], _beam_arguments(options, config.beam, beam_arguments))
+    encoder = open_for(config)
+    from pipeline.remote import preflight
+    from pipeline.resolve import resolve
+
+    preflight.check_hints(config)
+    arguments = _beam_arguments(options, config.beam, beam_arguments)
+    _reach([*config.input.files, config.output.path], arguments)
+    return resolve(config, encoder), arguments
 
 
 def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], given: list[str]) -> list[str]:
