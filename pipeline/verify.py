@@ -204,7 +204,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         try:
             block = read_block(commit.block, job.records)
         except OSError as error:
-            verdict.unverifiable[path] = error.strerror or str(error)
+            verdict.unverifiable[path] = filesystem.reason_of(error)
             continue
         tokens = without_rejects(expected.tokens(block), rejected_texts(output_path, commit))
         if len(tokens.num_dropped) != embedded[number]:

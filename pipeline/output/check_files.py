@@ -101,7 +101,7 @@ def what_is_wrong(output_path: str, part: Part) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {filesystem.reason_of(error)}"
     if size != part.bytes:
         return f"has {size:,} bytes, not {part.bytes:,}"
     return None if sha256.hexdigest() == part.sha256 else "has changed since it was written: its SHA-256 is another one"

@@ -98,7 +98,7 @@ def _write(path: str, page: bytes, output_path: str | None) -> None:
             file.write(page)
     except OSError as error:
         hint = "; --to FILE writes it elsewhere" if output_path is not None else ""
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}){hint}") from error
+        raise UsageError(f"{path}: cannot be written ({filesystem.reason_of(error)}){hint}") from error
     if output_path is not None:
         filesystem.delete_empty_folder(temporary)
 
