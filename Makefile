@@ -91,7 +91,7 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python tests/crash/adversarial.py
 
 $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
-		$(wildcard pipeline/report/* transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
+		$(wildcard pipeline/[a-z]*/*.* transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
@@ -211,7 +211,7 @@ bench-views: $(VENV)/installed ## five views in one run against five runs (needs
 bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
 
-bench-plan: $(VENV)/installed ## what `layerbeam plan` says against real runs of three corpora (needs Debian's bible-kjv; 20 minutes)
+bench-plan: $(VENV)/installed ## what `layerbeam plan` says against real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py
 
 bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian's bible-kjv; 15 minutes), then the page

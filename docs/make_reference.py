@@ -68,7 +68,7 @@ def commands_page() -> str:
         lines += ["", f"## layerbeam {name}", "", "```text", _usage(name, command), "```", ""]
         lines += [command.description or f"{briefly[name][0].upper()}{briefly[name][1:]}.", ""]
         lines += ["| argument | |", "|---|---|"]
-        lines += [f"| {_name(action)} | {_cell(_help(action))} |" for action in _actions(command)]
+        lines += [f"| {_name(action)} | {_cell(str(action.help))} |" for action in _actions(command)]
         if command.epilog:
             lines += ["", command.epilog]
     return "\n".join(lines) + "\n"
@@ -84,12 +84,6 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 def _actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
     return [action for action in command._actions if not isinstance(action, argparse._HelpAction)]
-
-
-def _help(action: argparse.Action) -> str:
-    again = "; may be given again"
-    text = str(action.help).removesuffix(again)
-    return text + again if isinstance(action, argparse._AppendAction) else text
 
 
 def _usage(name: str, command: argparse.ArgumentParser) -> str:

@@ -18,9 +18,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-# [text](path#anchor), but not of images and not to other sites; in code there are none.
+# [text](path#anchor) and ![text](path), but not to other sites; in code there are none.
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+PICTURES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".service": "ini", ".timer": "ini", "Makefile": "make"}
 
 
@@ -68,7 +69,7 @@ def linked(markdown: str, source: str) -> set[str]:
     """Files and folders of the repository that a page links to, as paths from its top."""
     text = "".join(CODE.split(markdown)[::2])
     paths = {resolve(match[0], source) for match in LINK.finditer(text)}
-    return {path for path in paths if not path.endswith(".ipynb")}
+    return {path for path in paths if not path.endswith((".ipynb", *PICTURES))}  # mkdocs has those
 
 
 def resolve(link: str, source: str) -> str:
@@ -84,10 +85,12 @@ def site_path(source: str) -> str:
 
     >>> [site_path(path) for path in ("README.md", "docs/faq.md", "docs/word_senses.ipynb", "configs/demo.yaml")]
     ['index.md', 'faq.md', 'word_senses.md', 'repository/configs/demo.yaml.md']
+    >>> site_path("docs/images/report-well.png")
+    'images/report-well.png'
     """
     if source == "README.md":
         return "index.md"
-    if source.startswith("docs/") and source.endswith((".md", ".ipynb")):
+    if source.startswith("docs/") and source.endswith((".md", ".ipynb", *PICTURES)):
         return source.removeprefix("docs/").replace(".ipynb", ".md")
     return f"repository/{source}" if source.endswith(".md") else f"repository/{source}.md"
 

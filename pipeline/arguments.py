@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from pipeline.errors import UsageError, did_you_mean
 
 SHELLS = ("bash", "zsh", "fish")
-OWN_OPTIONS = (
-    "--input",
-    "--output",
-    "--set",
-    "--workers",
-    "--processes",
-    "--runner",
-    "--force",
-    "--remove-gone",
-    "--json",
-    "--verbose",
-)
-
 
 # What a shell completes after arguments of these names.
 PATHS = {
@@ -38,6 +25,9 @@ _OPTIONS_OF_STORES = "Options of Beam's file systems may follow, for example --s
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, allow_abbrev=False)  # what is unknown here may be an option of Beam's
+
     def error(self, message: str) -> NoReturn:
         wrong = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)$", message)
         if wrong is not None:
@@ -51,12 +41,14 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def make_parser(version: str) -> argparse.ArgumentParser:
-    """The command line, with all that `--help` says of it."""
-    parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.", allow_abbrev=False)
+    """The command line, with all that `--help` says of it. `own_options` of what it parses: the command's, by name."""
+    parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.")
     parser.add_argument("--version", action="version", version=f"layerbeam {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_run, _plan, _show, _verify, _report, _encoder, _extract_features, _init, _completion):
         add(commands)
+    for command in commands.choices.values():
+        command.set_defaults(own_options=tuple(command._option_string_actions))
     return parser
 
 
@@ -68,13 +60,9 @@ def _run(commands: _Commands) -> None:
         epilog="Any of Beam's own options may follow, for example --temp_location=... "
         "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were left out or too many "
         "records rejected; 4 another run is at work in the folder; 130, 143 interrupted.",
-        allow_abbrev=False,
     )
     _add_config(command)
-    command.add_argument(
-        "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
-    )
-    _add_processes(command)
+    _add_workers(command)
     command.add_argument(
         "--runner", metavar="NAME", help="local, DataflowRunner, FlinkRunner, SparkRunner, PrismRunner, PortableRunner"
     )
@@ -90,7 +78,6 @@ def _plan(commands: _Commands) -> None:
         help="what a run will read, write, take and cost, from a sample, before it starts",
         description="Read a sample of the input and say what a run will write, take and cost. Nothing is written.",
         epilog=_OPTIONS_OF_STORES,
-        allow_abbrev=False,
     )
     _add_config(command)
     command.add_argument(
@@ -123,8 +110,9 @@ def _verify(commands: _Commands) -> None:
         "verify",
         help="compare rows of a finished run with the plain computation",
         description="Draw texts of a finished run, compute each anew, alone, by another path, and compare all views.",
-        epilog="Exit status: 0 all agree; 1 a difference, or rows missing or doubled; 3 some of the input is gone or "
-        "has changed, and cannot be verified. " + _OPTIONS_OF_STORES,
+        epilog="Exit status: 0 all agree; 1 failed: a difference, or rows missing or doubled; 2 wrong usage, such as "
+        "no finished run there; 3 some of the input is gone or has changed, and cannot be verified. "
+        + _OPTIONS_OF_STORES,
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
     command.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to draw; default: 100")
@@ -178,7 +166,6 @@ def _extract_features(commands: _Commands) -> None:
         description="Write <name>.jsonl for each document in a folder and below it, a line of JSON for each of its "
         "lines, as google-research's extract_features.py does. Started again, it does what is new.",
         epilog="Exit statuses as of `layerbeam run`.",
-        allow_abbrev=False,
     )
     command.add_argument("input_folder", metavar="INPUT_FOLDER", help="documents of plain text, also .gz, .bz2, .zst")
     command.add_argument("output_folder", metavar="OUTPUT_FOLDER", help="made where there is none")
@@ -196,8 +183,7 @@ def _extract_features(commands: _Commands) -> None:
         "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; shorter: more"
     )
     command.add_argument("--sentences", action="store_true", help="a line of JSON for each sentence")
-    command.add_argument("--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one per core")
-    _add_processes(command)
+    _add_workers(command)
     command.add_argument("--force", action="store_true", help="start although the disk looks too small")
     command.add_argument(
         "--remove-gone", action="store_true", help="delete what was written of documents that are gone"
@@ -236,11 +222,18 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", metavar="GLOB", action="append", help="instead of input.files; may be given again")
     command.add_argument("--output", metavar="PATH", help="instead of output.path")
     command.add_argument(
-        "--set", metavar="K=V", action="append", default=[], help="any setting: encoder.max_seq_length=64"
+        "--set",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="any setting: encoder.max_seq_length=64; may be given again",
     )
 
 
-def _add_processes(command: argparse.ArgumentParser) -> None:
+def _add_workers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--workers", metavar="N", type=_positive, help="blocks in hand at once; default: one for each core"
+    )
     command.add_argument(
         "--processes",
         metavar="N",

@@ -10,14 +10,15 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.arguments import OWN_OPTIONS, PATHS, make_parser, shield_layers
+from pipeline.arguments import PATHS, make_parser, shield_layers
 from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+    from pipeline.resolve import Job
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             "plan": _plan,
             "show": _show,
             "verify": _verify,
-            "report": _write_report,
+            "report": _report,
             "encoder": _encoder,
             "extract-features": _extract_features,
             "init": _init,
@@ -76,17 +77,13 @@ def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
 
 
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach([options.output], _beam_arguments({}, beam_arguments))  # its input may lie elsewhere, too
+    _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # its input may lie elsewhere, too
     if options.files:
         return _verify_files(options)
     from pipeline.verify import print_verdict, verify
 
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(verdict.to_json(), indent=1))
-        else:
-            print_verdict(verdict)
+    _print(options, verdict, print_verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
@@ -94,18 +91,14 @@ def _verify_files(options: argparse.Namespace) -> int:
     from pipeline.output.check_files import print_files_verdict, verify_files
 
     verdict = verify_files(options.output)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(verdict.to_json(), indent=1))
-        else:
-            print_files_verdict(verdict)
+    _print(options, verdict, print_files_verdict)
     return {"pass": DONE, "fail": FAILED}[verdict.result]
 
 
-def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     paths = [options.output, *([options.to] if options.to else [])]
     if beam_arguments or any(map(_is_elsewhere, paths)):
-        _reach(paths, _beam_arguments({}, beam_arguments))
+        _reach(paths, _beam_arguments(options, {}, beam_arguments))
     from pipeline.report.write import print_written, write_report
 
     written = write_report(
@@ -116,48 +109,45 @@ def _write_report(options: argparse.Namespace, beam_arguments: list[str]) -> int
         seed=options.seed,
         to=options.to,
     )
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(written.to_json(), indent=1))
-        else:
-            print_written(written)
+    _print(options, written, print_written)
     return DONE
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from pipeline.describe import describe_encoder, print_encoder
+    from pipeline.encoder import describe_encoder, print_encoder
 
     if beam_arguments or _is_elsewhere(options.handle):
-        _reach([], _beam_arguments({}, beam_arguments))
+        _reach([], _beam_arguments(options, {}, beam_arguments))
     what = describe_encoder(options.handle)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(what, indent=1))
-        else:
-            print_encoder(what)
+    _print(options, what, print_encoder)
     return DONE
 
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if beam_arguments or _is_elsewhere(options.output):
-        _reach([options.output], _beam_arguments({}, beam_arguments))
-    _report(options.output, as_json=options.json, rows=True)
+        _reach([options.output], _beam_arguments(options, {}, beam_arguments))
+    _print_summary(options, options.output, rows=True)
     return DONE
 
 
-def _report(output_path: str, *, as_json: bool, rows: bool = False, more: Mapping[str, Any] | None = None) -> None:
+def _print_summary(
+    options: argparse.Namespace, output_path: str, *, rows: bool = False, more: Mapping[str, Any] | None = None
+) -> None:
     """Print what is in an output folder."""
-    from pipeline import summary
+    from pipeline.summary import print_next, print_rows, print_summary, summarize
 
-    what = summary.summarize(output_path) | dict(more or {})
+    what = summarize(output_path) | dict(more or {})
+    _print(options, what, print_summary, *([print_rows] if rows else []), print_next)
+
+
+def _print(options: argparse.Namespace, what: Any, *printers: Callable[[Any], None]) -> None:
+    """By `printers`, or with --json for a program; then a value that is no plain one has `to_json`."""
     with _reader_may_go():
-        if as_json:
-            print(json.dumps(what, indent=1))
-        else:
-            summary.print_summary(what)
-            if rows:
-                summary.print_rows(what)
-            summary.print_next(what)
+        if options.json:
+            print(json.dumps(what if isinstance(what, dict) else what.to_json(), indent=1))
+            return
+        for print_what in printers:
+            print_what(what)
 
 
 @contextlib.contextmanager
@@ -196,33 +186,23 @@ def _load_config(options: argparse.Namespace) -> Config:
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(options)
     complete = _run_config(config, options, beam_arguments, runner=options.runner)
-    _report(config.output.path, as_json=options.json)
+    _print_summary(options, config.output.path)
     return DONE if complete else INCOMPLETE
 
 
 def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     started = time.perf_counter()
     config = _load_config(options)
-    from pipeline.fit import open_for
-
-    arguments = _beam_arguments(config.beam, beam_arguments)
-    _reach([*config.input.files, config.output.path], arguments)
-    encoder = open_for(config)
+    job, _ = _resolve(options, config, beam_arguments)
     from pipeline.plan.make import Machines, make_plan, vcpus_of
     from pipeline.plan.text import print_plan
-    from pipeline.resolve import resolve
 
     machines = None
     if options.machines or options.vcpus or options.price_per_hour is not None:
         vcpus = options.vcpus or vcpus_of(config.beam.get("machine_type"))
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
-    job = resolve(config, encoder)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(plan, indent=1))
-        else:
-            print_plan(plan)
+    _print(options, plan, print_plan)
     return DONE
 
 
@@ -254,7 +234,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     own = extract_features.own_folder(folder)
     with only_writer(own):
         documents = extract_features.assemble(folder, remove_gone=options.remove_gone)
-    _report(own, as_json=options.json, more={"documents": documents})
+    _print_summary(options, own, more={"documents": documents})
     if not options.json:
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
@@ -301,20 +281,11 @@ def _run_config(
     bytes_beside: float = 0,
 ) -> bool:
     """Run a configuration here; whether all of its input is embedded."""
-    from pipeline.fit import open_for
-
-    if _is_elsewhere(config.encoder.handle):
-        _reach([], _beam_arguments(config.beam, beam_arguments))
-    encoder = open_for(config)
-    from pipeline.remote import preflight
+    job, arguments = _resolve(options, config, beam_arguments)
     from pipeline.remote.submit import RemoteRun
-    from pipeline.resolve import resolve
     from pipeline.run import LocalRun, Run
     from pipeline.runners import LocalRunner, choose_runner
 
-    preflight.check_hints(config)
-    arguments = _beam_arguments(config.beam, beam_arguments)
-    _reach([*config.input.files, config.output.path], arguments)
     chosen = choose_runner(
         arguments,
         runner or config.beam.get("runner"),
@@ -323,7 +294,7 @@ def _run_config(
         processes=options.processes,
     )
     given = {
-        "job": resolve(config, encoder),
+        "job": job,
         "force": options.force,
         "remove_gone": options.remove_gone,
         "verbose": options.verbose,
@@ -333,13 +304,29 @@ def _run_config(
     return run()
 
 
-def _beam_arguments(configured: Mapping[str, Any], given: list[str]) -> list[str]:
+def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[str]) -> tuple[Job, list[str]]:
+    """(the job, Beam's options). UsageError for what does not fit together, and for paths out of reach."""
+    from pipeline.fit import open_for
+
+    if _is_elsewhere(config.encoder.handle):
+        _reach([], _beam_arguments(options, config.beam, beam_arguments))
+    encoder = open_for(config)
+    from pipeline.remote import preflight
+    from pipeline.resolve import resolve
+
+    preflight.check_hints(config)
+    arguments = _beam_arguments(options, config.beam, beam_arguments)
+    _reach([*config.input.files, config.output.path], arguments)
+    return resolve(config, encoder), arguments
+
+
+def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], given: list[str]) -> list[str]:
     """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
     from pipeline import beam_options
 
     settings = {name: value for name, value in configured.items() if name != "runner"}
     beam_options.check_settings(settings)
-    beam_options.check_arguments(given, OWN_OPTIONS)
+    beam_options.check_arguments(given, options.own_options)
     return beam_options.as_arguments(settings) + given
 
 

@@ -12,9 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.report.geometry import Array, mean_within_across, unit
+
 if TYPE_CHECKING:
     from pipeline.reader import RunView
-    from transforms.records import Float32Array
 
 WORD = "bank"
 # In these files of the corpus each "bank" has one sense, which is the file's name.
@@ -22,20 +23,11 @@ SENSES = ("configs/demo/money.txt", "configs/demo/rivers.txt")
 LAYERS = range(7)
 
 
-def mean_cosines(vectors: Float32Array, senses: list[str]) -> tuple[float, float]:
-    """(within, across): the mean cosine of two occurrences of one sense, and of two senses. `vectors`: [n, H]."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = unit @ unit.T
-    same = np.array(senses)[:, None] == np.array(senses)[None, :]
-    pairs = ~np.eye(len(senses), dtype=bool)
-    return float(cosines[same & pairs].mean()), float(cosines[~same].mean())
-
-
-def find_occurrences(tokens: RunView) -> tuple[npt.NDArray[np.bool_], list[str]]:
-    """(which rows are of the word, the sense of each)."""
+def find_occurrences(tokens: RunView) -> tuple[npt.NDArray[np.bool_], Array]:
+    """(which rows are of the word, the sense of each occurrence)."""
     files = tokens.to_numpy("file")
     found = (tokens.to_numpy("token") == WORD) & np.isin(files, SENSES)
-    return found, files[found].tolist()
+    return found, files[found]
 
 
 def main(output_path: str) -> None:
@@ -51,7 +43,8 @@ def main(output_path: str) -> None:
     tokens = open_run(output_path).view("tokens")
     found, senses = find_occurrences(tokens)
     for layer in LAYERS:
-        within, across = mean_cosines(tokens.to_numpy(f"layer_{layer}")[found], senses)
+        vectors = unit(tokens.to_numpy(f"layer_{layer}")[found])
+        within, across = mean_within_across(vectors @ vectors.T, senses)
         bar = "#" * round(60 * max(within - across, 0))
         table.add_row(str(layer), f"{within:.3f}", f"{across:.3f}", f"{within - across:.3f}", bar)
     console = Console(highlight=False)

@@ -31,7 +31,6 @@ COLUMN_NAMES = {
     "count",
     "embedding",
     "pooled_output",
-    "rejects",
 }
 _LAYER_COLUMN = re.compile(r"layer_\d+(_std)?|(embedding|pooled_output)_std")
 # Settings of the input that only some formats know.

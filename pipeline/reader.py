@@ -27,6 +27,7 @@ from pipeline.output.manifest import (
     NoManifestError,
     load_manifest,
     read_manifest,
+    shape_text,
     table_parts,
     vectors_text,
 )
@@ -124,7 +125,7 @@ class Run:
         encoder = self.manifest["encoder"]
         lines = [
             f"layerbeam run {self.path}{'' if self.manifest['complete'] else ', not complete'}: {encoder['handle']}, "
-            f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}",
+            f"{shape_text(encoder)}",
             *(repr(self.view(name)) for name in self.views),
         ]
         return "\n  ".join(lines)

@@ -136,7 +136,7 @@ def read_forms(view: str, keep_words: list[str] | str | None) -> tuple[str, ...]
         try:
             lines = filesystem.read_bytes(keep_words).decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            why = filesystem.reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
             raise UsageError(f"views.{view}.keep_words: {keep_words}: cannot be read ({why})") from error
         keep_words = lines
     forms = tuple(dict.fromkeys(form.strip() for form in keep_words if form.strip()))

@@ -90,7 +90,7 @@ class Run:
         try:
             return RunLog.begin(path, self.job.head.to_json(), inputs=inputs, views=views, **facts)
         except OSError as error:
-            raise UsageError(f"output.path: cannot write to {path}: {error.strerror or error}") from error
+            raise UsageError(f"output.path: cannot write to {path}: {filesystem.reason_of(error)}") from error
 
     def _end_log(self, log: RunLog, found: Mapping[str, Any], *, started: float, began: float) -> bool:
         """Note what came of it, and how fast, by Beam's metrics; whether all of the input is embedded."""

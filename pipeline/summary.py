@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.output.commits import load_commits
-from pipeline.output.manifest import SUCCESS, count_rows, load_manifest, vectors_text, view_schema
+from pipeline.output.manifest import SUCCESS, count_rows, load_manifest, shape_text, vectors_text, view_schema
 from pipeline.output.runlog import load_runs
 from pipeline.performance import PERFORMANCE, performance_lines
 from pipeline.terminal import count_noun, plain_console, size_text
@@ -24,6 +24,7 @@ _UNKNOWN_SHARE = 0.05
 _ROWS = 5
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 _NAMED_FORMS = 10
+_UNITS = {metrics.RECORDS: ("records", "read"), metrics.SENTENCES: ("sentences", "found")}
 _OF_START = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", *PERFORMANCE)
 _UNFINISHED = {
     "started": "unfinished: at work, or killed",
@@ -132,9 +133,30 @@ def first_rows(output_path: str, view: Mapping[str, Any], paths: list[str]) -> l
     return [] if table is None else table.slice(0, _ROWS).to_pylist()
 
 
-def notes(counts: Mapping[str, int]) -> list[str]:
-    """What a reader of the vectors should know of the texts: what was cut, what the vocabulary did not know."""
+def encoder_text(encoder: Mapping[str, Any]) -> str:
+    """`12 layers of 768, engine native, lower-casing (tokenizer_config.json)`."""
+    casing = "lower-casing" if encoder["do_lower_case"] else "cased"
+    return f"{shape_text(encoder)}, engine {encoder['engine']}, {casing} ({encoder['casing_from']})"
+
+
+def balances(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """(records or sentences, what became of them)."""
     lines = []
+    for read, (unit, how) in _UNITS.items():
+        if read in counts or read == metrics.RECORDS:
+            ends = zip(metrics.BALANCES[read], ("embedded", "blank", "filtered", "rejected"), strict=True)
+            ended = " + ".join(f"{counts.get(name, 0):,} {end}" for name, end in ends)
+            lines.append((unit, f"{counts.get(read, 0):,} {how} = {ended}"))
+    return lines
+
+
+def notes(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of the vectors should know: ids that come again, what was cut, what the vocabulary did not know."""
+    lines, counts = [], summary["counts"]
+    doubled = counts.get(metrics.DOUBLED_IDS, 0)
+    if doubled:
+        within = "" if summary["ids_compared_in"] == "run" else " (compared within blocks only)"
+        lines.append(f"{count_noun(doubled, 'record')} with the id of an earlier one{within}")
     truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
     if truncated:
         share = dropped / (dropped + counts.get(metrics.TOKENS, 0))
@@ -146,7 +168,7 @@ def notes(counts: Mapping[str, int]) -> list[str]:
         if unknown / tokens > _UNKNOWN_SHARE:
             line += ": the vocabulary does not know this language or script; take an encoder that was trained on it"
         lines.append(line)
-    return lines
+    return lines + _word_notes(summary["words"])
 
 
 def next_steps(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -171,32 +193,15 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     from rich.text import Text
 
     console = plain_console(soft_wrap=True)
-    encoder, counts, inputs = summary["encoder"], summary["counts"], summary["inputs"]
+    encoder, inputs = summary["encoder"], summary["inputs"]
     console.print(Text(f"{summary['path']}: {summary['state']}", style="bold"))
-    console.print(
-        f"encoder   {encoder['handle']}: {encoder['num_hidden_layers']} layers of {encoder['hidden_size']}, "
-        f"engine {encoder['engine']}, "
-        f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})"
-    )
+    console.print(f"encoder   {encoder['handle']}: {encoder_text(encoder)}")
     console.print(f"input     {count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}")
-    console.print(
-        f"records   {counts.get(metrics.RECORDS, 0):,} read = {counts.get(metrics.EMBEDDED, 0):,} embedded + "
-        f"{counts.get(metrics.BLANK, 0):,} blank + {counts.get(metrics.FILTERED, 0):,} filtered + "
-        f"{counts.get(metrics.REJECTED, 0):,} rejected"
-    )
-    if metrics.SENTENCES in counts:
-        console.print(
-            f"sentences {counts[metrics.SENTENCES]:,} found = {counts[metrics.SENTENCES_EMBEDDED]:,} embedded + "
-            f"{counts[metrics.SENTENCES_BLANK]:,} blank + {counts[metrics.SENTENCES_FILTERED]:,} filtered + "
-            f"{counts[metrics.SENTENCES_REJECTED]:,} rejected"
-        )
+    for heading, line in balances(summary["counts"]):
+        console.print(f"{heading:10}{line}")
     for reason, count in summary["rejects"].items():
         console.print(f"          {count:,} rejected: {reason}")
-    doubled = counts.get(metrics.DOUBLED_IDS, 0)
-    if doubled:
-        within = "" if summary["ids_compared_in"] == "run" else " (compared within blocks only)"
-        console.print(f"          {count_noun(doubled, 'record')} with the id of an earlier one{within}")
-    for note in [*notes(counts), *_word_notes(summary["words"])]:
+    for note in notes(summary):
         console.print(f"          {note}")
     for heading, line in zip(("speed", "", ""), performance_lines(summary["last_start"]), strict=False):
         console.print(f"{heading:10}{line}")

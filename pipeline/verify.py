@@ -33,7 +33,7 @@ from pipeline.output.check_files import (
 )
 from pipeline.output.manifest import MANIFEST, differences, table_parts
 from pipeline.resolve import Job, resolve
-from pipeline.terminal import count_noun
+from pipeline.terminal import count_noun, plain_console
 from transforms import filesystem, metrics
 from transforms.encoders import EncoderError
 from transforms.faults import ENCODE_STAGE
@@ -203,7 +203,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         try:
             block = read_block(commit.block, job.records)
         except OSError as error:
-            verdict.unverifiable[path] = error.strerror or str(error)
+            verdict.unverifiable[path] = filesystem.reason_of(error)
             continue
         tokens = without_rejects(expected.tokens(block), rejected_texts(output_path, commit))
         if len(tokens.num_dropped) != embedded[number]:
@@ -398,8 +398,6 @@ def print_verdict(verdict: Verdict) -> None:
     """To the terminal."""
     from rich import box
     from rich.table import Table
-
-    from pipeline.terminal import plain_console
 
     console = plain_console(soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

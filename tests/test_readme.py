@@ -99,13 +99,15 @@ def test_there_are_snippets_for_the_tools_named():
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):
     from pipeline import demo as show
+    from pipeline.report import geometry
 
     tokens = layerbeam.open_run(str(demo / "out/demo")).view("tokens")
     found, senses = show.find_occurrences(tokens)
     assert (len(senses), len(set(senses))) == (24, 2)
     differences = []
     for layer in show.LAYERS:
-        within, across = show.mean_cosines(tokens.to_numpy(f"layer_{layer}")[found], senses)
+        vectors = geometry.unit(tokens.to_numpy(f"layer_{layer}")[found])
+        within, across = geometry.mean_within_across(vectors @ vectors.T, senses)
         differences.append(within - across)
     assert abs(differences[0]) < 0.02
     assert min(differences[2:]) > 0.05

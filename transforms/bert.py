@@ -133,7 +133,6 @@ class Bert:
         import tensorflow as tf
 
         self.config = config
-        self.hidden_size = config.hidden_size
         self.pad_id = pad_id
         self.layers = tuple(layers)
         self.pooler = pooler
@@ -196,7 +195,7 @@ class Bert:
             hidden = outputs[index + 1] = self._block(index, hidden, mask_bias, rows, longest)
         results = [outputs[layer] for layer in self.layers]
         if self.pooler:
-            first = tf.reshape(hidden, [rows, longest, self.hidden_size])[:, 0]
+            first = tf.reshape(hidden, [rows, longest, self.config.hidden_size])[:, 0]
             results.append(tf.cast(tf.tanh(self._dense("bert/pooler/dense", first)), tf.float32))
         return results
 
@@ -210,7 +209,7 @@ class Bert:
         words = tf.gather(table("word_embeddings"), token_ids)
         segments = tf.gather(table("token_type_embeddings"), segment_ids)
         summed = words + segments + positions
-        return self._layer_norm("bert/embeddings", tf.reshape(summed, [-1, self.hidden_size]))
+        return self._layer_norm("bert/embeddings", tf.reshape(summed, [-1, self.config.hidden_size]))
 
     def _block(self, index: int, hidden: Tensor, mask_bias: Tensor, rows: Tensor, longest: Tensor) -> Tensor:
         import tensorflow as tf
@@ -228,11 +227,11 @@ class Bert:
         import tensorflow as tf
 
         heads = self.config.num_attention_heads
-        split = tf.reshape(query_key_value, [rows, longest, 3, heads, self.hidden_size // heads])
+        split = tf.reshape(query_key_value, [rows, longest, 3, heads, self.config.hidden_size // heads])
         query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask_bias)
         context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
-        return tf.reshape(context, [rows * longest, self.hidden_size])
+        return tf.reshape(context, [rows * longest, self.config.hidden_size])
 
     def _dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:
         """activation(values kernel + bias), in the number type of the products."""

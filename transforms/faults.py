@@ -87,18 +87,18 @@ def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:
             if not may_be_of_a_text(error):
                 raise
             if len(texts) == 1:
-                reasons[int(texts[0])] = reason_of(error)
+                reasons[int(texts[0])] = reject_reason(error)
             else:
                 waiting += np.array_split(texts, 2)
     return reasons
 
 
-def reason_of(error: Exception) -> str:
+def reject_reason(error: Exception) -> str:
     """Why a text is rejected, the same words for the same reason: rejects are counted by them.
 
-    >>> reason_of(MemoryError())
+    >>> reject_reason(MemoryError())
     'does not fit in memory, even alone'
-    >>> reason_of(EncoderFailedError(ValueError("bad id\\nat node x")))
+    >>> reject_reason(EncoderFailedError(ValueError("bad id\\nat node x")))
     'the encoder failed: ValueError: bad id'
     """
     return "does not fit in memory, even alone" if is_out_of_memory(error) else f"the encoder failed: {error}"

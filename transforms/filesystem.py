@@ -109,6 +109,11 @@ def _as_os_errors(path: str) -> Iterator[None]:
         raise OSError(_ERRNO_OF_STATUS.get(status, errno.EIO), reason_of_service(message), path) from error
 
 
+def reason_of(error: OSError) -> str:
+    """What is wrong with a file, without the name of it."""
+    return error.strerror or str(error)
+
+
 def reason_of_service(message: str) -> str:
     """What Google's service says, without the request before it and the client's remark behind it.
 
@@ -146,7 +151,7 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | LeftOut]:
             try:
                 matches = _list(pattern)
             except OSError as error:
-                raise BeamIOError(f"{pattern}: {error.strerror or error}") from error
+                raise BeamIOError(f"{pattern}: {reason_of(error)}") from error
             for file in matches:
                 found.setdefault(file.path, _input_file(file))
     return sorted(found.values(), key=lambda file: file.path)
@@ -197,7 +202,7 @@ def stat_file(path: str) -> InputFile | LeftOut:
             return _input_file(found[0]) if found else LeftOut(path, "No such file")
         status = os.stat(path)
     except OSError as error:
-        return LeftOut(path, error.strerror or str(error))
+        return LeftOut(path, reason_of(error))
     if stat.S_ISDIR(status.st_mode):
         return LeftOut(path, f"is a folder; to read the files in it, write {path.rstrip('/')}/*")
     if not stat.S_ISREG(status.st_mode):

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from transforms import metrics
 from transforms.records import BlockId, Int64Array, Rejected, TextBlock
 from transforms.sentences import split_sentences
-from transforms.sequences import split_pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +119,18 @@ def split_pairs(
     if not offset.any():
         return texts, None, None
     return pa.array(first, pa.string()), pa.array(second, pa.string()), offset
+
+
+def split_pair(text: str, separator: str) -> tuple[str, str | None]:
+    """The two texts of a line, split at the last separator; None for the second where there is no separator.
+
+    extract_features.py, whose separator is ` ||| `, matches greedily: the last one counts.
+
+    >>> split_pair("a ||| b ||| c", " ||| "), split_pair("only |||one", " ||| ")
+    (('a ||| b', 'c'), ('only |||one', None))
+    """
+    first, found, second = text.rpartition(separator)
+    return (first, second) if found else (text, None)
 
 
 def lone_surrogate(text: str) -> str | None:

@@ -20,7 +20,6 @@ from transforms.records import Float32Array, Int32Array, Int64Array
 class Encoder(Protocol):
     """A loaded encoder; several threads may call it at once."""
 
-    hidden_size: int
     pad_id: int
 
     def __call__(

@@ -52,13 +52,11 @@ STAGES = {
     "write": WRITE_TIME,
 }
 
-
-_BALANCES = {
+# What was read, and the ends that make it up.
+BALANCES = {
     RECORDS: (EMBEDDED, BLANK, FILTERED, REJECTED),
     SENTENCES: (SENTENCES_EMBEDDED, SENTENCES_BLANK, SENTENCES_FILTERED, SENTENCES_REJECTED),
 }
-
-
 # A sentence's counter by a record's.
 OF_SENTENCES = {FILTERED: SENTENCES_FILTERED, REJECTED: SENTENCES_REJECTED}
 
@@ -70,7 +68,7 @@ def unbalanced(counts: Mapping[str, int]) -> str | None:
     >>> unbalanced({"records_read": 3, "embedded": 2})
     'records_read 3 != embedded 2 + blank_skipped 0 + filtered 0 + rejected 0'
     """
-    for read, ends in _BALANCES.items():
+    for read, ends in BALANCES.items():
         ended = {name: counts.get(name, 0) for name in ends}
         if counts.get(read, 0) != sum(ended.values()):
             parts = " + ".join(f"{name} {count}" for name, count in ended.items())

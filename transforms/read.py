@@ -13,7 +13,6 @@ from transforms.formats import RecordFormat, make_texts
 from transforms.hardware import Hardware, load_tensorflow
 from transforms.lines import UnreadableFileError
 from transforms.records import BlockId, BlockLimits, Commit, LeftOut, Slice, TextBlock
-from transforms.slices import reason_of
 
 
 def read_blocks(
@@ -38,7 +37,7 @@ def read_blocks(
         if change is not None:
             raise UnreadableFileError(change.reason)
     except OSError as error:
-        yield LeftOut(slice_.file.path, reason_of(error))
+        yield LeftOut(slice_.file.path, filesystem.reason_of(error))
         yield from (commit for commit in done.values() if commit.block.file == slice_.file)
 
 

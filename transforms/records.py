@@ -23,7 +23,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_PLACE = re.compile(r" at (?:byte|character) \d")
+_OF_THIS_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
 
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
@@ -142,8 +142,8 @@ class Rejected:
 
     @property
     def kind(self) -> str:
-        """The reason without the place in the record, to be counted by."""
-        return _PLACE.split(self.reason)[0]
+        """The reason without the place in the record and its length: the same words for the same reason."""
+        return _OF_THIS_RECORD.split(self.reason)[0]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line; of a file's name what can be printed of it."""

@@ -33,18 +33,6 @@ from transforms.views import View
 from transforms.wordpiece import PIECE_COLUMNS, Pieces, WordPiece
 
 
-def split_pair(text: str, separator: str) -> tuple[str, str | None]:
-    """The two texts of a line, split at the last separator; None for the second where there is no separator.
-
-    extract_features.py, whose separator is ` ||| `, matches greedily: the last one counts.
-
-    >>> split_pair("a ||| b ||| c", " ||| "), split_pair("only |||one", " ||| ")
-    (('a ||| b', 'c'), ('only |||one', None))
-    """
-    first, found, second = text.rpartition(separator)
-    return (first, second) if found else (text, None)
-
-
 def kept_pieces(first: Int64Array, second: Int64Array, max_seq_length: int) -> tuple[Int64Array, Int64Array]:
     """How many pieces of each first and second text go in, [T] each; `second` is 0 where there is none.
 

@@ -85,7 +85,7 @@ def scan_range(
         blocks = lines.cut_lines(Slice(work.file, start, end, 0), limits, how.encoding)
         return Scanned(work, start, tuple((block.first_byte, block.end_byte, block.num_lines) for block, _ in blocks))
     except OSError as error:
-        return Scanned(work, start, problem=reason_of(error))
+        return Scanned(work, start, problem=filesystem.reason_of(error))
 
 
 def _count_line_ends(file: InputFile, start: int, end: int | None, how: RecordFormat) -> int:
@@ -144,11 +144,6 @@ def _begun_in(done: Sequence[Commit], start: int, end: int | None) -> tuple[Comm
 
 def _first_byte(commit: Commit) -> int:
     return commit.block.first_byte
-
-
-def reason_of(error: OSError) -> str:
-    """What is wrong with a file, without the name of it."""
-    return error.strerror or str(error)
 
 
 @beam.typehints.with_output_types(tuple[bytes, Scanned])

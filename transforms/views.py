@@ -233,7 +233,7 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
 def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
     """The view's rows for a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
-    columns |= {name: _vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
+    columns |= {name: vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
     return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
 
 
@@ -359,7 +359,7 @@ def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Arra
     return pooled
 
 
-def _vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
     """[n, W] as n fixed-size lists, without a copy."""
     type_ = vector_type(vectors.dtype, vectors.shape[1])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)

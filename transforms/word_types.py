@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transforms import filesystem
+from transforms.parts import as_matrix
 from transforms.records import FIELD_TYPES, Float32Array, Int64Array, Part, TokenBlock
-from transforms.views import View, schema
+from transforms.views import View, schema, vector_array, vector_type
 
 _SUM, _SQUARES = "_sum", "_squares"
 # Sums in memory at once while the table is made; the forms are taken in ranges of this size.
@@ -33,9 +34,9 @@ def sums_schema(view: View) -> pa.Schema:
     """The columns of a block's part."""
     types = dict(view.fields)
     keys = [pa.field(name, FIELD_TYPES[types[name]]) for name in view.by]
-    list_type = pa.list_(pa.field("element", pa.float64(), nullable=False), view.width)
+    type_ = vector_type(np.float64, view.width)
     vectors = [
-        pa.field(f"{name}{ending}", list_type, nullable=False)
+        pa.field(f"{name}{ending}", type_, nullable=False)
         for name in view.vector_columns
         for ending in (_SUM, _SQUARES)
     ]
@@ -63,7 +64,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
         ordered = values[order].astype(np.float64)
         for terms in (ordered, ordered**2):
             sums = np.add.reduceat(terms, begins, axis=0) if len(distinct) else terms[:0]
-            columns.append(_lists(sums, view.width))
+            columns.append(vector_array(sums))
     expected = sums_schema(view)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, expected, strict=True)]
     return pa.Table.from_arrays(arrays, schema=expected)
@@ -102,7 +103,7 @@ def _tables(
             if first < last:
                 table = _read(output_path, part, names)
                 for name, total in sums.items():
-                    values = table[name].combine_chunks().flatten().to_numpy().reshape(-1, view.width)
+                    values = as_matrix(table[name].combine_chunks())
                     total[rows[first:last, 1] - begin] += values[rows[first:last, 0]]
         yield _finish(view, distinct[begin:end], np.array([totals[key] for key in distinct[begin:end]]), sums)
 
@@ -115,7 +116,7 @@ def _finish(view: View, keys: list[Key], counts: Int64Array, sums: dict[str, Flo
         mean = sums[f"{name}{_SUM}"] / counts[:, None]
         variance = np.maximum(sums[f"{name}{_SQUARES}"] / counts[:, None] - mean**2, 0)
         for column, values in ((name, mean), (f"{name}_std", np.sqrt(variance))):
-            columns[column] = _lists(values.astype(view.dtype), view.width)
+            columns[column] = vector_array(values.astype(view.dtype))
     expected = schema(view)
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in expected], schema=expected)
 
@@ -143,8 +144,3 @@ def _keys(columns: Sequence[list[Any]]) -> list[Key]:
 def _order(key: Key) -> tuple[tuple[int, Any], ...]:
     """Keys in order: null, NaN, the others."""
     return tuple((0, 0) if value is None else (1, 0) if value is _NAN else (2, value) for value in key)
-
-
-def _lists(values: npt.NDArray[Any], width: int) -> pa.FixedSizeListArray:
-    type_ = pa.list_(pa.field("element", pa.from_numpy_dtype(values.dtype), nullable=False), width)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=type_)

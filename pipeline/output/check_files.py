@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import UsageError
 from pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
 from pipeline.output.manifest import MANIFEST, SUCCESS, ManifestError, read_manifest, table_parts
-from pipeline.terminal import count_noun, size_text
+from pipeline.terminal import count_noun, plain_console, size_text
 from transforms import filesystem, metrics
 from transforms.records import Commit, Part
 
@@ -95,7 +95,7 @@ def what_is_wrong(output_path: str, part: Part) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {filesystem.reason_of(error)}"
     if size != part.bytes:
         return f"has {size:,} bytes, not {part.bytes:,}"
     return None if sha256.hexdigest() == part.sha256 else "has changed since it was written: its SHA-256 is another one"
@@ -151,8 +151,6 @@ def read_commits(output_path: str) -> list[Commit]:
 
 def print_files_verdict(verdict: FilesVerdict) -> None:
     """To the terminal."""
-    from pipeline.terminal import plain_console
-
     console = plain_console(soft_wrap=True)
     files = f"{count_noun(verdict.files, 'file')}, {size_text(verdict.bytes)}"
     console.print(f"{verdict.path}: {files}, each byte against the SHA-256 that was recorded when it was written")

@@ -47,7 +47,7 @@ def _locked(output_path: str) -> Iterator[None]:
     try:
         file = _open_lock(path, os.O_RDONLY)  # so that nothing keeps the disk from becoming read-only
     except OSError as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+        raise UsageError(f"output.path: cannot write to {output_path}: {filesystem.reason_of(error)}") from error
     try:
         try:
             try:
@@ -111,7 +111,7 @@ def _beating(output_path: str) -> Iterator[None]:
     try:
         _beat(path, me)
     except (FileNotFoundError, PermissionError) as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {error.strerror}") from error
+        raise UsageError(f"output.path: cannot write to {output_path}: {filesystem.reason_of(error)}") from error
     time.sleep(_SETTLE_SECONDS)
     now_there = filesystem.read_json(path)
     if now_there is None:

@@ -177,6 +177,11 @@ class RunHead:
         return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
 
 
+def shape_text(encoder: Mapping[str, Any]) -> str:
+    """`12 layers of 768`."""
+    return f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}"
+
+
 def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
     """Columns and shapes of each view: what is known of it before any row is."""
     return {

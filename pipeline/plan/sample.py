@@ -30,7 +30,7 @@ from transforms.formats import RecordFormat
 from transforms.lines import refuse_other_encoding
 from transforms.read import read_blocks
 from transforms.records import BlockLimits, LeftOut, Slice, TextBlock
-from transforms.slices import FileToRead, reason_of, scan_range
+from transforms.slices import FileToRead, scan_range
 
 Kind = Literal["ranges", "files", "beginnings", "row groups"]
 
@@ -212,7 +212,7 @@ def _draw_ranges(
                     refuse_other_encoding(opened.read(4), how.encoding)
             return _one_place(path, end - start, Slice(file.file, start, end, 0), how)
         except OSError as error:
-            return Place(path, end - start, left_out=reason_of(error))
+            return Place(path, end - start, left_out=filesystem.reason_of(error))
 
     drawn = some_of(before[-1], max(count, _FEWEST), rng)
     return Stratum("ranges", files, total, list(readers.map(read, drawn)))
@@ -248,7 +248,7 @@ def _draw_beginnings(
         try:
             stored, unpacked, ended = unpack(path, max(_UNPACKED_BYTES, most))
         except OSError as error:
-            problem = problem or reason_of(error)
+            problem = problem or filesystem.reason_of(error)
         if problem is not None:  # the blocks before the damage are embedded, and they are those of the run
             blocks, _, _ = read_place(Slice(file.file, 0, None, 0), job.limits, how, most=max(_UNPACKED_BYTES, most))
         damaged = [Place(path, 0 if blocks else size, left_out=problem)] if problem is not None else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.output.manifest import shape_text
 from pipeline.plan.estimate import count_text
 from pipeline.terminal import count_noun, duration_text, plain_console, size_text
 
@@ -20,7 +21,7 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     console = plain_console(soft_wrap=True)
     console.print(Text(f"{plan['path']}: what a run will do", style="bold"))
     for heading, lines in (
-        ("encoder", [_encoder_line(plan["encoder"])]),
+        ("encoder", [f"{plan['encoder']['handle']}: {shape_text(plan['encoder'])}"]),
         ("input", _input_lines(plan)),
         ("texts", _text_lines(plan)),
         ("rejects", _reject_lines(plan)),
@@ -35,10 +36,6 @@ def print_plan(plan: Mapping[str, Any]) -> None:
             console.print(f"{heading if number == 0 else '':10}{line}")
     for hint in plan["hints"]:
         console.print(f"{'note':10}{hint}")
-
-
-def _encoder_line(encoder: Mapping[str, Any]) -> str:
-    return f"{encoder['handle']}: {encoder['num_hidden_layers']} layers of {encoder['hidden_size']}"
 
 
 def _input_lines(plan: Mapping[str, Any]) -> list[str]:

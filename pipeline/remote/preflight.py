@@ -105,7 +105,7 @@ def _dataflow(options: PipelineOptions) -> Iterator[str]:
             try:
                 filesystem.check_bucket(path)
             except OSError as error:  # Beam would try for ten minutes
-                yield f"beam.{name}: {path}: {error.strerror or error}"
+                yield f"beam.{name}: {path}: {filesystem.reason_of(error)}"
     if not options.view_as(WorkerOptions).sdk_container_image and not _brings_packages(options):
         yield (
             "beam.sdk_container_image: is missing, and Dataflow's own image has no layerbeam: build one from the "

@@ -13,7 +13,7 @@ from pipeline.report.geometry import Array
 from pipeline.report.html import figure, folded, foreign, join, table, tag
 from pipeline.report.rows import RowsOfView
 from pipeline.report.section import Asked, Section
-from pipeline.summary import notes
+from pipeline.summary import balances, encoder_text, notes
 from pipeline.terminal import count_noun, size_text
 from transforms import metrics
 
@@ -24,30 +24,16 @@ _LENGTH_ROWS = 2_000_000
 
 
 def at_a_glance(asked: Asked) -> Section:
-    """What `layerbeam show` says."""
+    """What `layerbeam show` says of the vectors; how fast they came is no part of the page."""
     what = asked.folder.summary
     encoder, counts, inputs = what["encoder"], what["counts"], what["inputs"]
     facts: list[tuple[str, object]] = [
         ("State", what["state"]),
-        (
-            "Encoder",
-            join(
-                [
-                    foreign(encoder["handle"]),
-                    f": {encoder['num_hidden_layers']} layers of {encoder['hidden_size']}, ",
-                    "lower-casing" if encoder["do_lower_case"] else "cased",
-                ]
-            ),
-        ),
+        ("Encoder", join([foreign(encoder["handle"]), f": {encoder_text(encoder)}"])),
         ("Input", f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"),
-        (
-            "Records",
-            f"{counts.get(metrics.RECORDS, 0):,} read = {counts.get(metrics.EMBEDDED, 0):,} embedded + "
-            f"{counts.get(metrics.BLANK, 0):,} blank + {counts.get(metrics.FILTERED, 0):,} filtered + "
-            f"{counts.get(metrics.REJECTED, 0):,} rejected",
-        ),
+        *((of.capitalize(), balance) for of, balance in balances(counts)),
         ("Tokens", f"{counts.get(metrics.TOKENS, 0):,}, without [CLS] and [SEP]"),
-        *(("Note", note) for note in notes(counts)),
+        *(("Note", note) for note in notes(what)),
         *(("Problem", problem) for problem in what["problems"]),
         ("Fingerprint", tag("code", what["fingerprint"])),
         ("Written by", ", ".join(f"{name} {version}" for name, version in asked.folder.head["versions"].items())),

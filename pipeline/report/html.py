@@ -101,9 +101,9 @@ def figure(plot: object, how_to_read: object, *more: object, class_: str | None 
     return tag("figure", plot, tag("figcaption", how_to_read), *more, class_=class_)
 
 
-def panels(plots: Iterable[tuple[str, Html]]) -> Html:
+def panels(plots: Iterable[tuple[str, Html]], class_: str = "panels") -> Html:
     """Plots side by side, as many as there is room for, each under its heading."""
-    return tag("div", *(tag("div", tag("h4", name), plot, class_="panel") for name, plot in plots), class_="panels")
+    return tag("div", *(tag("div", tag("h4", name), plot, class_="panel") for name, plot in plots), class_=class_)
 
 
 def lacking(what: str) -> Html:

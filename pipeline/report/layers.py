@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.report.geometry import Array, mean_cosine
-from pipeline.report.html import Html, figure, folded, foreign, join, table, tag
+from pipeline.report.html import Html, figure, folded, foreign, join, panels, table, tag
 from pipeline.report.rows import RowsOfView
 from pipeline.report.section import Asked, Section, layer_name
 
@@ -56,18 +56,11 @@ def _of_view(asked: Asked, view: RowsOfView, numbers: dict[str, Any]) -> Html:
     plots = asked.plots
     anisotropy = np.array(list(asked.baseline[view.name].values()))
     names = view.vectors
-    shown = tag(
-        "div",
-        _panel("Values", plots.distributions(values, y="value", label=f"Values of {len(names)} layers")),
-        _panel("Norms", plots.distributions(norms, y="length of a vector", label=f"Norms of {len(names)} layers")),
-        _panel(
-            "Anisotropy",
-            plots.lines(
-                names, [(anisotropy, "o")], y="mean cosine", label="Anisotropy by layer: " + _spoken(names, anisotropy)
-            ),
-        ),
-        class_="three",
-    )
+    shapes = plots.distributions(values, y="value", label=f"Values of {len(names)} layers")
+    lengths = plots.distributions(norms, y="length of a vector", label=f"Norms of {len(names)} layers")
+    spoken = ", ".join(f"{layer_name(name)} {value:.2f}" for name, value in zip(names, anisotropy, strict=True))
+    line = plots.lines(names, [(anisotropy, "o")], y="mean cosine", label=f"Anisotropy by layer: {spoken}")
+    shown = panels([("Values", shapes), ("Norms", lengths), ("Anisotropy", line)], class_="three")
     head = ["layer", "mean", "std", "min", "max", "mean norm", "anisotropy", "largest dimension"]
     rows = [
         (
@@ -83,14 +76,6 @@ def _of_view(asked: Asked, view: RowsOfView, numbers: dict[str, Any]) -> Html:
     )
     more = folded("The layers as a table", table(head, rows, caption="Layers in figures", numbers=head[1:]))
     return join([tag("h3", "View ", foreign(view.name), f", one row per {view.level}"), figure(shown, read, more)])
-
-
-def _panel(name: str, plot: Html) -> Html:
-    return tag("div", tag("h4", name), plot, class_="panel")
-
-
-def _spoken(names: list[str], values: Array) -> str:
-    return ", ".join(f"{layer_name(name)} {value:.2f}" for name, value in zip(names, values, strict=True))
 
 
 def _in_words(names: list[str], anisotropy: Array) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from pipeline.report.geometry import Array
-from pipeline.report.html import Html, lacking
+from pipeline.report.geometry import Array, Projection, pca
+from pipeline.report.html import Html, join, lacking, panels, tag
 from pipeline.report.plots import CATEGORIES, Plots
 from pipeline.report.rows import RowsOfView, RunFolder, Sample, draw
 
@@ -49,6 +50,26 @@ class Asked:
         if view.name not in self._samples:
             self._samples[view.name] = draw(view, self.sample_rows)
         return self._samples[view.name]
+
+
+def components(
+    plots: Plots, layers: Iterable[tuple[str, Array]], shown: Array, kinds: Array, what: str
+) -> tuple[Html, dict[str, tuple[float, float]]]:
+    """(a panel for each layer, the share of the variance that its two principal components explain).
+
+    `layers`: column and [n, W] of each layer; `shown`: the rows to draw, in this order; `kinds`: [n], the category
+    of each row; `what`: what they are, for who cannot see the plot.
+    """
+    drawn, explained = [], {}
+    before: Projection | None = None
+    for column, vectors in layers:
+        before = pca(vectors, like=None if before is None else before.points)
+        explained[column] = before.explained
+        label = f"Principal components of {layer_name(column)}, {what}"
+        plot = plots.scatter(before.points[shown], kinds[shown], label=label)
+        share = tag("p", f"variance {before.explained[0]:.0%} + {before.explained[1]:.0%}", class_="under")
+        drawn.append((layer_name(column), join([plot, share])))
+    return panels(drawn), explained
 
 
 def layer_name(column: str) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.geometry import Array, Grouping, Projection, group, mean_within_across, pca, unit
+from pipeline.report.geometry import Array, Grouping, group, mean_within_across, unit
 from pipeline.report.html import Html, escape, figure, folded, foreign, join, lacking, panels, table, tag
 from pipeline.report.occurrences import Found, Occurrence, find_word
 from pipeline.report.plots import SIGNS
-from pipeline.report.section import Asked, Section, layer_name, shorten
+from pipeline.report.section import Asked, Section, components, layer_name, shorten
 from pipeline.report.texts import place
 
 _NAMES = "ABCDEFGH"
@@ -71,7 +71,7 @@ def _word(asked: Asked, number: int, word: str, numbers: dict[str, Any]) -> Html
             tag("p", _groups_in_words(best, chosen)),
             _legend(best),
             _contrast(asked, columns, contrast, baseline, best),
-            _matrices(asked, word, cosines, best),
+            _matrices(asked, cosines, best),
             _projections(asked, vectors, best),
         ]
     shown.append(_sentences(occurrences, best, prefix))
@@ -155,7 +155,7 @@ def _contrast(
     return figure(join([key, plot]), read, more, class_="narrow")
 
 
-def _matrices(asked: Asked, word: str, cosines: dict[str, Array], best: Grouping) -> Html:
+def _matrices(asked: Asked, cosines: dict[str, Array], best: Grouping) -> Html:
     order = _order(best)
     low = float(min(np.quantile(matrix, 0.02) for matrix in cosines.values()))
     borders = np.flatnonzero(np.diff(best.groups[order])) + 1
@@ -176,17 +176,10 @@ def _matrices(asked: Asked, word: str, cosines: dict[str, Array], best: Grouping
 
 
 def _projections(asked: Asked, vectors: dict[str, Array], best: Grouping) -> Html:
-    plots = []
-    before: Projection | None = None
     order = _order(best)
-    for column, of_layer in vectors.items():
-        before = pca(of_layer, like=None if before is None else before.points)
-        label = f"Principal components of {len(order)} occurrences in {layer_name(column)}"
-        plot = asked.plots.scatter(before.points[order], best.groups[order], label=label)
-        share = tag("p", f"variance {before.explained[0]:.0%} + {before.explained[1]:.0%}", class_="under")
-        plots.append((layer_name(column), join([plot, share])))
+    plots, _ = components(asked.plots, vectors.items(), order, best.groups, f"{len(order):,} occurrences")
     return figure(
-        panels(plots),
+        plots,
         "Each point is an occurrence, by the first two principal components of its layer; point at one, or go through "
         "the sentences below, and the same occurrence shows in every layer.",
         class_="small",

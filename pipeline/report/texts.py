@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import UsageError, did_you_mean
-from pipeline.report.geometry import Array, Projection, pca, unit
-from pipeline.report.html import Html, figure, folded, foreign, join, panels, table, tag
+from pipeline.report.geometry import Array, unit
+from pipeline.report.html import Html, figure, folded, foreign, join, table, tag
 from pipeline.report.plots import SIGNS
 from pipeline.report.rows import RowsOfView
-from pipeline.report.section import Asked, Section, brief, categories, layer_name
+from pipeline.report.section import Asked, Section, brief, categories, components, layer_name
 
 _ADD = "No view of texts has rows; add one under `views`: `texts: {level: text, layers: all, pooling: mean}`."
 _POINTS = 800
@@ -54,15 +54,8 @@ def _projection(asked: Asked, view: RowsOfView, color: str, numbers: dict[str, A
     kinds, names = categories(values)
     random = np.random.default_rng([asked.seed, len(sample)])
     shown = np.sort(random.permutation(len(sample))[:_POINTS])
-    plots, explained = [], {}
-    before: Projection | None = None
-    for column in view.vectors:
-        before = pca(sample.vectors(column), like=None if before is None else before.points)
-        explained[column] = before.explained
-        label = f"Principal components of {layer_name(column)}, {len(shown):,} texts by {color}"
-        plot = asked.plots.scatter(before.points[shown], kinds[shown], label=label)
-        share = tag("p", f"variance {before.explained[0]:.0%} + {before.explained[1]:.0%}", class_="under")
-        plots.append((layer_name(column), join([plot, share])))
+    layers = ((column, sample.vectors(column)) for column in view.vectors)
+    plots, explained = components(asked.plots, layers, shown, kinds, f"{len(shown):,} texts by {color}")
     numbers[view.name] = {"rows": len(sample), "points": len(shown), "color": color, "explained_variance": explained}
     prefix = f"text-{view.name.encode().hex()}"
     read = (
@@ -88,7 +81,7 @@ def _projection(asked: Asked, view: RowsOfView, color: str, numbers: dict[str, A
     return join(
         [
             tag("h3", "View ", foreign(view.name), f", {len(view.vectors)} layer{'s' * (len(view.vectors) > 1)}"),
-            tag("div", legend(names), figure(panels(plots), read, points), class_="linked", data_rows=prefix),
+            tag("div", legend(names), figure(plots, read, points), class_="linked", data_rows=prefix),
         ]
     )
 

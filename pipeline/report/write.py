@@ -21,7 +21,7 @@ from pipeline.report.rows import open_folder
 from pipeline.report.section import Asked, Section
 from pipeline.report.senses import senses
 from pipeline.report.texts import check_color, neighbours, projection
-from pipeline.terminal import size_text
+from pipeline.terminal import plain_console, size_text
 from transforms import filesystem
 from transforms.write import TEMPORARY
 
@@ -80,8 +80,6 @@ def write_report(
 
 def print_written(written: Written) -> None:
     """To the terminal."""
-    from pipeline.terminal import plain_console
-
     console = plain_console(soft_wrap=True)
     console.print(f"{written.path}: {size_text(written.bytes)}, one page with everything in it; open it in a browser")
     for section in written.sections:
@@ -100,7 +98,7 @@ def _write(path: str, page: bytes, output_path: str | None) -> None:
             file.write(page)
     except OSError as error:
         hint = "; --to FILE writes it elsewhere" if output_path is not None else ""
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}){hint}") from error
+        raise UsageError(f"{path}: cannot be written ({filesystem.reason_of(error)}){hint}") from error
     if output_path is not None:
         filesystem.delete_empty_folder(temporary)
 

@@ -14,13 +14,13 @@ import argparse
 import contextlib
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
+from command import layerbeam
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,8 +79,7 @@ def main() -> None:
         for round_ in range(given.rounds):
             for name, options in runs.items():
                 output = folder / f"{name}-{round_}"
-                command = [sys.executable, str(ROOT / "layerbeam.py"), "run", str(folder / "c.yaml")]
-                subprocess.run([*command, "--output", str(output), *options], check=True, capture_output=True)
+                layerbeam(folder, "run", "c.yaml", "--output", str(output), *options)
                 seconds = json.loads((output / "_runs" / "1.json").read_text())["seconds"]
                 found.setdefault(name, []).append((rate(output), seconds))
                 print(f"{name:34} {found[name][-1][0]:6.0f} lines/s, {seconds:5.1f} s in all", flush=True)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,19 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from command import layerbeam
 from random_encoder import LARGE, make_weights, write_google, write_huggingface
 
-ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 6e9
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "river", "of", "money", "and", "a", "bank", "in", "it", "was", "he"]
-
-
-def layerbeam(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "layerbeam.py"), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"layerbeam {' '.join(arguments)} ended with status {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def main() -> None:

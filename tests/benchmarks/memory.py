@@ -7,15 +7,14 @@ Needs Debian's package bible-kjv for the text. Each run is a process of its own 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import yaml
+from command import layerbeam
 from corpus import read_bible
 
-ROOT = Path(__file__).resolve().parents[2]
 COPIES = 10
 MOST = 1.10
 
@@ -31,12 +30,7 @@ def measure(folder: Path, name: str, texts: list[str]) -> tuple[int, float]:
         "output": {"path": name},
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
-    subprocess.run(
-        [sys.executable, str(ROOT / "layerbeam.py"), "run", f"{name}.yaml"],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    layerbeam(folder, "run", f"{name}.yaml")
     record = json.loads((folder / name / "_runs" / "1.json").read_text())
     return record["peak_memory_bytes"], record["seconds"]
 

@@ -10,7 +10,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from command import layerbeam
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,28 +58,19 @@ def settings(files: list[str], view: dict[str, Any], **more: Any) -> dict[str, A
 CORPORA = {"the Bible": bible, "JSON Lines, long tail": long_tail, "adversarial": adversarial}
 
 
-def command(folder: Path, *arguments: str) -> tuple[str, float]:
-    """(what it printed, seconds) of the command in a process of its own."""
+def timed(folder: Path, *arguments: str) -> tuple[str, float]:
+    """(what the command printed, seconds)."""
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "layerbeam.py"), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-    )
-    if done.returncode not in (0, 3):
-        sys.exit(f"{arguments}: status {done.returncode}\n{done.stderr}")
-    return done.stdout, time.perf_counter() - started
+    said = layerbeam(folder, *arguments, statuses=(0, 3))
+    return said, time.perf_counter() - started
 
 
 def one_round(folder: Path, number: int) -> tuple[dict[str, float], dict[str, float], float]:
     """(what was planned, what came, seconds that planning took)."""
     output = f"out-{number}"
-    said, took = command(folder, "plan", "c.yaml", "--json", "--output", output)
+    said, took = timed(folder, "plan", "c.yaml", "--json", "--output", output)
     plan = json.loads(said)
-    _, seconds = command(folder, "run", "c.yaml", "--output", output)
+    _, seconds = timed(folder, "run", "c.yaml", "--output", output)
     manifest = json.loads((folder / output / "manifest.json").read_text())
     planned = {
         "tokens": plan["estimates"]["tokens"]["value"],
@@ -122,7 +113,7 @@ def main() -> None:
         for number in range(FILES):
             (folder / f"{number:05d}.txt").write_text("\n".join(verses[number % 20_000 : number % 20_000 + 3]))
         (folder / "c.yaml").write_text(yaml.safe_dump(settings(["*.txt"], TOKENS)))
-        said, took = command(folder, "plan", "c.yaml", "--json")
+        said, took = timed(folder, "plan", "c.yaml", "--json")
         plan = json.loads(said)
         texts, read = plan["estimates"]["texts"], plan["input"]["sample"]["files"]
         found = f"{texts['value']:,} +- {texts['margin']:,} texts of {3 * FILES:,}"

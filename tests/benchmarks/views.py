@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import yaml
+from command import layerbeam
 from corpus import read_bible
 
-ROOT = Path(__file__).resolve().parents[2]
 LINES = 1500
 ROUNDS = 3
 MOST = 1.3
@@ -37,8 +36,7 @@ def seconds(folder: Path, name: str, views: dict) -> float:
         "output": {"path": name},
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(settings))
-    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", "c.yaml"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    layerbeam(folder, "run", "c.yaml")
     return json.loads((folder / name / "_runs" / "1.json").read_text())["seconds"]
 
 

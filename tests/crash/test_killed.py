@@ -13,14 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Workplace, random_lines
+from conftest import THREE_VIEWS, Workplace, random_lines
 
 HOOK = Path(__file__).parent / "hook"
-VIEWS = {
-    "tokens": {"level": "token", "layers": [-1, 0]},
-    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
-    "types": {"level": "word_type", "layers": [1]},
-}
 
 
 @pytest.fixture
@@ -31,7 +26,7 @@ def corpus(workplace: Workplace, soak: bool) -> Workplace:
         lines[100::200] = [b"no \xff text"] * len(lines[100::200])
         workplace.write(f"corpus/{name}.txt", b"\n".join(lines))
     workplace.write("corpus/c.txt.gz", gzip.compress("\n".join(random_lines(300, seed=9)).encode(), mtime=0))
-    workplace.configure(views=VIEWS, input={"slice_bytes": 1500})
+    workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 1500})
     workplace.run("--output", "undisturbed")
     assert len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines()) > 200
     return workplace

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 from cluster import Cluster, cluster
-from conftest import DATA, ROOT, random_lines
+from conftest import DATA, ROOT, THREE_VIEWS, random_lines, tree_hashes
 
 HOOK = Path(__file__).parent / "hook"
 # No run here takes nearly as long; one that hangs would for ever.
@@ -26,11 +25,6 @@ LONGEST = 240
 BLOCKS = 120
 # A worker process serves all stages of a job, not one: faster for short jobs, but one that dies is not replaced.
 KEEP = "--environment_cache_millis=5000"
-VIEWS = {
-    "tokens": {"level": "token", "layers": [-1, 0]},
-    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
-    "types": {"level": "word_type", "layers": [1]},
-}
 
 
 @dataclasses.dataclass
@@ -70,13 +64,7 @@ class Engine:
         return self.run(output, *self.cluster.options, *options, config=config, status=status)
 
     def files(self, output: str) -> dict[str, str]:
-        """SHA-256 of each file by its name, the records of single starts left out."""
-        root = self.folder / output
-        return {
-            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(root.rglob("*"))
-            if path.is_file() and path.parent.name != "_runs"
-        }
+        return tree_hashes(self.folder / output)
 
     def commits(self) -> list[tuple[int, int, str]]:
         """(node, process, name) of each commit since this was last asked."""
@@ -103,7 +91,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = {
         "input": {"files": [str(folder / "corpus" / "*.txt")], "slice_bytes": 1500},
         "encoder": {"handle": str(DATA / "hf_uncased")},
-        "views": VIEWS,
+        "views": THREE_VIEWS,
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(settings))
     (folder / "noted").mkdir()

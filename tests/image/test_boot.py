@@ -18,18 +18,13 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Done, Workplace
+from engines.cluster import free_port
 
 BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")
 JOB_SERVICE = "apache_beam.runners.portability.local_job_service_main"
 POOL = "apache_beam.runners.worker.worker_pool_main"
 OWN = ("layerbeam", "pipeline", "transforms")
-
-
-@pytest.fixture(scope="session")
-def wheel() -> Path:
-    (path,) = (BUILT / "image/root/opt/layerbeam/dist").glob("layerbeam-*.whl")
-    return path
 
 
 @pytest.fixture
@@ -48,12 +43,6 @@ def bare(image: Path, tmp_path: Path) -> Path:
         if not entry.name.startswith(OWN):
             (packages / entry.name).symlink_to(entry)
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("localhost", 0))
-        return held.getsockname()[1]
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

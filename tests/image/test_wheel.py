@@ -26,13 +26,6 @@ def content(wheel: Path) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-@pytest.fixture(scope="module")
-def wheel() -> Path:
-    """The one in the image."""
-    (path,) = (BUILT / "image/root/opt/layerbeam/dist").iterdir()
-    return path
-
-
 def test_it_holds_every_file_of_the_packages(wheel):
     assert wheel.name == f"layerbeam-{__version__}-py3-none-any.whl"
     files = tracked("layerbeam.py", "layerbeam-stubs", "pipeline", "transforms")

@@ -406,7 +406,7 @@ def test_terminal_without_unicode(workplace):
 
 
 def test_interrupt_before_the_run_begins(workplace):
-    workplace.write("corpus/a.txt", "a text\n")
+    workplace.write("corpus/a.txt", "a text\n" * 20_000)  # longer than any delay
     workplace.configure()
     with subprocess.Popen(
         workplace.command("run", "c.yaml"),

@@ -75,6 +75,16 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "--temp_locatoin: neither layerbeam nor Beam has such an option; did you mean `--temp_location`?",
         ),
         (
+            "an option of the command's own misspelt",
+            "verify out --sampel 5",
+            "--sampel: neither layerbeam nor Beam has such an option; did you mean `--sample`?",
+        ),
+        (
+            "an option cut short",
+            "report out --sam 5",
+            "--sam: neither layerbeam nor Beam has such an option; did you mean `--sample`?",
+        ),
+        (
             "a word in place of a number",
             "run c.yaml --workers two",
             "argument --workers: 'two' is no number from 1 up (see `layerbeam run --help`)",

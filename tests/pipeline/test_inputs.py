@@ -159,6 +159,19 @@ def test_records_with_fields_and_pairs_equal_a_loop_whatever_the_workers(workpla
     assert workplace.verify().out.endswith("pass\n")
 
 
+def test_a_field_may_have_the_name_of_the_folder_of_rejects(workplace):
+    workplace.write("corpus/a", '{"text": "one", "rejects": 1}\n{"text": "two", "rejects": 2}\nnot json\n')
+    views = TEXTS | {f"{name}_view": TEXTS["t"] | {"format": name} for name in ("tfrecord", "jsonl")}
+    views["types"] = {"level": "word_type", "layers": [2], "by": ["rejects"]}
+    fields = {"format": "jsonl", "keep_fields": {"rejects": "int64"}, "max_rejected": 0.5}
+    workplace.configure(input=fields, views=views)
+    workplace.run()
+    assert workplace.rows("t")["rejects"].to_pylist() == [1, 2]
+    assert workplace.rows("types")["rejects"].to_pylist() == [1, 2]
+    assert len(workplace.rejects()) == 1
+    assert workplace.verify().out.endswith("pass\n")
+
+
 def test_parquet_and_json_lines_give_the_same_vectors(workplace):
     workplace.write("one/a", "".join(json.dumps(record) + "\n" for record in RECORDS))
     write_table(workplace, "two/a", RECORDS)

@@ -200,17 +200,20 @@ def test_windows(workplace, overlap):
 
 
 def test_long_texts_rejected(workplace):
-    workplace.write("corpus/a.txt", "the\nthe river of the river of the river\n")
+    workplace.write("corpus/a.txt", "the\nthe river of the river of the river\nthe river of the river\n")
     workplace.configure(
         encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 5, "long_text": "reject"},
         views={"t": {"level": "text", "layers": [-1]}},
     )
+    assert json.loads(workplace.plan("--json").out)["rejects_seen"] == {"over max_seq_length 5": 2}
     workplace.run()
-    (reject,) = workplace.rejects()
-    assert (reject["line"], reject["stage"]) == (1, "wordpiece")
-    assert reject["reason"].startswith("over max_seq_length 5 (")
+    assert [(reject["line"], reject["stage"], reject["reason"]) for reject in workplace.rejects()] == [
+        (1, "wordpiece", "over max_seq_length 5 (10 tokens with [CLS] and [SEP])"),
+        (2, "wordpiece", "over max_seq_length 5 (7 tokens with [CLS] and [SEP])"),
+    ]
     counts = workplace.manifest()["counts"]
-    assert (counts["embedded"], counts["rejected"]) == (1, 1)
+    assert (counts["embedded"], counts["rejected"]) == (1, 2)
+    assert json.loads(workplace.show("--json").out)["rejects"] == {"over max_seq_length 5": 2}
     assert verified(workplace)["result"] == "pass"
 
 

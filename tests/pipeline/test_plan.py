@@ -339,6 +339,15 @@ def test_of_a_large_file_a_part_is_read(tmp_path, hf_uncased):
     assert os.path.getsize(path) > 100 << 20
 
 
+def test_what_run_refuses_plan_refuses(workplace):
+    workplace.write("corpus/a.txt", "the river\n")
+    workplace.configure()
+    wrong = ("--set", "encoder.resource_hints={min_rma: 1GB}")
+    said = workplace.plan(*wrong, status=2).err
+    assert said.startswith("layerbeam: encoder.resource_hints.min_rma: 1GB: ")
+    assert workplace.run(*wrong, status=2).err == said
+
+
 def test_no_file_is_an_error(tmp_path, hf_uncased):
     with pytest.raises(UsageError, match="no file matches"):
         sampled(job_of(tmp_path, hf_uncased, "*.nothing"), EVERYTHING)

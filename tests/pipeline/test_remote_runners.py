@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
+from engines.cluster import free_port
 
 from pipeline import config
 from pipeline.output.runlog import OnlyNewest, RunLog, load_runs
@@ -29,9 +30,7 @@ BIN = Path(sys.executable).parent
 @contextlib.contextmanager
 def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
     """A server of Beam's in a process of its own, in a folder of its own; its host:port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", *(argument.format(port=port) for argument in arguments)]
     # The pool starts `python` from PATH.
     env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | environment

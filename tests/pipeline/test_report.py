@@ -172,6 +172,29 @@ def test_lengths_and_the_cut(workplace, report):
     assert "max_seq_length 12 cuts after 10: 50.00% of the texts are longer and lose their end, 27.27%" in page.text
 
 
+def test_at_a_glance_it_says_what_show_says(workplace, report):
+    lines = [{"text": text, "id": "same"} for text in ("One. Two.", "A bank. The river. the river", "the bank")]
+    workplace.write("corpus/a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    words = {"level": "word", "layers": [1], "keep_words": ["bank", "money"]}
+    workplace.configure(
+        input={"format": "jsonl", "id_field": "id", "unit": "sentence"},
+        encoder={"max_seq_length": 4},
+        views={"words": words},
+    )
+    workplace.run()
+    page, _ = report()
+    shown = workplace.show().out
+    for said in (
+        ": 3 layers of 64, engine native, lower-casing (tokenizer_config.json)",
+        "3 read = 2 embedded + 0 blank + 1 filtered + 0 rejected",
+        "6 found = 2 embedded + 0 blank + 4 filtered + 0 rejected",
+        "2 records with the id of an earlier one",
+        "words: 0 of money (keep_words that never come)",
+    ):
+        assert said in shown
+        assert said in page.text
+
+
 def test_rejects_by_reason(workplace, report):
     workplace.write("corpus/a.txt", b"the river\n\xff\xfe\nbank\n\xff\n")
     workplace.configure(views=VIEWS)

@@ -23,7 +23,6 @@ TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
 class CountingEncoder:
     """Layer k of token i is i + k in both dimensions; notes what it was asked."""
 
-    hidden_size: int = 2
     pad_id: int = 99
     batches: list = dataclasses.field(default_factory=list)
 

@@ -33,7 +33,6 @@ class FakeEncoder:
     """Layer k of token i is i + k in both dimensions. `spoil` may raise or change what comes out."""
 
     spoil: Callable[[np.ndarray, dict], None] = lambda ids, layers: None
-    hidden_size: int = 2
     pad_id: int = 99
     sizes: list[int] = dataclasses.field(default_factory=list)
 

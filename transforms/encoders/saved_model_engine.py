@@ -194,7 +194,6 @@ class SavedModelEncoder:
         from transforms.hardware import import_tensorflow
 
         tf = import_tensorflow()
-        self.hidden_size = interface.hidden_size
         self.pad_id = pad_id
         self._interface = interface
         self._model = tf.saved_model.load(folder)
@@ -208,7 +207,7 @@ class SavedModelEncoder:
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
     ) -> tuple[dict[int, Float32Array], Float32Array | None]:
-        """Layers and pooled output of one batch, as `transforms.encode.Encoder` has it."""
+        """Layers and pooled output of one batch, as `transforms.forward.Encoder` has it."""
         import tensorflow as tf
 
         real = np.arange(token_ids.shape[1]) < lengths[:, None]

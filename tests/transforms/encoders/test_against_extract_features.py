@@ -13,8 +13,9 @@ from conftest import DATA
 
 from transforms.encode import pad_batch
 from transforms.encoders import EncoderSource, load_encoder, open_encoder
+from transforms.formats import split_pair
 from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
-from transforms.sequences import SequenceSettings, split_pair, tokenize_block
+from transforms.sequences import SequenceSettings, tokenize_block
 from transforms.windows import cut_sequences
 from transforms.wordpiece import WordPiece
 
