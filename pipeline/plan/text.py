@@ -166,7 +166,7 @@ def _time_lines(plan: Mapping[str, Any]) -> list[str]:
     given = plan["time"]
     if given["burst"] is None:
         return ["nothing to encode"]
-    parts = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in given["parts"].items() if seconds >= 0.5)
+    parts = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in given["parts"].items() if seconds >= 1)
     return [
         f"about {duration_text(given['seconds'])} here, with {count_noun(given['workers'], 'worker')} ({parts})",
         f"measured: {given['burst']['tokens']:,} tokens in {given['burst']['seconds']:.1f} s, written too: "

@@ -1,12 +1,13 @@
-"""`layerbeam plan` against real runs: three corpora, and how long it takes over 10,000 files.
+"""`layerbeam plan` against real runs: four corpora, and how long it takes over 10,000 files.
 
 Needs Debian's package bible-kjv. Plan, run, plan, run, ... of each corpus, each in a process of its own; times are
-medians. The adversarial corpus is run with the small encoder with random weights, the others with MiniLM.
+medians. The Bible and the long tail are run with MiniLM, the others with the small encoder with random weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import random
 import statistics
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests"))
 FILES = 10_000
 OBJECTS = 3_000
+SMALL = ROOT / "tests" / "data" / "hf_uncased"
 MOST_OFF = {"tokens": 0.15, "bytes": 0.15, "seconds": 0.25}
 TOKENS = {"level": "token", "layers": [-1]}
 
@@ -51,11 +53,23 @@ def adversarial(folder: Path) -> dict[str, Any]:
     return configuration(write_corpus(folder), "out")
 
 
+def large(folder: Path) -> dict[str, Any]:
+    """More than plan reads: the Bible's verses, drawn again and again, in files from 6 kB to 6 MB, some of them .gz."""
+    rng = random.Random(0)
+    verses = read_bible()
+    for number in range(60):
+        lines = (rng.choice(verses) + "\n" for _ in range(int(50 * 1000 ** (number / 59))))
+        opened = gzip.open if number % 6 == 0 else open
+        with opened(folder / f"{number:02d}.txt{'.gz' if number % 6 == 0 else ''}", "wt") as file:
+            file.writelines(lines)
+    return settings(["*.txt", "*.txt.gz"], {"level": "text", "layers": [-1]}) | {"encoder": {"handle": str(SMALL)}}
+
+
 def settings(files: list[str], view: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"input": {"files": files} | more, "views": {"v": view}, "output": {"path": "out"}}
 
 
-CORPORA = {"the Bible": bible, "JSON Lines, long tail": long_tail, "adversarial": adversarial}
+CORPORA = {"the Bible": bible, "JSON Lines, long tail": long_tail, "adversarial": adversarial, "60 files": large}
 
 
 def timed(folder: Path, *arguments: str) -> tuple[str, float]:
