@@ -14,7 +14,7 @@ from apache_beam.io.filesystem import BeamIOError
 from pipeline.errors import UsageError
 from pipeline.output.commits import recorded_commits, sound_commits
 from pipeline.output.manifest import SUCCESS, Gone, Report, is_up_to_date, load_manifest, recorded_inputs
-from transforms import filesystem
+from transforms import filesystem, metrics
 from transforms.records import Commit, LeftOut, file_key, file_stem
 from transforms.slices import FileToRead
 
@@ -28,6 +28,13 @@ class Work:
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
     known: list[Report] = dataclasses.field(default_factory=list)
     gone: list[Gone] = dataclasses.field(default_factory=list)
+
+    @property
+    def texts_done(self) -> int:
+        """Texts of the input that an earlier start has embedded; of a file that has changed none is certain yet."""
+        commits = [report for report in self.known if isinstance(report, Commit)]
+        commits += [commit for file in self.to_read for commit in file.done if commit.block.file == file.file]
+        return sum(metrics.embedded_texts(commit.counts) for commit in commits)
 
     @property
     def is_nothing(self) -> bool:

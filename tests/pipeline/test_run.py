@@ -145,12 +145,14 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
         process.send_signal(signal.SIGKILL)
     commits = workplace.folder / "out" / "_commits"
     before = {path: path.stat().st_mtime_ns for path in commits.iterdir()}
+    texts = sum(json.loads(path.read_text())["counts"]["embedded"] for path in before)
     assert not (workplace.folder / "out/_SUCCESS").exists()
     unfinished = workplace.show().out
     assert "out: unfinished: at work, or killed" in unfinished
     assert "remains   about" in unfinished
     assert "first rows of tokens" in unfinished
     done = workplace.run("--json")
+    assert f"going on: {texts:,} texts done before; what follows is the rest\n" in done.err
     assert workplace.files() == workplace.files("undisturbed")
     total = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
     again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
