@@ -182,7 +182,10 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
 	.ci/audit $(AUDIT)
 
-check: lint types fits test test-crash demo test-readers test-dataflow test-parity test-airflow test-image test-flink test-spark test-pool test-package docs test-report ## all that CI does (but for `audit`)
+# First what takes both cores by itself, and what is installed into the one environment; then two targets at a time.
+check: lint types fits test test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## all that CI does (but for `audit`)
+	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
+		test-airflow test-readers docs test-report
 
 format: $(VENV)/installed ## format and mend what ruff can mend
 	$(BIN)/ruff format .
