@@ -25,6 +25,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+
+from ports import free_port  # noqa: E402 - from the folder above, also where this is started by hand
+
 JARS = ROOT / ".engines"
 ENGINES = ("flink", "spark", "pool", "prism")
 START_SECONDS = 90
@@ -127,12 +131,6 @@ class Cluster:
         return "\n".join(found)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return int(listener.getsockname()[1])
-
-
 def answers(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
         return True
@@ -181,7 +179,7 @@ def _java_of(engine: str) -> list[str]:
 def _boot(made: Cluster) -> str:
     """A program that starts one worker; what it says goes to a file named by the process that started it."""
     boot = made.folder / "boot"
-    command = shlex.join([sys.executable, str(Path(__file__).with_name("boot.py"))])
+    command = shlex.join([sys.executable, str(Path(__file__).with_name("start_worker.py"))])
     boot.write_text(f'#!/bin/sh\nexec {command} "$@" >>{shlex.quote(str(made.folder))}/sdk-$PPID.log 2>&1\n')
     boot.chmod(0o755)
     return str(boot)

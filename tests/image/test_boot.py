@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Done, Workplace
-from engines.cluster import free_port
+from ports import free_port
 
 BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")

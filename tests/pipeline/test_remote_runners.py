@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
-from engines.cluster import free_port
+from ports import free_port
 
 from pipeline import config
 from pipeline.output.runlog import OnlyNewest, RunLog, load_runs
