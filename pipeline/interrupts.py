@@ -27,17 +27,11 @@ class OfMainThread(io.TextIOBase):
 
 
 class Stop:
-    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, and `number` says which.
+    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, and `number` says which."""
 
-    They raise it again every second until it is left: in a `__del__`, in a callback from C or under somebody's bare
-    `except` it is swallowed, and the run would go on as if nobody had asked.
-    """
-
-    def __init__(self, again_seconds: float = 1.0) -> None:
+    def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, Any] = {}
-        self._again_seconds = again_seconds
-        self._again: threading.Timer | None = None
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
@@ -45,21 +39,12 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._forget()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _stop(self, number: int, _: Any) -> None:
         self.number = number
-        self._forget()
-        self._again = threading.Timer(self._again_seconds, os.kill, (os.getpid(), number))
-        self._again.daemon = True
-        self._again.start()
         raise KeyboardInterrupt
-
-    def _forget(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
 
 
 class WorkerDeath:
