@@ -68,8 +68,9 @@ class Run:
         if hint is not None:
             say(f"input: {hint}")
         expected = estimate(Tokenizer(self.job), work)
-        if work.texts_done:
-            say(f"going on: {count_noun(work.texts_done, 'text')} done before; what follows is the rest")
+        done = work.texts_done
+        if done:
+            say(f"going on: {count_noun(done, 'text')} done before; what follows is the rest")
         say("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         total_bytes = expected.total_bytes * (1 + self.bytes_beside)

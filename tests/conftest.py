@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -270,6 +271,16 @@ class Workplace:
 
     def files(self, output: str = "out") -> dict[str, str]:
         return tree_hashes(self.folder / output)
+
+
+@contextlib.contextmanager
+def workplace_in(folder: Path) -> Iterator[Workplace]:
+    """For what a module makes once: what is printed meanwhile is kept by nobody."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        place = Workplace(folder)
+        place._capture = lambda: ("", "")
+        yield place
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Workplace, random_lines
+from conftest import random_lines, workplace_in
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -45,11 +44,7 @@ ARGUMENTS = (
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run with every section, and with text that would break out."""
     folder = tmp_path_factory.mktemp("run")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        place = Workplace(folder)
-        place._capture = lambda: ("", "")
+    with workplace_in(folder) as place:
         place.write("corpus/a.txt", "\n".join(LINES) + "\n")
         place.write("corpus/b.txt", "\n".join(random_lines(60)) + "\n")
         place.write("corpus/bad.txt", b"not \xff UTF-8\n")
@@ -58,8 +53,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         place.run()
         place._call("report", "out", "--word", "bank", status=0)
-    finally:
-        os.chdir(before)
     return folder / "out" / "report.html"
 
 

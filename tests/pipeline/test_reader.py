@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, Workplace, edit, random_lines, vectors
+from conftest import ROOT, edit, random_lines, vectors, workplace_in
 from object_store import upload
 
 import layerbeam
@@ -42,17 +42,11 @@ LINES = random_lines(60)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over two files in several blocks, made once."""
     folder = tmp_path_factory.mktemp("finished")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        place = Workplace(folder)
-        place._capture = lambda: ("", "")
+    with workplace_in(folder) as place:
         place.write("corpus/a.txt", "\n".join(LINES[:20]) + "\n")
         place.write("corpus/b.txt", "\n".join(LINES[20:]) + "\n")
         place.configure(input={"slice_bytes": 800}, views=VIEWS)
         place.run()
-    finally:
-        os.chdir(before)
     return folder / "out"
 
 
