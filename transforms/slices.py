@@ -24,6 +24,11 @@ class FileToRead:
     file: InputFile
     done: tuple[Commit, ...] = ()
 
+    @property
+    def surely_done(self) -> list[Commit]:
+        """Those of the file as it is now; of one that has changed nobody knows yet which blocks are still right."""
+        return [commit for commit in self.done if commit.block.file == self.file]
+
 
 @dataclasses.dataclass
 class Scanned:

@@ -31,9 +31,9 @@ class Work:
 
     @property
     def texts_done(self) -> int:
-        """Texts of the input that an earlier start has embedded; of a file that has changed none is certain yet."""
+        """Texts of the input that an earlier start has embedded."""
         commits = [report for report in self.known if isinstance(report, Commit)]
-        commits += [commit for file in self.to_read for commit in file.done if commit.block.file == file.file]
+        commits += [commit for file in self.to_read for commit in file.surely_done]
         return sum(metrics.embedded_texts(commit.counts) for commit in commits)
 
     @property

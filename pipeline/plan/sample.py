@@ -157,8 +157,7 @@ def ranges_left(file: FileToRead) -> list[tuple[int, int]]:
 
 
 def _done(file: FileToRead) -> Iterator[tuple[int, int]]:
-    # Of a file that changed nobody knows yet which blocks are still right: all of it may be done again.
-    return ((c.block.first_byte, c.block.end_byte) for c in file.done if c.block.file == file.file)
+    return ((commit.block.first_byte, commit.block.end_byte) for commit in file.surely_done)
 
 
 def _done_bytes(file: FileToRead) -> int:
