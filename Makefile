@@ -31,7 +31,7 @@ $(VENV)/installed: pyproject.toml constraints.txt minilm.txt
 demo: $(VENV)/installed ## embed a small corpus with real weights and show what came out
 	@rm -rf out/demo
 	$(BIN)/layerbeam run configs/demo.yaml
-	@$(BIN)/python -m pipeline.demo out/demo
+	@$(BIN)/python configs/demo/bank.py out/demo
 
 test: $(VENV)/installed ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -43,15 +43,15 @@ $(VENV)/installed-readers: $(VENV)/installed
 
 test-readers: $(VENV)/installed-readers ## every view in PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
 	$(BIN)/python -c 'import datasets, pyspark'
-	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
+	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp]'
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/test_dataflow.py tests/pipeline/test_cloud_storage.py \
-		tests/pipeline/test_flex_launch.py tests/pipeline/test_dataflow_guide.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
+		tests/pipeline/remote/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
@@ -70,7 +70,7 @@ $(PARITY)/installed: tests/parity/requirements.txt
 test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against transformers and sentence-transformers (2.6 GB to download, once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
-		"$$($(BIN)/python -c 'from transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
+		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
 		out/parity.npz
 	$(BIN)/python tests/parity/compare.py out/parity.npz
 
@@ -90,8 +90,8 @@ soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corp
 	$(BIN)/python -m pytest tests/crash --soak -rA
 	$(BIN)/python tests/crash/adversarial.py
 
-$(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md layerbeam.py $(wildcard pipeline/*.py) \
-		$(wildcard pipeline/[a-z]*/*.* transforms/*.py transforms/encoders/*.py layerbeam-stubs/*) tests/image/dockerfile.py
+$(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml tests/image/dockerfile.py \
+		$(shell find layerbeam pipeline transforms -name '*.[pcj]*' -not -path '*__pycache__*')
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
@@ -150,22 +150,25 @@ $(VENV)/installed-docs: $(VENV)/installed
 
 # The variable: mkdocs-material tells about MkDocs 2, of another make, each time.
 docs: $(VENV)/installed-docs ## the notebook executed, and the documentation as a site in out/site, without warnings and a network
-	$(BIN)/python docs/execute_notebook.py
+	$(BIN)/python tools/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
-	$(BIN)/python -m pytest tests/site docs/site_hooks.py
+	$(BIN)/python -m pytest tests/site tools/site_hooks.py
 
 notebook: $(VENV)/installed-docs ## docs/word_senses.ipynb, executed anew
-	$(BIN)/python docs/execute_notebook.py --write
+	$(BIN)/python tools/execute_notebook.py --write
 
 reference: $(VENV)/installed ## docs/settings.md and docs/commands.md from the code
-	$(BIN)/python docs/make_reference.py
+	$(BIN)/python tools/make_reference.py
 
 lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/hadolint Dockerfile
 
+# mypy does not follow an editable installation: it gets the packages laid out as in the wheel.
 types: $(VENV)/installed ## mypy, strict
+	@mkdir -p $(VENV)/types/layerbeam
+	@ln -sfn $(CURDIR)/layerbeam/* $(CURDIR)/pipeline $(CURDIR)/transforms $(VENV)/types/layerbeam/
 	$(BIN)/mypy
 
 # The package with minilm's weights declares PyTorch's sentence-transformers, which nothing here needs.

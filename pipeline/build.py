@@ -6,17 +6,17 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.output.finish import FinishRun
-from pipeline.output.resume import FindWork
-from pipeline.output.runlog import EndLog, OnlyNewest
-from pipeline.resolve import Job
-from transforms import coders
-from transforms.encode import EncodeBlocks
-from transforms.hardware import Hardware
-from transforms.read import ReadBlocks
-from transforms.sequences import TokenizeBlocks
-from transforms.slices import SliceFiles
-from transforms.write import WriteBlocks
+from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.output.find import FindWork
+from layerbeam.pipeline.output.finish import FinishRun
+from layerbeam.pipeline.output.run_log import RecordRunEnd, RefuseIfSuperseded
+from layerbeam.transforms import coders
+from layerbeam.transforms.encode import EncodeBlocks
+from layerbeam.transforms.hardware import Hardware
+from layerbeam.transforms.read import ReadBlocks
+from layerbeam.transforms.slice import SliceFiles
+from layerbeam.transforms.tokenize import TokenizeBlocks
+from layerbeam.transforms.write import WriteBlocks
 
 
 def build(
@@ -24,7 +24,7 @@ def build(
     job: Job,
     *,
     num_threads: int | None = None,
-    remove_gone: bool = False,
+    prune_missing: bool = False,
     run_number: int | None = None,
 ) -> Any:
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
@@ -36,7 +36,7 @@ def build(
     coders.register()
     hardware = Hardware(num_threads, config.encoder.device)
 
-    find = FindWork(config.input.files, job.output.path, remove_gone=remove_gone)
+    find = FindWork(config.input.files, job.output.path, prune_missing=prune_missing)
     read = ReadBlocks(job.limits, job.records, hardware)
     tokenize = TokenizeBlocks(
         encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, hardware=hardware
@@ -56,20 +56,20 @@ def build(
     blocks = slices[SliceFiles.SLICES] | "read" >> read
     commits = (
         blocks[ReadBlocks.BLOCKS]
-        | "wordpiece" >> beam.ParDo(tokenize)
+        | "tokenize" >> beam.ParDo(tokenize)
         | "encode" >> beam.ParDo(encode).with_resource_hints(**config.encoder.resource_hints)
         | "write" >> beam.ParDo(write)
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
     reports = (
-        (files[FindWork.KNOWN], slices[SliceFiles.LEFT_OUT], blocks[ReadBlocks.DONE], commits)
+        (files[FindWork.KNOWN], slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], commits)
         | "reports" >> beam.Flatten()
         | "under one key" >> beam.WithKeys(0)
         | "all together" >> beam.GroupByKey()
     )
     if run_number is None:
         return reports | "finish" >> beam.ParDo(finish)
-    newest = reports | "only newest" >> beam.ParDo(OnlyNewest(job.output.path, run_number))
+    newest = reports | "only newest" >> beam.ParDo(RefuseIfSuperseded(job.output.path, run_number))
     manifest = newest | "finish" >> beam.ParDo(finish)
-    return manifest | "end log" >> beam.ParDo(EndLog(job.output.path, run_number))
+    return manifest | "end log" >> beam.ParDo(RecordRunEnd(job.output.path, run_number))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Iterable
-
-from pipeline.terminal import harmless
 
 
 class UsageError(Exception):
@@ -36,18 +33,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def say(message: str) -> None:
-    """Tell the person at the terminal; standard output is for results."""
-    print(harmless(message), file=sys.stderr)
-
-
-def complain(message: str) -> None:
-    """Tell what is wrong, each line under the command's name."""
-    for line in message.splitlines():
-        say(f"layerbeam: {line}")
-
-
-def cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The worker's own error: Beam hands on a traceback as text.
 
     >>> cause(RuntimeError("Traceback:\\n  File x\\nOSError: No space left [while running 'write']"))

@@ -14,12 +14,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import UsageError
-from pipeline.output.commits import listed_commits
-from pipeline.output.manifest import read_manifest
-from transforms import filesystem
-from transforms.records import Commit
-from transforms.write import TEMPORARY
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.commits import listed_commits
+from layerbeam.pipeline.output.manifest import read_manifest
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.write.block import TEMPORARY
 
 OWN_FOLDER = ".layerbeam"
 VIEW = "features"
@@ -27,7 +27,7 @@ VIEW = "features"
 DOCUMENTS = "documents.json"
 
 # Of a document, for each byte of its compressed parts.
-BYTES_BESIDE = 2.1
+EXTRA_BYTES_RATIO = 2.1
 
 # Settings that a person gives here as arguments.
 ARGUMENTS = {
@@ -81,14 +81,14 @@ def settings(
 
 def own_folder(output_folder: str) -> str:
     """Where the run's own files lie."""
-    return filesystem.join(output_folder, OWN_FOLDER)
+    return storage.join(output_folder, OWN_FOLDER)
 
 
 def _pattern(input_folder: str) -> str:
     """All files in the folder and below it; the same however the folder is written."""
-    if filesystem.is_local(input_folder):
+    if storage.is_local(input_folder):
         return os.path.join(glob.escape(os.path.abspath(input_folder)), "**")
-    return filesystem.join(input_folder.rstrip("/"), "**")
+    return storage.join(input_folder.rstrip("/"), "**")
 
 
 def document_name(path: str) -> str:
@@ -98,22 +98,22 @@ def document_name(path: str) -> str:
     ('a.b.jsonl', 'notes.jsonl', 'README.jsonl')
     """
     name = os.path.basename(path)
-    if filesystem.is_compressed(name):
+    if storage.is_compressed(name):
         name = os.path.splitext(name)[0]
     return os.path.splitext(name)[0] + ".jsonl"
 
 
 def check_folders(input_folder: str, output_folder: str) -> None:
     """UsageError, before anything is written, where the documents cannot become files of the output folder."""
-    if filesystem.is_local(input_folder) and not os.path.isdir(input_folder):
+    if storage.is_local(input_folder) and not os.path.isdir(input_folder):
         problem = "is no folder" if os.path.lexists(input_folder) else "No such folder"
         raise UsageError(f"INPUT_FOLDER: {input_folder}: {problem}")
-    if filesystem.is_inside(filesystem.join(output_folder, "any.jsonl"), input_folder):
+    if storage.is_inside(storage.join(output_folder, "any.jsonl"), input_folder):
         raise UsageError(
             f"OUTPUT_FOLDER: {output_folder} lies in INPUT_FOLDER: what is written would be read as a document; "
             "give a folder outside of it"
         )
-    found = filesystem.find_files([_pattern(input_folder)])
+    found = storage.find_files([_pattern(input_folder)])
     if not found:
         raise UsageError(f"INPUT_FOLDER: {input_folder}: there is no file in it")
     ours = _load(output_folder)
@@ -125,14 +125,14 @@ def check_folders(input_folder: str, output_folder: str) -> None:
             raise UsageError(
                 f"INPUT_FOLDER: {other} and {file.path} would both be written as {name}; rename one of them"
             )
-        if name not in ours and filesystem.exists(filesystem.join(output_folder, name)):
+        if name not in ours and storage.exists(storage.join(output_folder, name)):
             raise UsageError(
                 f"OUTPUT_FOLDER: {output_folder} has a {name} that this command did not write, and {file.path} would "
                 "be written over it; move it away, or give another folder"
             )
 
 
-def assemble(output_folder: str, *, remove_gone: bool = False) -> dict[str, list[str]]:
+def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, list[str]]:
     """Put the parts of each document that was read to its end together, where that is not done yet.
 
     A document appears whole or not at all. Gives the names: those `written`, those `unchanged`, those `removed`.
@@ -148,7 +148,7 @@ def assemble(output_folder: str, *, remove_gone: bool = False) -> dict[str, list
         if entry["left_out"] is None
     }
     before = _load(output_folder)
-    sizes = filesystem.list_folder(output_folder)
+    sizes = storage.list_folder(output_folder)
     unchanged = [
         name
         for name, document in wanted.items()
@@ -159,7 +159,7 @@ def assemble(output_folder: str, *, remove_gone: bool = False) -> dict[str, list
     removed = [
         name
         for name, document in before.items()
-        if remove_gone and name not in wanted and document["file"] not in inputs
+        if prune_missing and name not in wanted and document["file"] not in inputs
     ]
     # Ours before they are there: a run that is killed here finds its own files again.
     now = before | {name: {"file": wanted[name]["file"]} for name in written}
@@ -167,14 +167,14 @@ def assemble(output_folder: str, *, remove_gone: bool = False) -> dict[str, list
         _save(output_folder, now)
     for name in written:
         paths = [commit.parts[VIEW].path for commit in commits[wanted[name]["file"]] if VIEW in commit.parts]
-        size = _concatenate(own, paths, filesystem.join(output_folder, name))
+        size = _concatenate(own, paths, storage.join(output_folder, name))
         now[name] = wanted[name] | {"bytes": size}
-    filesystem.delete_files(filesystem.join(output_folder, name) for name in removed)
+    storage.delete_files(storage.join(output_folder, name) for name in removed)
     for name in removed:
         del now[name]
     if now != before:
         _save(output_folder, now)
-    filesystem.delete_folder(filesystem.join(own, TEMPORARY))
+    storage.delete_folder(storage.join(own, TEMPORARY))
     return {"written": written, "unchanged": sorted(unchanged), "removed": sorted(removed)}
 
 
@@ -185,17 +185,17 @@ def _digest(commits: Sequence[Commit]) -> str:
 
 def _concatenate(own: str, paths: Sequence[str], target: str) -> int:
     """Write the parts one after the other, decompressed; how many bytes they are."""
-    with filesystem.write_whole(target, temporary=filesystem.join(own, TEMPORARY)) as file:
+    with storage.write_whole(target, temporary=storage.join(own, TEMPORARY)) as file:
         for path in paths:
-            with filesystem.open_binary(filesystem.join(own, path)) as part:
-                for chunk in filesystem.read_chunks(part, path):
+            with storage.open_binary(storage.join(own, path)) as part:
+                for chunk in storage.read_chunks(part, path):
                     file.write(chunk)
     return file.num_bytes
 
 
 def _load(output_folder: str) -> dict[str, Any]:
     """What was written of which document; what is no plain name is none of ours, whoever put it there."""
-    documents = filesystem.read_json(filesystem.join(own_folder(output_folder), DOCUMENTS)) or {}
+    documents = storage.read_json(storage.join(own_folder(output_folder), DOCUMENTS)) or {}
     return {
         name: document
         for name, document in documents.items()
@@ -208,5 +208,5 @@ def _load(output_folder: str) -> dict[str, Any]:
 
 def _save(output_folder: str, documents: Mapping[str, Any]) -> None:
     own = own_folder(output_folder)
-    with filesystem.write_whole(filesystem.join(own, DOCUMENTS), temporary=filesystem.join(own, TEMPORARY)) as file:
+    with storage.write_whole(storage.join(own, DOCUMENTS), temporary=storage.join(own, TEMPORARY)) as file:
         file.write(json.dumps(documents, indent=1, sort_keys=True).encode("ascii") + b"\n")

@@ -24,13 +24,14 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from transforms import filesystem
-from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders import EncoderError, load_weights, open_encoder
-from transforms.formats import RecordFormat
-from transforms.read import read_blocks
-from transforms.records import BlockLimits, Commit, Slice, TextBlock
-from transforms.slices import FileToRead, cut_file, number_slices, scan_range
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
+from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -125,11 +126,16 @@ UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
 
 
 def read_file(
-    path: Path, limits: BlockLimits = UNLIMITED, *, slice_bytes: int = 1 << 20, done: Iterable[Commit] = (), **how: Any
+    path: Path,
+    limits: BlockLimits = UNLIMITED,
+    *,
+    slice_bytes: int = 1 << 20,
+    done: Iterable[Commit] = (),
+    **record_format: Any,
 ) -> list[Any]:
     """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
-    (file,) = filesystem.find_files([str(path)])
-    form = RecordFormat(**how)
+    (file,) = storage.find_files([str(path)])
+    form = RecordFormat(**record_format)
     of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
     ranges = cut_file(FileToRead(file, tuple(done)), slice_bytes, form)
     scans = [scan_range(*range_, of_slices, form) for range_ in ranges]
@@ -247,7 +253,7 @@ class Workplace:
         return self._call("encoder", *arguments, status=status)
 
     def _call(self, *arguments: str, status: int) -> Done:
-        from pipeline.cli import main
+        from layerbeam.pipeline.cli.main import main
 
         got = main(arguments, version="test")
         out, err = self._capture()

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from pipeline import arguments as command_line
-from pipeline import beam_options, cli, config
+from layerbeam.pipeline.cli import beam_options, main
+from layerbeam.pipeline.cli import parser as command_line
+from layerbeam.pipeline.config import schema
 
 CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -87,7 +88,7 @@ def test_commands_are_of_the_command_line(page):
     for line in indented(page):
         if line.startswith("layerbeam "):
             words = shlex.split(line.replace("|", " ").replace("$day", "day").split(" ||")[0], comments=True)[1:]
-            shielded = command_line.shield_layers(words) if words[0] == "extract-features" else words
+            shielded = command_line.escape_negative_layers(words) if words[0] == "extract-features" else words
             if "INPUT_FOLDER" in words or words == ["completion"]:
                 continue
             options, rest = command_line.make_parser("").parse_known_args(shielded)
@@ -105,8 +106,8 @@ def test_configurations_are_some(page):
     }
     for block in re.findall(r"^```yaml\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
         settings = yaml.safe_load(block)
-        if settings.keys() <= config.Config.model_fields.keys():
-            config.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
+        if settings.keys() <= schema.Config.model_fields.keys():
+            schema.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
 
 
 def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
@@ -117,7 +118,7 @@ def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
     for line in indented(page):
         command, *arguments = shlex.split(line)
         if command == "layerbeam":
-            assert cli.main(arguments, version="test") == 0
+            assert main.main(arguments, version="test") == 0
             done.append(arguments[0])
         else:
             assert os.system(line) == 0
@@ -157,7 +158,7 @@ def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
     }
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
-    assert cli.main(["run", "c.yaml"], version="test") == 0
+    assert main.main(["run", "c.yaml"], version="test") == 0
     found: dict[str, set[str]] = {}
     for view in json.loads((tmp_path / "out" / "manifest.json").read_text())["views"].values():
         for column, kind in view["columns"].items():

@@ -15,8 +15,8 @@ import yaml
 from conftest import ROOT
 
 import layerbeam
-from pipeline import config
-from pipeline.cli import main
+from layerbeam.pipeline.cli.main import main
+from layerbeam.pipeline.config import schema
 
 README = (ROOT / "README.md").read_text()
 OUTPUT = (ROOT / "docs" / "output.md").read_text()
@@ -86,8 +86,8 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 def test_the_configuration_explained_is_one():
     explained, other = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     settings = yaml.safe_load(explained)
-    assert config.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
-    assert config.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
+    assert schema.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
+    assert schema.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():
@@ -98,8 +98,10 @@ def test_there_are_snippets_for_the_tools_named():
 
 
 def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):
-    from pipeline import demo as show
-    from pipeline.report import geometry
+    monkeypatch.syspath_prepend(ROOT / "configs/demo")
+    import bank as show
+
+    from layerbeam.pipeline.report import geometry
 
     tokens = layerbeam.open_run(str(demo / "out/demo")).view("tokens")
     found, senses = show.find_occurrences(tokens)

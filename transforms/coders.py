@@ -16,7 +16,7 @@ import pyarrow as pa
 from apache_beam.coders import coder_impl
 from apache_beam.coders.coders import FastCoder
 
-from transforms.records import TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
 
 
 def block_bytes(value: Any) -> int:

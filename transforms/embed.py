@@ -11,14 +11,16 @@ import pyarrow as pa
 from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
-from transforms.encode import EncodeSettings, encode_block
-from transforms.forward import Encoder, Forward
-from transforms.hardware import Hardware, load_tensorflow
-from transforms.records import BlockId, InputFile, TextBlock
-from transforms.rows import KeepWords, keep_words_of
-from transforms.sequences import SequenceSettings, find_rows, tokenize_block
-from transforms.views import View, row_columns
-from transforms.wordpiece import WordPiece
+from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.encode.block import encode_block
+from layerbeam.transforms.encode.forward import Encoder, Forward
+from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
+from layerbeam.transforms.tokenize.row_index import KeepWords, keep_words_of
+from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.views import View, row_columns
 
 # Of the columns beside the vectors, those that only a file has.
 _OF_FILES = ("file", "line", "sentence")
@@ -73,7 +75,7 @@ class EmbedTexts(beam.DoFn):
     """(key, text) -> (key, {view: {column: values}}), in the windows and with the times that they came in.
 
     Texts are encoded together as far as a bundle holds them, 256 at most. `load` makes the encoder, once per worker
-    process. A text of which the encoder has no vectors (NaN, infinite values) fails the bundle: FaultyTextsError.
+    process. A text of which the encoder has no vectors (NaN, infinite values) fails the bundle: UnencodableTextsError.
     """
 
     def __init__(

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar, cast
-
-import apache_beam as beam
+from collections.abc import Iterable, Mapping
 
 NAMESPACE = "layerbeam"
-
-Item = TypeVar("Item")
-_END = object()
 
 RECORDS = "records_read"
 EMBEDDED = "embedded"
@@ -26,7 +18,7 @@ SENTENCES_EMBEDDED = "sentences_embedded"
 SENTENCES_BLANK = "sentences_blank_skipped"
 SENTENCES_FILTERED = "sentences_filtered"
 SENTENCES_REJECTED = "sentences_rejected"
-DOUBLED_IDS = "doubled_ids"  # records with the id of an earlier one: of the same block, in the manifest of the run
+DUPLICATE_IDS = "doubled_ids"  # records with the id of an earlier one: of the same block, in the manifest of the run
 TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
@@ -40,13 +32,13 @@ PADDED_TOKENS = "padded_tokens"  # what was computed, padding included
 ENCODED_TOKENS = "encoded_tokens"  # the same without padding: with [CLS] and [SEP], texts in windows more than once
 HALVED_BATCHES = "halved_batches"  # they did not fit in memory
 READ_TIME = "read_microseconds"
-WORDPIECE_TIME = "wordpiece_microseconds"
+TOKENIZE_TIME = "tokenize_microseconds"
 FORWARD_TIME = "forward_microseconds"
 POOLING_TIME = "pooling_microseconds"
 WRITE_TIME = "write_microseconds"
 STAGES = {
     "read": READ_TIME,
-    "wordpiece": WORDPIECE_TIME,
+    "tokenize": TOKENIZE_TIME,
     "forward": FORWARD_TIME,
     "pooling": POOLING_TIME,
     "write": WRITE_TIME,
@@ -122,38 +114,3 @@ def note_encoded(tokens: int) -> None:
 def encoded_here() -> int:
     """Tokens that this process has encoded, in all runs."""
     return _encoded.value
-
-
-def count(name: str, amount: int) -> None:
-    """Add to a Beam counter; only inside a bundle (Beam loses what `setup` counts)."""
-    beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
-
-
-def note_time(name: str) -> None:
-    """Add the time of day to a Beam distribution, in milliseconds."""
-    beam.metrics.Metrics.distribution(NAMESPACE, name).update(round(time.time() * 1000))
-
-
-def count_time(name: str, seconds: float) -> None:
-    """Add a duration to a Beam counter of microseconds."""
-    count(name, round(seconds * 1e6))
-
-
-@contextlib.contextmanager
-def timed(name: str) -> Iterator[None]:
-    """Add the time that passes inside it to a Beam counter of microseconds."""
-    started = time.perf_counter()
-    yield
-    count_time(name, time.perf_counter() - started)
-
-
-def timed_items(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """The items, with the time that making each takes added to a counter, not the time between them."""
-    iterator = iter(items)
-    while True:
-        started = time.perf_counter()
-        item = next(iterator, _END)
-        count_time(name, time.perf_counter() - started)
-        if item is _END:
-            return
-        yield cast(Item, item)

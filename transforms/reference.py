@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transforms.bert import BertConfig
+from layerbeam.transforms.encoders.bert import BertConfig
 
 Array = npt.NDArray[Any]
 
@@ -135,8 +135,8 @@ def forward(
 ) -> tuple[list[Array], Array | None]:
     """All layers [S, H], from 0 up, and the pooled output [H] of one text without padding.
 
-    Computed in the number type of `weights`, which go by the names of `transforms.bert`; no pooled output without the
-    pooler's. Source: Devlin et al., https://arxiv.org/abs/1810.04805; Vaswani et al., https://arxiv.org/abs/1706.03762.
+    Computed in the number type of `weights`, named as in `transforms/encoders/bert.py`; no pooled output without the
+    pooler's weights. Source: Devlin et al., https://arxiv.org/abs/1810.04805; Vaswani et al., https://arxiv.org/abs/1706.03762.
     """
 
     def dense(name: str, x: Array) -> Array:

@@ -7,9 +7,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from transforms import metrics
-from transforms.batching import token_positions
-from transforms.records import BoolArray, Dropped, Int64Array, Rejected, Rows, TextBlock, TokenBlock, row_splits_of
+from layerbeam.transforms import metrics
+from layerbeam.transforms.blocks import (
+    BoolArray,
+    DroppedTokens,
+    Int64Array,
+    Rows,
+    TextBlock,
+    TokenBlock,
+    row_splits_of,
+    token_positions,
+)
+from layerbeam.transforms.commits import Rejected
 
 
 def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
@@ -66,7 +75,7 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
         text=text,
         row_splits=row_splits,
         num_dropped=tokens.num_dropped[texts],
-        dropped=Dropped(
+        dropped=DroppedTokens(
             text=new_number[dropped.text[kept]].astype(np.int32),
             segment=dropped.segment[kept],
             start=dropped.start[kept],

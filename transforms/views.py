@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transforms.records import (
+from layerbeam.transforms.blocks import (
     FIELD_TYPES,
     Float32Array,
     Int8Array,
@@ -20,8 +20,8 @@ from transforms.records import (
     Rows,
     TextBlock,
     TokenBlock,
-    printable,
 )
+from layerbeam.transforms.commits import printable
 
 Level = Literal["token", "word", "text", "record", "word_type"]
 Combine = Literal["separate", "sum", "mean", "concat"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from transforms import filesystem
-from transforms.formats import RecordFormat
-from transforms.records import Commit, InputFile, printable
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Commit, InputFile, printable
+from layerbeam.transforms.settings import RecordFormat
 
 
-def unaccounted(
-    files: Iterable[InputFile], not_whole: Iterable[str], commits: Iterable[Commit], how: RecordFormat
+def find_gaps(
+    files: Iterable[InputFile], not_whole: Iterable[str], commits: Iterable[Commit], record_format: RecordFormat
 ) -> str | None:
     """What is missing or doubled, or None.
 
@@ -26,7 +26,7 @@ def unaccounted(
     known = {file.path: file for file in files}
     for path in blocks.keys() - known.keys() - excused:
         return f"{printable(path)}: has blocks, and nobody found the file"
-    paragraphs = how.format == "text" and how.record == "paragraph"
+    paragraphs = record_format.format == "text" and record_format.record == "paragraph"
     for path, file in known.items():
         if path in excused:
             continue
@@ -39,7 +39,7 @@ def unaccounted(
             if block.first_line < line:
                 return f"{printable(path)}: line {block.first_line} is in two blocks"
             line += block.num_lines
-        if filesystem.is_compressed(path) or how.format == "parquet" or (paragraphs and not of_file):
+        if storage.is_compressed(path) or record_format.format == "parquet" or (paragraphs and not of_file):
             continue
         end = of_file[-1].end_byte if of_file else 0
         if end != file.size:

@@ -7,13 +7,13 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator
 
-from transforms import filesystem
-from transforms.parts import SUFFIXES
-from transforms.records import Commit, Part
-from transforms.write import COMMITS, TEMPORARY
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.parts import SUFFIXES
+from layerbeam.transforms.write.block import COMMITS, TEMPORARY
 
 PARTS = "parts.jsonl"
-# Parts that `verify --files` found changed: the next run makes them anew.
+# Parts that `verify --checksums` found changed: the next run makes them anew.
 DAMAGED = "_damaged.json"
 
 _PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
@@ -30,7 +30,7 @@ def load_commits(output_path: str) -> list[Commit]:
 
 
 def sound_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
-    """Those of the commits whose parts are there in their full size, and were not found changed by `verify --files`."""
+    """Those of the commits whose parts are there in full size, and not changed as far as `verify --checksums` found."""
     damaged = load_damaged(output_path)
     return [
         commit
@@ -46,14 +46,14 @@ def recorded_commits(output_path: str) -> list[Commit]:
     anew.
     """
     commits: dict[str, Commit] = {}
-    for line in _read(filesystem.join(output_path, PARTS)).splitlines():
+    for line in _read(storage.join(output_path, PARTS)).splitlines():
         commit = _parse(line)
         if commit is not None:
             commits[commit.block.name] = commit
-    folder = filesystem.join(output_path, COMMITS)
-    names = sorted(name for name in filesystem.list_folder(folder) if name.endswith(".json"))
-    paths = [filesystem.join(folder, name) for name in names]
-    with concurrent.futures.ThreadPoolExecutor(1 if filesystem.is_local(folder) else _FILES_AT_ONCE) as threads:
+    folder = storage.join(output_path, COMMITS)
+    names = sorted(name for name in storage.list_folder(folder) if name.endswith(".json"))
+    paths = [storage.join(folder, name) for name in names]
+    with concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else _FILES_AT_ONCE) as threads:
         for name, data in zip(names, threads.map(_read, paths), strict=True):
             commits.pop(name.removesuffix(".json"), None)
             commit = _parse(data)
@@ -64,9 +64,9 @@ def recorded_commits(output_path: str) -> list[Commit]:
 
 def listed_commits(output_path: str) -> list[Commit]:
     """What `parts.jsonl` of a finished run lists, its parts there or not. ValueError where it is damaged."""
-    path = filesystem.join(output_path, PARTS)
+    path = storage.join(output_path, PARTS)
     try:
-        return [Commit.from_json(json.loads(line)) for line in filesystem.read_bytes(path).splitlines()]
+        return [Commit.from_json(json.loads(line)) for line in storage.read_bytes(path).splitlines()]
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read ({error}); run the configuration again: it is made anew") from error
 
@@ -85,21 +85,21 @@ def found_parts(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[C
         for part in commit.parts.values():
             folder, _, name = part.path.rpartition("/")
             if folder not in sizes:
-                sizes[folder] = filesystem.list_folder(filesystem.join(output_path, folder))
+                sizes[folder] = storage.list_folder(storage.join(output_path, folder))
             yield commit, part, sizes[folder].get(name)
 
 
 def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
     """Paths of the parts in a view's folder that are not among those listed: what an earlier run left."""
-    names = filesystem.list_folder(filesystem.join(output_path, folder))
+    names = storage.list_folder(storage.join(output_path, folder))
     paths = (f"{folder}/{name}" for name in sorted(names) if _PART_NAME.fullmatch(name))
     return [path for path in paths if path not in listed]
 
 
 def load_damaged(output_path: str) -> set[str]:
-    """Paths of the files that `verify --files` found changed and no run has made anew."""
+    """Paths of the files that `verify --checksums` found changed and no run has made anew."""
     try:
-        paths = json.loads(_read(filesystem.join(output_path, DAMAGED)) or b"[]")
+        paths = json.loads(_read(storage.join(output_path, DAMAGED)) or b"[]")
     except ValueError:
         return set()
     return {path for path in paths if isinstance(path, str)} if isinstance(paths, list) else set()
@@ -107,15 +107,15 @@ def load_damaged(output_path: str) -> set[str]:
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     """Let the next run make these files anew. OSError where the folder cannot be written."""
-    temporary = filesystem.join(output_path, TEMPORARY)
-    with filesystem.write_whole(filesystem.join(output_path, DAMAGED), temporary=temporary) as file:
+    temporary = storage.join(output_path, TEMPORARY)
+    with storage.write_whole(storage.join(output_path, DAMAGED), temporary=temporary) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
-    filesystem.delete_empty_folder(temporary)
+    storage.delete_empty_folder(temporary)
 
 
 def _read(path: str) -> bytes:
     try:
-        return filesystem.read_bytes(path)
+        return storage.read_bytes(path)
     except OSError:
         return b""
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pipeline.errors import UsageError
-from pipeline.output.check_files import missing_tables
-from pipeline.output.commits import PARTS, load_commits, load_damaged
-from pipeline.output.lock import LOCK, WRITER
-from pipeline.output.manifest import MANIFEST, SUCCESS, RunHead, differences, load_manifest
-from pipeline.output.runlog import RUNS, load_runs
-from pipeline.report import REPORT
-from transforms import filesystem
-from transforms.parts import part_folder
-from transforms.views import View
-from transforms.write import COMMITS, REJECTS, TEMPORARY
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.commits import PARTS, load_commits, load_damaged
+from layerbeam.pipeline.output.integrity import missing_tables
+from layerbeam.pipeline.output.lock import LOCK, WRITER
+from layerbeam.pipeline.output.manifest import MANIFEST, SUCCESS, RunIdentity, differences, load_manifest
+from layerbeam.pipeline.output.run_log import RUNS, load_runs
+from layerbeam.pipeline.report import REPORT
+from layerbeam.transforms import storage
+from layerbeam.transforms.parts import part_folder
+from layerbeam.transforms.views import View
+from layerbeam.transforms.write.block import COMMITS, REJECTS, TEMPORARY
 
 
-def check_output(path: str, views: Sequence[View], head: RunHead) -> None:
+def check_output(path: str, views: Sequence[View], head: RunIdentity) -> None:
     """UsageError where the folder holds something else, or a run with other settings."""
     runs = load_runs(path)
     before = runs[-1] if runs else load_manifest(path)
     if before is None:
         # A first start may have died, on a full disk, say, before or while it said what it was.
-        names = set(os.listdir(path)) if filesystem.is_local(path) and os.path.isdir(path) else set()
+        names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
         ours = {LOCK, WRITER, TEMPORARY, RUNS}
         if RUNS in names and all(commit.fingerprint == head.fingerprint for commit in load_commits(path)):
             # Its record is lost: what is committed has these settings all the same.
@@ -51,7 +51,7 @@ def is_finished(path: str, max_rejected: float) -> bool:
     if (
         manifest is None
         or not manifest["complete"]
-        or not filesystem.exists(filesystem.join(path, SUCCESS))
+        or not storage.exists(storage.join(path, SUCCESS))
         or load_damaged(path)
     ):
         return False

@@ -1,7 +1,7 @@
 """The end of a run: `parts.jsonl`, `manifest.json` and `_SUCCESS` beside the parts, in this order.
 
 Equal runs write equal bytes: nothing here knows a clock, a host or a number of workers. What one start of the program
-did is in `_runs/<n>.json` (`pipeline.output.runlog`).
+did is in `_runs/<n>.json` (`layerbeam.pipeline.output.run_log`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipeline.output.accounts import unaccounted
-from pipeline.output.commits import DAMAGED, PARTS, stray_parts, whole_commits
-from pipeline.output.doubled_ids import count_doubled_ids
-from pipeline.output.manifest import MANIFEST, SUCCESS, Gone, Report, RunHead, count_rows, describe_views
-from transforms import filesystem, metrics
-from transforms.formats import RecordFormat
-from transforms.parts import part_folder
-from transforms.records import Commit, InputFile, LeftOut, printable
-from transforms.views import View
-from transforms.write import COMMITS, REJECTS, TEMPORARY, Output, write_empty_part, write_word_types
+from layerbeam.pipeline.output.accounts import find_gaps
+from layerbeam.pipeline.output.commits import DAMAGED, PARTS, stray_parts, whole_commits
+from layerbeam.pipeline.output.duplicate_ids import count_duplicate_ids
+from layerbeam.pipeline.output.manifest import (
+    MANIFEST,
+    SUCCESS,
+    MissingInput,
+    Report,
+    RunIdentity,
+    count_rows,
+    describe_views,
+)
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
+from layerbeam.transforms.parts import part_folder
+from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.views import View
+from layerbeam.transforms.write.block import (
+    COMMITS,
+    REJECTS,
+    TEMPORARY,
+    Output,
+    write_empty_part,
+    write_word_types,
+)
 
 
 def finish_run(
     output: Output,
     views: Iterable[View],
-    head: RunHead,
+    head: RunIdentity,
     max_rejected: float,
-    how: RecordFormat,
+    record_format: RecordFormat,
     found: Iterable[Report],
 ) -> dict[str, Any]:
     """Make the output folder whole: list the parts, delete what is not listed, write manifest and marker.
@@ -39,12 +54,12 @@ def finish_run(
     """
     views = tuple(views)
     commits, reports = _gather(output.path, found)
-    counts = _balance(reports, commits, how)
+    counts = _balance(reports, commits, record_format)
     compared = {}
-    if metrics.DOUBLED_IDS in counts:
-        doubled = count_doubled_ids(output.path, views, commits)
+    if metrics.DUPLICATE_IDS in counts:
+        doubled = count_duplicate_ids(output.path, views, commits)
         compared = {"ids_compared_in": "block" if doubled is None else "run"}
-        counts[metrics.DOUBLED_IDS] = counts[metrics.DOUBLED_IDS] if doubled is None else doubled
+        counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if doubled is None else doubled
     described, empty = _finish_views(output, views, commits)
     problems = _problems(reports, counts, max_rejected)
     manifest = {
@@ -60,11 +75,11 @@ def finish_run(
     listed = empty | {part.path for commit in commits for part in commit.parts.values()}
     for folder in (*(part_folder(view) for view in views), REJECTS):
         stray = stray_parts(output.path, folder, listed)
-        filesystem.delete_files(filesystem.join(output.path, path) for path in stray)
+        storage.delete_files(storage.join(output.path, path) for path in stray)
     _write(output, MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
     _tidy_up(output.path)
     if not problems:
-        filesystem.create_empty(filesystem.join(output.path, SUCCESS))
+        storage.create_empty(storage.join(output.path, SUCCESS))
     return manifest
 
 
@@ -78,15 +93,17 @@ def _gather(output_path: str, found: Iterable[Report]) -> tuple[list[Commit], li
     whole = whole_commits(output_path, commits.values())
     for name in commits.keys() - {commit.block.name for commit in whole}:
         # The disk or the store did not keep what it was given.
-        reports.append(LeftOut(commits[name].block.file.path, "what was written of it is missing or short; run again"))
+        reports.append(
+            SkippedFile(commits[name].block.file.path, "what was written of it is missing or short; run again")
+        )
     return sorted(whole, key=lambda commit: (commit.block.file.path, commit.block.first_line)), reports
 
 
-def _balance(reports: Sequence[Report], commits: Sequence[Commit], how: RecordFormat) -> dict[str, int]:
+def _balance(reports: Sequence[Report], commits: Sequence[Commit], record_format: RecordFormat) -> dict[str, int]:
     """The counts of the run. AssertionError where they do not balance, or a line is in no block or in two."""
     files = [report for report in reports if isinstance(report, InputFile)]
-    not_whole = [report.path for report in reports if isinstance(report, (LeftOut, Gone))]
-    problem = unaccounted(files, not_whole, commits, how)
+    not_whole = [report.path for report in reports if isinstance(report, (SkippedFile, MissingInput))]
+    problem = find_gaps(files, not_whole, commits, record_format)
     if problem is not None:
         raise AssertionError(f"records are missing or doubled: {problem}; run again, and please report it")
     counts = metrics.total([commit.counts for commit in commits])
@@ -114,9 +131,10 @@ def _finish_views(
 
 def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_rejected: float) -> list[str]:
     """Why the run is not complete."""
-    problems = [f"{printable(r.path)}: {r.reason}" for r in _sorted(reports, LeftOut)]
+    problems = [f"{printable(r.path)}: {r.reason}" for r in _sorted(reports, SkippedFile)]
     problems += [
-        f"{printable(r.path)}: is gone; its rows stay until a run with --remove-gone" for r in _sorted(reports, Gone)
+        f"{printable(r.path)}: is gone; its rows stay until a run with --prune-missing"
+        for r in _sorted(reports, MissingInput)
     ]
     rejected, records = counts.get(metrics.REJECTED, 0), counts.get(metrics.RECORDS, 0)
     if rejected > max_rejected * records:
@@ -131,7 +149,7 @@ def _describe_inputs(reports: Sequence[Report], commits: Iterable[Commit]) -> li
     for report in reports:
         if isinstance(report, InputFile):
             inputs[report.path] = {"path": report.path, "size": report.size, "modified": report.modified}
-    for report in _sorted(reports, LeftOut):
+    for report in _sorted(reports, SkippedFile):
         inputs.setdefault(report.path, {"path": report.path})["left_out"] = report.reason
     for entry in inputs.values():
         entry |= {"left_out": entry.get("left_out"), "blocks": 0, "records": 0}
@@ -150,23 +168,23 @@ def _sorted(reports: Iterable[Any], kind: type) -> list[Any]:
 def _tidy_up(output_path: str) -> None:
     """Delete what was of use until the end only, and the marker of an earlier run."""
     for folder in (COMMITS, TEMPORARY):
-        filesystem.delete_folder(filesystem.join(output_path, folder))
+        storage.delete_folder(storage.join(output_path, folder))
     # The marker also if it is a link to something else.
-    filesystem.delete_files(filesystem.join(output_path, name) for name in (DAMAGED, SUCCESS))
+    storage.delete_files(storage.join(output_path, name) for name in (DAMAGED, SUCCESS))
 
 
 def _write(output: Output, name: str, data: bytes) -> None:
     """Write one of the run's own files, unless it already says just that."""
-    path = filesystem.join(output.path, name)
-    before = filesystem.read_bytes(path) if filesystem.exists(path) else None
+    path = storage.join(output.path, name)
+    before = storage.read_bytes(path) if storage.exists(path) else None
     if before == data:
         return
     try:
-        with filesystem.write_whole(path, temporary=output.temporary, sync=True) as file:
+        with storage.write_whole(path, temporary=output.temporary, sync=True) as file:
             file.write(data)
     except Exception:
-        if before is not None and not filesystem.exists(path):  # a store took the old one away for what broke off
-            with filesystem.write_whole(path, temporary=output.temporary) as file:
+        if before is not None and not storage.exists(path):  # a store took the old one away for what broke off
+            with storage.write_whole(path, temporary=output.temporary) as file:
                 file.write(before)
         raise
 
@@ -175,13 +193,18 @@ class FinishRun(beam.DoFn):
     """(key, everything that was reported) -> the manifest as JSON, once everything it lists is there."""
 
     def __init__(
-        self, output: Output, views: tuple[View, ...], head: RunHead, max_rejected: float, how: RecordFormat
+        self,
+        output: Output,
+        views: tuple[View, ...],
+        head: RunIdentity,
+        max_rejected: float,
+        record_format: RecordFormat,
     ) -> None:
         self._output = output
         self._views = views
         self._head = head
         self._max_rejected = max_rejected
-        self._how = how
+        self._how = record_format
 
     def process(self, element: tuple[Any, Iterable[Any]]) -> Iterator[str]:
         # Text: a path that is no UTF-8 goes through JSON's escapes, not through Beam's coder for strings.

@@ -20,14 +20,14 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.errors import BusyError, UsageError
-from transforms import filesystem
-from transforms.records import InputFile
+from layerbeam.pipeline.errors import BusyError, UsageError
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile
 
 LOCK = "_lock"
 WRITER = "_writer.json"
 
-_BEAT_SECONDS = 30
+_HEARTBEAT_INTERVAL_SECONDS = 30
 # After so long without a beat a writer is dead: a few may be late on a store that is slow.
 _DEAD_AFTER_SECONDS = 150
 _SETTLE_SECONDS = 1.0
@@ -36,7 +36,7 @@ _SETTLE_SECONDS = 1.0
 @contextlib.contextmanager
 def only_writer(output_path: str) -> Iterator[None]:
     """Hold the output folder. BusyError while another run does; a dead one's hold is no obstacle."""
-    with _locked(output_path) if filesystem.is_local(output_path) else _beating(output_path):
+    with _locked(output_path) if storage.is_local(output_path) else _heartbeat_lock(output_path):
         yield
 
 
@@ -47,7 +47,7 @@ def _locked(output_path: str) -> Iterator[None]:
     try:
         file = _open_lock(path, os.O_RDONLY)  # so that nothing keeps the disk from becoming read-only
     except OSError as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {filesystem.reason_of(error)}") from error
+        raise UsageError(f"output.path: cannot write to {output_path}: {storage.reason_of(error)}") from error
     try:
         try:
             try:
@@ -63,7 +63,7 @@ def _locked(output_path: str) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
                 raise
-            hold = _beating(output_path)  # a mount that does no locks
+            hold = _heartbeat_lock(output_path)  # a mount that does no locks
         if not _is_at(file, path):  # who had it has just ended, and taken the file away
             raise BusyError(f"{output_path}: another run has just ended in this folder; start again")
         try:
@@ -97,23 +97,23 @@ def _is_at(file: int, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _beating(output_path: str) -> Iterator[None]:
-    path = filesystem.join(output_path, WRITER)
-    now = filesystem.stat_file(path)
+def _heartbeat_lock(output_path: str) -> Iterator[None]:
+    path = storage.join(output_path, WRITER)
+    now = storage.stat_file(path)
     if isinstance(now, InputFile) and time.time() - now.modified < _DEAD_AFTER_SECONDS:
-        other = filesystem.read_json(path) or {}
-        if not _is_dead_here(other):
+        other = storage.read_json(path) or {}
+        if not _owner_is_dead(other):
             raise BusyError(
                 f"{output_path}: another run is at work in this folder, on {other.get('host', 'some machine')}; wait "
                 f"for it or stop it (one that was killed is forgotten after {_DEAD_AFTER_SECONDS} s)"
             )
-    me = {"host": _here(), "pid": os.getpid(), "token": uuid.uuid4().hex}
+    me = {"host": _host_id(), "pid": os.getpid(), "token": uuid.uuid4().hex}
     try:
         _beat(path, me)
     except (FileNotFoundError, PermissionError) as error:
-        raise UsageError(f"output.path: cannot write to {output_path}: {filesystem.reason_of(error)}") from error
+        raise UsageError(f"output.path: cannot write to {output_path}: {storage.reason_of(error)}") from error
     time.sleep(_SETTLE_SECONDS)
-    now_there = filesystem.read_json(path)
+    now_there = storage.read_json(path)
     if now_there is None:
         raise OSError(f"{path}: cannot be read back after it was written")
     if now_there != me:
@@ -121,9 +121,9 @@ def _beating(output_path: str) -> Iterator[None]:
     ended = threading.Event()
 
     def keep_beating() -> None:
-        while not ended.wait(_BEAT_SECONDS):
+        while not ended.wait(_HEARTBEAT_INTERVAL_SECONDS):
             with contextlib.suppress(Exception):  # the next one may get through
-                if filesystem.read_json(path) not in (me, None):
+                if storage.read_json(path) not in (me, None):
                     return  # this process slept so long that another took over
                 _beat(path, me)
 
@@ -135,16 +135,16 @@ def _beating(output_path: str) -> Iterator[None]:
         ended.set()
         thread.join()
         with contextlib.suppress(Exception):  # whoever comes next sees that this process is no more
-            if filesystem.read_json(path) == me:
-                filesystem.delete_files([path])
+            if storage.read_json(path) == me:
+                storage.delete_files([path])
 
 
 def _beat(path: str, me: dict[str, Any]) -> None:
-    with filesystem.write_whole(path, temporary=os.path.dirname(path)) as file:
+    with storage.write_whole(path, temporary=os.path.dirname(path)) as file:
         file.write(json.dumps(me).encode("ascii"))
 
 
-def _here() -> str:
+def _host_id() -> str:
     """This machine, or container, within which a process's number says which it is."""
     try:
         return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
@@ -152,10 +152,10 @@ def _here() -> str:
         return platform.node()
 
 
-def _is_dead_here(writer: dict[str, Any]) -> bool:
+def _owner_is_dead(writer: dict[str, Any]) -> bool:
     """Whether the writer was a process of this machine that lives no more."""
     pid = writer.get("pid")
-    if writer.get("host") != _here() or not isinstance(pid, int):
+    if writer.get("host") != _host_id() or not isinstance(pid, int):
         return False
     try:
         os.kill(pid, 0)

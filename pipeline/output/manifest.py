@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from transforms import filesystem
-from transforms.records import Commit, InputFile, LeftOut, Part
-from transforms.views import View, schema, vector_type
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile
+from layerbeam.transforms.views import View, schema, vector_type
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -88,10 +88,10 @@ def read_manifest(output_path: str) -> dict[str, Any]:
 
     Whether a later run has begun since, only `_SUCCESS` tells.
     """
-    path = filesystem.join(output_path, MANIFEST)
-    manifest = filesystem.read_json(path)
+    path = storage.join(output_path, MANIFEST)
+    manifest = storage.read_json(path)
     if manifest is None:
-        why = f"{MANIFEST} cannot be read" if filesystem.exists(path) else f"no {MANIFEST} in it"
+        why = f"{MANIFEST} cannot be read" if storage.exists(path) else f"no {MANIFEST} in it"
         raise NoManifestError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
     version = manifest.get("schema_version")
     if version not in (None, SCHEMA_VERSION):
@@ -99,7 +99,7 @@ def read_manifest(output_path: str) -> dict[str, Any]:
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
-    amiss = ", ".join(sorted(_amiss(manifest)))
+    amiss = ", ".join(sorted(_invalid_entries(manifest)))
     if amiss:
         raise ManifestError(
             f"{output_path}: {MANIFEST} is no manifest of layerbeam: it has no {amiss} of the right type"
@@ -110,7 +110,7 @@ def read_manifest(output_path: str) -> dict[str, Any]:
     return manifest
 
 
-def _amiss(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _invalid_entries(manifest: Mapping[str, Any]) -> Iterator[str]:
     """The entries that are missing or of another type."""
     yield from _of_other_type(manifest, _ENTRIES)
     views = manifest.get("views")
@@ -135,14 +135,14 @@ def load_manifest(output_path: str) -> dict[str, Any] | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gone:
+class MissingInput:
     """An input file of an earlier run that no glob matches any more; its parts stay until somebody says otherwise."""
 
     path: str
 
 
 # What is known of an input file, or of a block of it.
-Report = InputFile | LeftOut | Gone | Commit
+Report = InputFile | SkippedFile | MissingInput | Commit
 
 
 def recorded_inputs(manifest: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
@@ -164,7 +164,7 @@ def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: Mapping[str, A
 
 
 @dataclasses.dataclass(frozen=True)
-class RunHead:
+class RunIdentity:
     """What is known of a run before it starts: the part of the manifest that no data decides. Plain JSON values."""
 
     fingerprint: str

@@ -13,24 +13,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from pipeline.output.resume import Work
-from pipeline.plan.sample import Budget, Place, Stratum, draw, text_bytes
-from pipeline.resolve import Job
-from pipeline.terminal import size_text
-from transforms import filesystem, metrics
-from transforms.lines import tokens_by_length
-from transforms.records import BlockLimits, InputFile, TextBlock, TokenBlock
-from transforms.rows import keep_words_of
-from transforms.sequences import SequenceSettings, find_rows, tokenize_block
-from transforms.slices import byte_ranges
-from transforms.views import View, records_of
-from transforms.windows import cut_sequences
-from transforms.wordpiece import WordPiece
+from layerbeam.pipeline.cli.console import size_text
+from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.plan.sampling import Budget, Place, Stratum, draw, text_bytes
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.encode.windows import cut_sequences
+from layerbeam.transforms.input.lines import tokens_by_length
+from layerbeam.transforms.settings import BlockLimits, SequenceSettings
+from layerbeam.transforms.slice.slices import byte_ranges
+from layerbeam.transforms.tokenize.row_index import keep_words_of
+from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.views import View, records_of
 
 # Read in some tenths of a second.
 OF_A_RUN = Budget(2 << 20, 256)
 
-# Figures of a place beside the counters of `transforms.metrics`.
+# Figures of a place beside the counters of `layerbeam.transforms.metrics`.
 TEXTS = "texts"
 ENCODED = "encoded_tokens"  # with [CLS] and [SEP], before equal texts are put together
 TEXT_BYTES = "text_bytes"
@@ -131,7 +133,7 @@ class Tokenizer:
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 
-def estimate(tokenize: Tokenizer, work: Work, budget: Budget = OF_A_RUN, seed: int = 0) -> Estimate:
+def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = OF_A_RUN, seed: int = 0) -> Estimate:
     """From places drawn from the files that are left to do."""
     job = tokenize.job
     strata = draw(job, work.to_read, budget, seed)
@@ -284,7 +286,7 @@ def describe(estimate: Estimate, view: View) -> str:
 
 def free_bytes(output_path: str) -> int | None:
     """Free space where the output goes; None where nobody can say (object stores)."""
-    if not filesystem.is_local(output_path):
+    if not storage.is_local(output_path):
         return None
     folder = os.path.abspath(output_path)
     while not os.path.isdir(folder):

@@ -14,7 +14,6 @@ Apart from the standard library everything is imported late: this file may be st
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
     ['run', 'gs://b/c.yaml', '--no_wait_until_finish', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
 '--region=r', '--runner=DataflowRunner']
     """
-    from pipeline.errors import UsageError
+    from layerbeam.pipeline.errors import UsageError
 
     own, options = _parser().parse_known_args(given)
     try:
@@ -57,34 +56,31 @@ def run_arguments(given: Sequence[str]) -> list[str]:
 def _known(options: Sequence[str]) -> list[str]:
     """Those that Beam knows. Parameters are checked before the launch, against the metadata: others are the launcher's
     own, of which no list is public, and one more of them must not end every launch."""
-    from pipeline import beam_options
-    from pipeline.errors import complain
+    from layerbeam.pipeline.cli import beam_options
+    from layerbeam.pipeline.cli.console import echo_error
 
     known = beam_options.known_options()
     for option in options:
         if option.split("=")[0] not in known:
-            complain(f"{option}: left out, Beam has no such option")
+            echo_error(f"{option}: left out, Beam has no such option")
     return [option for option in options if option.split("=")[0] in known]
 
 
 def main(given: Sequence[str]) -> int:
     """Launch; the exit statuses are those of `layerbeam run`."""
     from layerbeam import __version__
-    from pipeline import cli
-    from pipeline.errors import UsageError, complain
+    from layerbeam.pipeline.cli import main
+    from layerbeam.pipeline.cli.console import echo_error
+    from layerbeam.pipeline.errors import UsageError
 
-    cli.quiet_logs(verbose=False)  # of Beam's import
+    main.quiet_logs(verbose=False)  # of Beam's import
     try:
         arguments = run_arguments(given)
     except UsageError as error:
-        complain(str(error))
-        return cli.USAGE
-    return cli.main(arguments, version=__version__)
+        echo_error(str(error))
+        return main.USAGE
+    return main.main(arguments, version=__version__)
 
 
 if __name__ == "__main__":
-    # Python looks first where this file lies. Other packages may have modules with the names of those beside it
-    # (preflight, submit): theirs are to be found first.
-    if os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
-        sys.path.append(sys.path.pop(0))
     sys.exit(main(sys.argv[1:]))

@@ -16,12 +16,13 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.transforms.resources import parse_resource_hints
 
-from pipeline.config import Config
-from pipeline.errors import UsageError, say
-from pipeline.remote.image_labels import read_labels
-from pipeline.runners import RemoteRunner
-from pipeline.versions import minor, versions
-from transforms import filesystem
+from layerbeam.pipeline.cli.console import echo
+from layerbeam.pipeline.config.schema import Config
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.remote.image_labels import read_labels
+from layerbeam.pipeline.run.engines import RemoteRunner
+from layerbeam.pipeline.run.versions import minor, versions
+from layerbeam.transforms import storage
 
 _ACCELERATOR = "worker_accelerator="
 _CONNECT_SECONDS = 5
@@ -43,7 +44,7 @@ def check(config: Config, remote: RemoteRunner) -> None:
     if mistakes:
         raise UsageError("\n".join(mistakes))
     if remote.name == "FlinkRunner" and remote.options.view_as(FlinkRunnerOptions).parallelism < 1:
-        say("beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N")
+        echo("beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N")
     image = remote.options.view_as(WorkerOptions).sdk_container_image
     if image:
         _check_image(image, config, staged=_brings_packages(remote.options))
@@ -53,7 +54,7 @@ def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
     """Paths that mean something else where workers are, or nothing."""
     settings = [("input.files", path) for path in config.input.files] + [("output.path", config.output.path)]
     for setting, path in settings:
-        if not filesystem.is_local(path):
+        if not storage.is_local(path):
             continue
         if remote.is_dataflow:
             yield f"{setting}: {path}: Dataflow's workers do not see the files of this machine; give gs://..."
@@ -89,7 +90,7 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
 
 
 def _dataflow(options: PipelineOptions) -> Iterator[str]:
-    if not filesystem.is_installed("apache_beam.runners.dataflow.internal.apiclient"):
+    if not storage.is_installed("apache_beam.runners.dataflow.internal.apiclient"):
         yield "runner: DataflowRunner needs packages that are not installed; run: pip install 'layerbeam[gcp]'"
     cloud = options.view_as(GoogleCloudOptions)
     if not cloud.project:
@@ -101,11 +102,11 @@ def _dataflow(options: PipelineOptions) -> Iterator[str]:
             yield "beam.temp_location: is missing; give a folder for what only the job needs: --temp_location=gs://..."
         elif path is not None and not path.startswith("gs://"):
             yield f"beam.{name}: {path}: Dataflow wants a folder that begins with gs://"
-        elif path is not None and filesystem.why_not(path) is None:
+        elif path is not None and storage.unsupported_reason(path) is None:
             try:
-                filesystem.check_bucket(path)
+                storage.check_bucket(path)
             except OSError as error:  # Beam would try for ten minutes
-                yield f"beam.{name}: {path}: {filesystem.reason_of(error)}"
+                yield f"beam.{name}: {path}: {storage.reason_of(error)}"
     if not options.view_as(WorkerOptions).sdk_container_image and not _brings_packages(options):
         yield (
             "beam.sdk_container_image: is missing, and Dataflow's own image has no layerbeam: build one from the "
@@ -144,7 +145,7 @@ def _check_image(image: str, config: Config, *, staged: bool) -> None:
     try:
         labels = read_labels(image)
     except (OSError, ValueError, LookupError) as error:
-        say(f"beam.sdk_container_image: {image}: not looked into ({error}); workers compare versions when they start")
+        echo(f"beam.sdk_container_image: {image}: not looked into ({error}); workers compare versions when they start")
         return
     wrong = list(_differences(labels, staged=staged))
     if wrong:

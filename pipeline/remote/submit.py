@@ -12,15 +12,16 @@ import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-from pipeline.build import build
-from pipeline.errors import BusyError, InterruptedRunError, UsageError, cause, complain, say
-from pipeline.interrupts import Stop
-from pipeline.output.resume import Work
-from pipeline.remote import preflight
-from pipeline.run import Run, quiet
-from pipeline.runners import RemoteRunner
-from transforms.filesystem import reason_of_service
-from transforms.hardware import Hardware, load_tensorflow
+from layerbeam.pipeline.build import build
+from layerbeam.pipeline.cli.console import echo, echo_error
+from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
+from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.remote import preflight
+from layerbeam.pipeline.run.engines import RemoteRunner
+from layerbeam.pipeline.run.run import Run, quiet
+from layerbeam.pipeline.run.signals import SignalGuard
+from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.storage import reason_of_service
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,12 @@ class RemoteRun(Run):
         preflight.check(self.job.config, self.remote)
         return super().__call__()
 
-    def _run(self, work: Work) -> bool:
+    def _run(self, work: PendingWork) -> bool:
         load_tensorflow(Hardware())  # for the estimate only
         self._announce(work)
         log = self._begin_log(work, runner=self.remote.name, workers=None, processes=None)
         started, began = time.monotonic(), time.time()
-        stop = Stop()
+        stop = SignalGuard()
         result = None
         try:
             with stop, quiet(self.verbose):
@@ -53,19 +54,19 @@ class RemoteRun(Run):
             goes_on = stop.number is not None and self._job_id(result) is not None
             if not goes_on:  # else the job itself will note its end
                 with contextlib.suppress(OSError):
-                    log.end("failed" if stop.number is None else "interrupted", error=cause(error))
+                    log.end("failed" if stop.number is None else "interrupted", error=root_cause(error))
             if stop.number is None:
                 raise _refusal(error) or error from error
             self._let_go(result)
             raise InterruptedRunError(stop.number) from error
         complete = self._end_log(log, _metrics(result), started=started, began=began)
-        say(f"{log.record['seconds']:.1f} s on {self.remote.name}")
+        echo(f"{log.record['seconds']:.1f} s on {self.remote.name}")
         return complete
 
     def _submit(self, number: int) -> Any:
         pipeline = beam.Pipeline(options=self.remote.options)
         threads = self.remote.threads
-        build(pipeline, self.job, num_threads=threads, remove_gone=self.remove_gone, run_number=number)
+        build(pipeline, self.job, num_threads=threads, prune_missing=self.prune_missing, run_number=number)
         return pipeline.run()
 
     def _job_id(self, result: Any) -> str | None:
@@ -75,18 +76,18 @@ class RemoteRun(Run):
     def _say_where(self, result: Any) -> None:
         job = self._job_id(result)
         if job is None:
-            say(f"submitted to {self.remote.name}")
+            echo(f"submitted to {self.remote.name}")
             return
         cloud = self.remote.options.view_as(GoogleCloudOptions)
-        say(f"submitted to Dataflow as {cloud.job_name}, job {job}")
-        say(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
+        echo(f"submitted to Dataflow as {cloud.job_name}, job {job}")
+        echo(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
 
     def _let_go(self, result: Any) -> None:
         """After an interrupt: a job on Dataflow is its own; another engine is asked to end it, and Flink may not."""
         job = self._job_id(result)
         if job is not None:
             cloud = self.remote.options.view_as(GoogleCloudOptions)
-            complain(
+            echo_error(
                 "interrupted; the job goes on. To stop it: "
                 f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
             )
@@ -95,7 +96,7 @@ class RemoteRun(Run):
             with contextlib.suppress(Exception):  # the engine may be gone
                 result.cancel()
         still = "see on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
-        complain(f"interrupted; what is committed stays: {still}run the same command again to go on")
+        echo_error(f"interrupted; what is committed stays: {still}run the same command again to go on")
 
 
 def _metrics(result: Any) -> Mapping[str, Any]:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from pipeline.output.manifest import vectors_text
-from pipeline.report.geometry import Array
-from pipeline.report.html import figure, folded, foreign, join, table, tag
-from pipeline.report.rows import RowsOfView
-from pipeline.report.section import Asked, Section
-from pipeline.summary import balances, encoder_text, notes
-from pipeline.terminal import count_noun, size_text
-from transforms import metrics
+from layerbeam.pipeline.cli.console import count_noun, size_text
+from layerbeam.pipeline.output.manifest import vectors_text
+from layerbeam.pipeline.output.summary import balances, encoder_text, notes
+from layerbeam.pipeline.report.geometry import Array
+from layerbeam.pipeline.report.html import figure, folded, foreign, join, table, tag
+from layerbeam.pipeline.report.rows import RowsOfView
+from layerbeam.pipeline.report.section import Asked, Section
+from layerbeam.transforms import metrics
 
 _BARS = 64
 _REASONS = 40

@@ -6,7 +6,7 @@ import html
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from pipeline.terminal import harmless
+from layerbeam.pipeline.cli.console import escape_control
 
 # What turns the direction of the text around it, unless it is shown as an escape.
 _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -29,7 +29,7 @@ def escape(text: object) -> Html:
         return text
     shown = "".join(
         f"\\u{ord(c):04x}" if unicodedata.bidirectional(c) in _DIRECTIONS or "\ud800" <= c <= "\udfff" else c
-        for c in harmless(str(text))
+        for c in escape_control(str(text))
     )
     return Html(html.escape(shown))
 

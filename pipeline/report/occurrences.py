@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.report.geometry import Array
-from pipeline.report.rows import RowsOfView, RunFolder, column_matrix
-from transforms.records import Part
+from layerbeam.pipeline.report.geometry import Array
+from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, column_matrix
+from layerbeam.transforms.commits import Part
 
 MOST = 160
 # Of a larger view so many rows are looked through, in parts drawn at random.

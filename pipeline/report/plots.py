@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.errors import UsageError
-from pipeline.report.geometry import Array
-from pipeline.report.html import Html, escape
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.report.geometry import Array
+from layerbeam.pipeline.report.html import Html, escape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.output.commits import load_commits
-from pipeline.output.manifest import view_schema
-from pipeline.report.geometry import Array
-from pipeline.summary import last_start, summarize_start
-from transforms import filesystem
-from transforms.parts import as_matrix, read_tables
-from transforms.records import Commit, Part
+from layerbeam.pipeline.output.commits import load_commits
+from layerbeam.pipeline.output.manifest import view_schema
+from layerbeam.pipeline.output.summary import last_start, summarize_start
+from layerbeam.pipeline.report.geometry import Array
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.parts import as_matrix, read_tables
 
 # What is read for one view's sample: of a larger view some parts are drawn. Others than Parquet are read whole.
 _SAMPLE_BYTES = {"parquet": 256 << 20, "tfrecord": 48 << 20, "jsonl": 48 << 20}
@@ -105,13 +105,13 @@ class RowsOfView:
 
     def read(self, part: Part, columns: Sequence[str], rows: Array | None = None) -> pa.Table:
         """Columns of a part, of all rows or of these (sorted). ValueError or OSError where it is damaged."""
-        path = filesystem.join(self.path, part.path)
+        path = storage.join(self.path, part.path)
         try:
             return pa.concat_tables(self._pieces(path, list(columns), rows)) if part.rows else self.empty(columns)
         except pa.ArrowException as error:
             raise ValueError(
-                f"{path}: cannot be read ({str(error).splitlines()[0]}); `layerbeam verify {self.path} --files` says "
-                "what is damaged"
+                f"{path}: cannot be read ({str(error).splitlines()[0]}); `layerbeam verify {self.path} --checksums` "
+                "names the damaged files"
             ) from error
 
     def _pieces(self, path: str, columns: list[str], rows: Array | None) -> list[pa.Table]:
@@ -133,7 +133,7 @@ class RowsOfView:
             for table in read_tables(path, self.schema):
                 yield table.num_rows, lambda table=table: table
             return
-        with filesystem.open_binary(path) as file:
+        with storage.open_binary(path) as file:
             parquet = pq.ParquetFile(file)
             for number in range(parquet.num_row_groups):
                 count = parquet.metadata.row_group(number).num_rows

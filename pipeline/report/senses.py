@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.geometry import Array, Grouping, group, mean_within_across, unit
-from pipeline.report.html import Html, escape, figure, folded, foreign, join, lacking, panels, table, tag
-from pipeline.report.occurrences import Found, Occurrence, find_word
-from pipeline.report.plots import SIGNS
-from pipeline.report.section import Asked, Section, components, layer_name, shorten
-from pipeline.report.texts import place
+from layerbeam.pipeline.report.geometry import Array, Grouping, group, mean_within_across, unit
+from layerbeam.pipeline.report.html import Html, escape, figure, folded, foreign, join, lacking, panels, table, tag
+from layerbeam.pipeline.report.occurrences import Found, Occurrence, find_word
+from layerbeam.pipeline.report.plots import SIGNS
+from layerbeam.pipeline.report.section import Asked, Section, components, layer_name, shorten
+from layerbeam.pipeline.report.texts import place
 
 _NAMES = "ABCDEFGH"
 

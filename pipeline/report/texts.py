@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import UsageError, did_you_mean
-from pipeline.report.geometry import Array, unit
-from pipeline.report.html import Html, figure, folded, foreign, join, table, tag
-from pipeline.report.plots import SIGNS
-from pipeline.report.rows import RowsOfView
-from pipeline.report.section import Asked, Section, brief, categories, components, layer_name
+from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.pipeline.report.geometry import Array, unit
+from layerbeam.pipeline.report.html import Html, figure, folded, foreign, join, table, tag
+from layerbeam.pipeline.report.plots import SIGNS
+from layerbeam.pipeline.report.rows import RowsOfView
+from layerbeam.pipeline.report.section import Asked, Section, brief, categories, components, layer_name
 
 _ADD = "No view of texts has rows; add one under `views`: `texts: {level: text, layers: all, pooling: mean}`."
 _POINTS = 800
@@ -31,7 +31,7 @@ def check_color(views: Sequence[RowsOfView], color: str | None) -> None:
     if color is not None and views and color not in fields:
         known = list(dict.fromkeys(fields))
         raise UsageError(
-            f"--color {color}: no view of texts has this column; it can be {', '.join(known)} (other fields of the "
+            f"--color-by {color}: no view of texts has this column; it can be {', '.join(known)} (other fields of the "
             f"corpus go through with input.keep_fields){did_you_mean(color, known)}"
         )
 

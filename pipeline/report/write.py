@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from pipeline.errors import UsageError
-from pipeline.report import REPORT
-from pipeline.report.glance import at_a_glance, lengths, rejects
-from pipeline.report.html import Html, foreign, join, tag
-from pipeline.report.layers import layers
-from pipeline.report.plots import check_matplotlib
-from pipeline.report.rows import open_folder
-from pipeline.report.section import Asked, Section
-from pipeline.report.senses import senses
-from pipeline.report.texts import check_color, neighbours, projection
-from pipeline.terminal import plain_console, size_text
-from transforms import filesystem
-from transforms.write import TEMPORARY
+from layerbeam.pipeline.cli.console import plain_console, size_text
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.report import REPORT
+from layerbeam.pipeline.report.glance import at_a_glance, lengths, rejects
+from layerbeam.pipeline.report.html import Html, foreign, join, tag
+from layerbeam.pipeline.report.layers import layers
+from layerbeam.pipeline.report.plots import check_matplotlib
+from layerbeam.pipeline.report.rows import open_folder
+from layerbeam.pipeline.report.section import Asked, Section
+from layerbeam.pipeline.report.senses import senses
+from layerbeam.pipeline.report.texts import check_color, neighbours, projection
+from layerbeam.transforms import storage
+from layerbeam.transforms.write.block import TEMPORARY
 
 DEFAULT_SAMPLE = 20_000
 # The order of the page; each is made after those above it.
@@ -73,7 +73,7 @@ def write_report(
     check_color(asked.folder.of_level("text", "record"), color)
     sections = [make(asked) for make in _SECTIONS]
     page = _page(asked, sections).encode("utf-8")
-    path = filesystem.join(output_path, REPORT) if to is None else to
+    path = storage.join(output_path, REPORT) if to is None else to
     _write(path, page, output_path if to is None else None)
     return Written(path, len(page), sample, seed, sections)
 
@@ -90,17 +90,17 @@ def print_written(written: Written) -> None:
 def _write(path: str, page: bytes, output_path: str | None) -> None:
     """The page appears whole or not at all. UsageError where it cannot be written."""
     folder = os.path.dirname(path)
-    if output_path is None and filesystem.is_local(path) and not os.path.isdir(folder or "."):
+    if output_path is None and storage.is_local(path) and not os.path.isdir(folder or "."):
         raise UsageError(f"--to {path}: there is no folder {folder}; make it, or give another one")
-    temporary = folder or "." if output_path is None else filesystem.join(output_path, TEMPORARY)
+    temporary = folder or "." if output_path is None else storage.join(output_path, TEMPORARY)
     try:
-        with filesystem.write_whole(path, temporary=temporary) as file:
+        with storage.write_whole(path, temporary=temporary) as file:
             file.write(page)
     except OSError as error:
         hint = "; --to FILE writes it elsewhere" if output_path is not None else ""
-        raise UsageError(f"{path}: cannot be written ({filesystem.reason_of(error)}){hint}") from error
+        raise UsageError(f"{path}: cannot be written ({storage.reason_of(error)}){hint}") from error
     if output_path is not None:
-        filesystem.delete_empty_folder(temporary)
+        storage.delete_empty_folder(temporary)
 
 
 def _page(asked: Asked, sections: Sequence[Section]) -> str:
@@ -156,7 +156,7 @@ _FOOTER = join(
 
 
 def _file(name: str) -> str:
-    return resources.files("pipeline.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("layerbeam.pipeline.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _without_nan(value: Any) -> Any:

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import config as configuration
-from pipeline.fit import open_for
-from pipeline.output.resume import find_work
-from pipeline.resolve import Job, resolve
-from transforms import onednn
-from transforms.batching import equal_texts, plan_batches
-from transforms.encode import pad_batch
-from transforms.forward import EncodeCost, Forward
-from transforms.hardware import Hardware, cores, load_tensorflow
-from transforms.read import read_blocks
-from transforms.records import Slice
-from transforms.sequences import tokenize_block
-from transforms.windows import cut_sequences
-from transforms.wordpiece import WordPiece
+from layerbeam.pipeline.config import schema as configuration
+from layerbeam.pipeline.config.job import Job, resolve
+from layerbeam.pipeline.config.layers import open_for
+from layerbeam.pipeline.output.find import find_work
+from layerbeam.transforms.blocks import Slice
+from layerbeam.transforms.encode.batching import equal_texts, plan_batches
+from layerbeam.transforms.encode.block import pad_batch
+from layerbeam.transforms.encode.forward import EncodeCost, Forward
+from layerbeam.transforms.encode.windows import cut_sequences
+from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.tokenize.sequences import tokenize_block
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 ROWS = 1024
 PRODUCT_SECONDS = 3.0
@@ -36,7 +36,7 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     """All batches of the run, block by block."""
     wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
     batches = []
-    for work in find_work(job.config.input.files, "no such folder", remove_gone=False).to_read:
+    for work in find_work(job.config.input.files, "no such folder", prune_missing=False).to_read:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
             tokens = tokenize_block(block, wordpiece, job.sequences)  # type: ignore[arg-type]
             first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)

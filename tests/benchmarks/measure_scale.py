@@ -62,7 +62,7 @@ class Watch:
         from apache_beam.portability import common_urns
         from apache_beam.runners.portability.fn_api_runner import execution, fn_runner
 
-        from transforms.encode import EncodeBlocks
+        from layerbeam.transforms.encode import EncodeBlocks
 
         names: dict[int, str] = {}
         append, get_buffer = execution.GroupingBuffer.append, execution.BundleContextManager.get_buffer
@@ -117,7 +117,7 @@ def warm_up(forward: Any) -> None:
     """One small batch: the first one traces and optimizes the graph."""
     import numpy as np
 
-    from transforms.forward import EncodeCost
+    from layerbeam.transforms.encode.forward import EncodeCost
 
     ids = np.full((8, 32), 1000, np.int32)
     for _ in forward([(ids, np.full(8, 32, np.int32), np.zeros_like(ids))], EncodeCost()):
@@ -126,7 +126,7 @@ def warm_up(forward: Any) -> None:
 
 def run_once(path: str) -> dict[str, Any]:
     """`layerbeam run` in this process."""
-    from pipeline.cli import main
+    from layerbeam.pipeline.cli.main import main
 
     watch = Watch()
     with watch():
@@ -166,10 +166,10 @@ def run_once(path: str) -> dict[str, Any]:
 def load_once(path: str) -> dict[str, Any]:
     """From nothing to the first batch: what each worker process pays once."""
     started = time.perf_counter()
-    from pipeline import config as configuration
-    from pipeline.fit import open_for
-    from pipeline.resolve import resolve
-    from transforms.forward import Forward
+    from layerbeam.pipeline.config import schema as configuration
+    from layerbeam.pipeline.config.job import resolve
+    from layerbeam.pipeline.config.layers import open_for
+    from layerbeam.transforms.encode.forward import Forward
 
     config = configuration.load(path)
     import tensorflow  # noqa: F401
@@ -201,8 +201,8 @@ class Ends:
     """An output folder as a run leaves it before its last stage: parts (empty bytes, no disk) and commits."""
 
     def __init__(self, folder: Path, commits: int, blocks_per_file: int, *, store: bool = False) -> None:
-        from transforms.views import View
-        from transforms.write import Output
+        from layerbeam.transforms.views import View
+        from layerbeam.transforms.write.block import Output
 
         self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
         scheme = "faulty://" if store else ""
@@ -217,8 +217,8 @@ class Ends:
             os.utime(path, (1_700_000_000, 1_700_000_000))
 
     def _commits(self) -> Iterator[Any]:
-        from transforms.parts import part_path
-        from transforms.records import BlockId, Commit, InputFile, Part
+        from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
+        from layerbeam.transforms.parts import part_path
 
         counts = dict.fromkeys(("blank_skipped", "filtered", "rejected", "unknown_tokens"), 0)
         counts |= {"records_read": 1285, "embedded": 1285, "tokens": 41_000, "truncated_texts": 7, "dropped_tokens": 90}
@@ -251,15 +251,15 @@ class Ends:
                 yield pickle.load(shuffled)
 
     def finish(self) -> dict[str, Any]:
-        from pipeline.output.finish import finish_run
-        from pipeline.output.manifest import RunHead
-        from transforms import filesystem
-        from transforms.formats import RecordFormat
+        from layerbeam.pipeline.output.finish import finish_run
+        from layerbeam.pipeline.output.manifest import RunIdentity
+        from layerbeam.transforms import storage
+        from layerbeam.transforms.settings import RecordFormat
 
-        head = RunHead(self.output.fingerprint, {}, {}, {}, {})
+        head = RunIdentity(self.output.fingerprint, {}, {}, {}, {})
 
         def found() -> Iterator[Any]:
-            yield from filesystem.find_files([f"{self.input}/*"])
+            yield from storage.find_files([f"{self.input}/*"])
             yield from self.commits()
 
         gc.collect()
@@ -274,7 +274,7 @@ class Ends:
 
     def find(self) -> dict[str, Any]:
         """With commits of a run that was killed just before its end."""
-        from pipeline.output.resume import find_work
+        from layerbeam.pipeline.output.find import find_work
 
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
@@ -300,9 +300,9 @@ def ends_once(stage: str, commits: int, blocks_per_file: int) -> dict[str, Any]:
 def store_once() -> dict[str, Any]:
     """Requests that one commit more costs on an object store when a run goes on."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import faulty_files
+    import flaky_filesystem
 
-    class Counting(faulty_files.Plan):
+    class Counting(flaky_filesystem.Plan):
         def __post_init__(self) -> None:
             super().__post_init__()
             self.calls: Counter[str] = Counter()
@@ -315,7 +315,7 @@ def store_once() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
             ends = Ends(Path(name), commits, commits, store=True)
             ends.write()
-            plan = faulty_files.FaultyFileSystem.plan = Counting()
+            plan = flaky_filesystem.FaultyFileSystem.plan = Counting()
             ends.find()
             # What a file is read in pieces of is no request of its own.
             found.append(Counter({kind: count for kind, count in plan.calls.items() if kind != "read"}))
@@ -328,11 +328,11 @@ def words_once(path: str) -> dict[str, Any]:
     """What the table of a `word_type` view holds while it is made: a key for each form of each block."""
     import tracemalloc
 
-    from pipeline.config import load
-    from pipeline.fit import open_for
-    from pipeline.resolve import resolve
-    from transforms.records import Commit
-    from transforms.word_types import _read_keys
+    from layerbeam.pipeline.config.job import resolve
+    from layerbeam.pipeline.config.layers import open_for
+    from layerbeam.pipeline.config.schema import load
+    from layerbeam.transforms.commits import Commit
+    from layerbeam.transforms.write.word_types import _read_keys
 
     config = load(path)
     job = resolve(config, open_for(config))
@@ -379,7 +379,7 @@ class Bench:
         from corpus import read_bible
         from random_encoder import BASE, make_weights, write_huggingface
 
-        from transforms.encoders import open_encoder
+        from layerbeam.transforms.encoders import open_encoder
 
         self.folder = folder
         minilm = open_encoder("minilm").folder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders.huggingface import their_name
+from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.formats.huggingface import their_name
 
 BASE = BertConfig(30522, 768, 12, 12, 3072, 512, 2, "gelu", 1e-12)
 LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)

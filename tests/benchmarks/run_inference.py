@@ -50,7 +50,7 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
     from apache_beam.ml.inference.base import RunInference
     from apache_beam.ml.inference.tensorflow_inference import TFModelHandlerTensor
 
-    from pipeline.runners import local_runner
+    from layerbeam.pipeline.run.engines import local_runner
 
     with open(vocabulary) as file:
         words = file.read().splitlines()

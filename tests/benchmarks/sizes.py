@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from corpus import read_bible
 
-from pipeline.terminal import size_text
-from transforms.encoders import open_encoder
-from transforms.wordpiece import WordPiece
+from layerbeam.pipeline.cli.console import size_text
+from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 ENCODERS = {"MiniLM": 384, "BERT-base": 768, "BERT-large": 1024}
 LAYERS = 4

@@ -29,7 +29,7 @@ from corpus import long_tail, read_bible
 from random_encoder import BASE, make_weights, write_huggingface
 
 from layerbeam import open_run
-from transforms.encoders import open_encoder
+from layerbeam.transforms.encoders import open_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -103,7 +103,7 @@ class Bench:
 
     def layerbeam(self, path: Path) -> dict[str, float]:
         shutil.rmtree(self.folder / "out", ignore_errors=True)
-        self._python([str(ROOT / "layerbeam.py"), "run", str(path)])
+        self._python(["-m", "layerbeam", "run", str(path)])
         record = json.loads((self.folder / "out/_runs/1.json").read_text())
         return {
             "seconds": record["seconds"] - record["seconds_to_first_block"],

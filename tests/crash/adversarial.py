@@ -36,7 +36,7 @@ def main() -> None:
         (folder / "c.yaml").write_text(yaml.safe_dump(configuration(corpus, "out")))
         before = snapshot(folder, without=folder / "out")
         started = time.monotonic()
-        command = [sys.executable, str(ROOT / "layerbeam.py"), "run", "c.yaml"]
+        command = [sys.executable, "-m", "layerbeam", "run", "c.yaml"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - started
         assert done.returncode == 3, f"exit status {done.returncode}\n{done.stderr}"

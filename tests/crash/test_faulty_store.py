@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Workplace, random_lines
-from faulty_files import SCHEME, FaultyFileSystem, Plan
+from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
-from pipeline import resolve
-from pipeline.output import lock
-from transforms import filesystem
+from layerbeam.pipeline.config import job
+from layerbeam.pipeline.output import lock
+from layerbeam.transforms import storage
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")
 VIEWS = {
@@ -52,9 +52,9 @@ def place(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[
     logging.disable(logging.CRITICAL)  # as in a process of the command's own
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
     monkeypatch.setattr(lock, "_DEAD_AFTER_SECONDS", 0)
-    load = resolve.Job.load_encoder
+    load = job.Job.load_encoder
     monkeypatch.setattr(
-        resolve.Job, "load_encoder", lambda job: encoders.setdefault("small", None) or _keep(encoders, load(job))
+        job.Job, "load_encoder", lambda job: encoders.setdefault("small", None) or _keep(encoders, load(job))
     )
     yield workplace
     logging.disable(logging.NOTSET)
@@ -107,7 +107,7 @@ def run_until_done(place: Workplace, out: str) -> collections.Counter[int]:
 
 
 def start(place: Workplace, out: str) -> int:
-    from pipeline.cli import main
+    from layerbeam.pipeline.cli.main import main
 
     status = main(["run", "c.yaml", "--output", out], version="test")
     _, err = place._capture()
@@ -121,7 +121,7 @@ def any_thread_at_work() -> bool:
     """Whether a thread that the runner has left behind is still in a block."""
     for thread, frame in sys._current_frames().items():
         while thread != threading.main_thread().ident and frame is not None:
-            if frame.f_code.co_filename.startswith(os.path.dirname(filesystem.__file__)):
+            if frame.f_code.co_filename.startswith(os.path.dirname(storage.__file__)):
                 return True
             frame = frame.f_back
     return False
@@ -141,7 +141,7 @@ def test_a_store_that_fails(place, plan, monkeypatch):
 
 
 class FaultyDisk:
-    """What `transforms.filesystem` takes for the module `os`, and for `open`: fails by the plan."""
+    """What `layerbeam.transforms.storage` takes for the module `os`, and for `open`: fails by the plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -199,8 +199,8 @@ def test_a_disk_that_fails(place, plan, monkeypatch):
     faulty = shares(1000 + plan)
     with monkeypatch.context() as patch:
         disk = FaultyDisk(faulty)
-        patch.setattr(filesystem, "os", disk)
-        patch.setattr(filesystem, "open", disk.open, raising=False)
+        patch.setattr(storage, "os", disk)
+        patch.setattr(storage, "open", disk.open, raising=False)
         statuses = run_until_done(place, "out")
     assert place.files() == place.files("undisturbed")
     print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")

@@ -123,5 +123,7 @@ def test_a_worker_killed_again_and_again(corpus, soak):
         check_what_is_listed(corpus)
     assert killed(corpus, "--processes", "2", kill_at="")[0] == 0
     assert corpus.files() == corpus.files("undisturbed")
-    pids = subprocess.run(["pgrep", "-f", "pipeline.worker_process"], capture_output=True, text=True, check=False)
+    pids = subprocess.run(
+        ["pgrep", "-f", "layerbeam.pipeline.run.worker_process"], capture_output=True, text=True, check=False
+    )
     assert pids.stdout == ""

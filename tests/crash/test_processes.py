@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Workplace, random_lines
 
-from pipeline import runners
+from layerbeam.pipeline.run import engines
 
 SLICE_BYTES = 1000
 BLOCKS_BEGUN = Path(__file__).parent / "blocks_begun"
@@ -25,7 +25,9 @@ def prepared(workplace: Workplace) -> None:
 
 def children(workplace: Workplace) -> list[int]:
     """Workers of runs in this test's folder."""
-    found = subprocess.run(["pgrep", "-f", "pipeline.worker_process"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-f", "layerbeam.pipeline.run.worker_process"], capture_output=True, text=True, check=False
+    )
     pids = [int(pid) for pid in found.stdout.split()]
     return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and _folder(pid) == str(workplace.folder)]
 
@@ -47,7 +49,7 @@ def assert_they_end(workplace: Workplace) -> None:
 
 def test_processes_write_the_same_bytes(workplace):
     prepared(workplace)
-    # Packages of ours have names that lie about in many folders.
+    # A user's own package of this name is no concern of ours.
     workplace.write("pipeline/__init__.py", "raise ImportError('not this one')")
     workplace.run("--output", "threads")
     done = workplace.start("run", "c.yaml", "--processes", "2")
@@ -132,7 +134,7 @@ def test_a_signal_to_the_whole_group_interrupts(workplace, number):
 
 
 def test_threads_are_shared_among_processes():
-    four = runners.local_runner([], workers=4, processes=2)
+    four = engines.local_runner([], workers=4, processes=2)
     assert (four.workers, four.threads) == (2, 2)
-    assert runners.local_runner([], workers=1, processes=3).threads == 1
-    assert runners.local_runner([], workers=3).workers == 3
+    assert engines.local_runner([], workers=1, processes=3).threads == 1
+    assert engines.local_runner([], workers=3).workers == 3

@@ -38,7 +38,7 @@ class Engine:
         """`layerbeam run` into a folder of that name."""
         given = ["run", str(config or self.folder / "c.yaml"), "--output", str(self.folder / output), *options]
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "layerbeam.py"), *given],
+            [sys.executable, "-m", "layerbeam", *given],
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

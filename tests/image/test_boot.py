@@ -24,7 +24,7 @@ BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")
 JOB_SERVICE = "apache_beam.runners.portability.local_job_service_main"
 POOL = "apache_beam.runners.worker.worker_pool_main"
-OWN = ("layerbeam", "pipeline", "transforms")
+OWN = ("layerbeam",)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def without(wheel: Path, module: str, folder: Path) -> Path:
 
 
 def test_nothing_of_the_repository_is_in_the_image(image, tmp_path):
-    show = "import layerbeam, pipeline, transforms; print(layerbeam.__file__, pipeline.__file__, transforms.__file__)"
+    show = "import layerbeam as l, layerbeam.transforms as t, layerbeam.pipeline as p; print(*(m.__file__ for m in (l, t, p)))"
     clean = {"PATH": "/usr/bin:/bin"}
     command = [image / "bin" / "python", "-c", show]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
@@ -177,11 +177,18 @@ def test_a_worker_without_the_wheel_says_what_it_misses(workplace, bare, boot):
     with cluster(bare, boot, workplace.folder / "cluster") as started:
         done = run(workplace, *started.options)
     assert done.status == 1
-    assert "ModuleNotFoundError: No module named 'transforms'" in done.err
+    assert "ModuleNotFoundError: No module named 'layerbeam'" in done.err
     assert not (workplace.folder / "out" / "_SUCCESS").exists()
 
 
-@pytest.mark.parametrize("module", ["transforms/write.py", "pipeline/output/accounts.py", "transforms/bert.py"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "layerbeam/transforms/write/block.py",
+        "layerbeam/pipeline/output/manifest.py",
+        "layerbeam/transforms/encoders/bert.py",
+    ],
+)
 def test_a_wheel_that_lacks_a_module_fails(workplace, bare, boot, wheel, tmp_path, module):
     """The last one is imported late, by a worker that begins to encode."""
     prepare(workplace)

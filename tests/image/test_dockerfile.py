@@ -72,7 +72,7 @@ def test_what_is_copied_is_there_and_is_sent():
     assert {"constraints.txt", "minilm.txt", "pipeline", "LICENSE"} <= set(sources)
     assert [name for name in sources if not (ROOT / name).exists() or not is_sent(name, IGNORED)] == []
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    packages = ("pipeline/", "transforms/")
+    packages = ("layerbeam/", "pipeline/", "transforms/")
     assert [name for name in tracked if name.startswith(packages) and not is_sent(name, IGNORED)] == []
 
 
@@ -84,8 +84,8 @@ def test_what_is_copied_is_there_and_is_sent():
         ("out/demo/tokens/a.parquet", False),
         ("key.json", False),
         ("pipeline/__pycache__/cli.cpython-311.pyc", False),
-        ("transforms/encoders/__pycache__/cache.cpython-311.pyc", False),
-        ("transforms/encoders/cache.py", True),
+        ("transforms/encoders/__pycache__/source.cpython-311.pyc", False),
+        ("transforms/encoders/source.py", True),
         ("models/bert/model.safetensors", True),
     ],
 )
@@ -109,7 +109,7 @@ def test_steps_are_shell():
 
 
 def test_labels_say_what_the_last_step_checks():
-    (check,) = [value for value in only("RUN") if "pipeline.remote.worker_image" in value]
+    (check,) = [value for value in only("RUN") if "layerbeam.pipeline.remote.image_check" in value]
     checked = dict(word.removeprefix("--").split("=") for word in shlex.split(check) if "=" in word)
     del checked["model"]
     labels = dict(value.replace('"', "").split("=") for value in only("LABEL"))

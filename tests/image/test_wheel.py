@@ -21,6 +21,11 @@ def tracked(*paths: str) -> list[str]:
     return git.stdout.split()
 
 
+def installed(path: str) -> str:
+    """Where a file of the repository is in the wheel."""
+    return path if path.startswith("layerbeam/") else f"layerbeam/{path}"
+
+
 def content(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as file:
         return {name: file.read(name) for name in file.namelist()}
@@ -28,12 +33,12 @@ def content(wheel: Path) -> dict[str, bytes]:
 
 def test_it_holds_every_file_of_the_packages(wheel):
     assert wheel.name == f"layerbeam-{__version__}-py3-none-any.whl"
-    files = tracked("layerbeam.py", "layerbeam-stubs", "pipeline", "transforms")
-    assert {"pipeline/py.typed", "transforms/py.typed", "transforms/encoders/cache.py"} <= set(files)
+    files = {installed(name): ROOT / name for name in tracked("layerbeam", "pipeline", "transforms")}
+    assert {"layerbeam/py.typed", "layerbeam/transforms/encoders/source.py"} <= set(files)
     found = content(wheel)
     assert sorted(name for name in found if not name.startswith(INFO)) == sorted(files)
-    assert all(found[name] == (ROOT / name).read_bytes() for name in files)
-    assert found[f"{INFO}/entry_points.txt"] == b"[console_scripts]\nlayerbeam = layerbeam:main\n"
+    assert all(found[name] == path.read_bytes() for name, path in files.items())
+    assert found[f"{INFO}/entry_points.txt"] == b"[console_scripts]\nlayerbeam = layerbeam.__main__:main\n"
     assert found[f"{INFO}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 
 
@@ -52,8 +57,8 @@ def test_a_wheel_by_way_of_the_source_distribution_is_the_same(wheel, tmp_path):
 
 
 def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline.remote.worker_image` of the image, in its folder; `path` comes first on Python's path."""
-    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "pipeline.remote.worker_image", *arguments]
+    """The image's own check, run in its folder; `path` comes first on Python's path."""
+    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "layerbeam.pipeline.remote.image_check", *arguments]
     env = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYTHONPATH": str(path)} if path else {})
     folder = BUILT / "image" / "root" / "opt" / "layerbeam"
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -99,13 +104,16 @@ def test_wrong_labels_and_no_model_do_not():
 
 @pytest.mark.parametrize(
     ("listed", "message"),
-    [(True, "transforms/word_types.py: is missing"), (False, "transforms.write: cannot be imported")],
+    [
+        (True, "layerbeam/transforms/write/word_types.py: is missing"),
+        (False, "layerbeam.transforms.write.block: cannot be imported"),
+    ],
 )
 def test_a_module_that_is_missing_is_named(wheel, tmp_path, listed, message):
     """Whether it was lost on the way or never was in the wheel."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
-    (tmp_path / "transforms" / "word_types.py").unlink()
+    (tmp_path / "layerbeam/transforms/write/word_types.py").unlink()
     record = tmp_path / INFO / "RECORD"
     if not listed:
         record.write_text("".join(line for line in record.read_text().splitlines(True) if "word_types" not in line))

@@ -52,7 +52,7 @@ def run_sentences(folder: Path) -> np.ndarray:
 
 
 def layerbeam_run(*arguments: str) -> None:
-    command = [sys.executable, str(ROOT / "layerbeam.py"), "run", *arguments]
+    command = [sys.executable, "-m", "layerbeam", "run", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"layerbeam run ended with status {done.returncode}\n{done.stdout}{done.stderr}")

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from conftest import DATA, ROOT, Done
 
-from pipeline import extract_features
-from pipeline.cli import main
+from layerbeam.pipeline import extract_features
+from layerbeam.pipeline.cli.main import main
 
 # The figures have 6 decimals and come from TensorFlow 1.15.
 TOLERANCE = 5e-6
@@ -186,7 +186,7 @@ def test_documents_that_are_gone_stay_until_told(workplace):
     b.unlink()
     assert "b.txt: is gone" in extract(workplace, *arguments, status=3).out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl", "b.jsonl"]
-    assert "1 unchanged, 1 removed" in extract(workplace, *arguments, "--remove-gone").out
+    assert "1 unchanged, 1 removed" in extract(workplace, *arguments, "--prune-missing").out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
     extract(workplace, *arguments)
 
@@ -298,7 +298,7 @@ def test_json_lines_open_in_three_lines(workplace):
 
 
 def test_the_documents_need_room_beside_their_parts(workplace, monkeypatch):
-    from pipeline import run
+    from layerbeam.pipeline.run import run
 
     workplace.write("texts/a.txt", "the bank of the river\n" * 200)
     extract(workplace, "texts", "roomy", "-1", MODEL, "32", "4")

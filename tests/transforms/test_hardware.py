@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement
+from layerbeam.transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement
 
 
 def test_float32_is_never_tf32():

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
-from transforms.rows import rows_of
-from transforms.subset import take_texts
-from transforms.views import (
+from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.subset import take_texts
+from layerbeam.transforms.tokenize.row_index import rows_of
+from layerbeam.transforms.views import (
     BatchOutput,
     View,
     batch_vectors,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transforms.bert import ComputeDtype, blocks_needed, weight_shapes
-from transforms.encoders import google, huggingface, saved_model
-from transforms.encoders.cache import MARKS, SUPPORTED, Located
-from transforms.encoders.locate import locate
-from transforms.encoders.source import EncoderError, EncoderSource, at, first_line, unreadable
-from transforms.records import Float32Array
+from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.bert import ComputeDtype, blocks_needed, weight_shapes
+from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED, Located
+from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
+from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, at, first_line, unreadable
 
 if TYPE_CHECKING:
-    from transforms.forward import Encoder
+    from layerbeam.transforms.encode.forward import Encoder
 
 __all__ = ["EncoderError", "EncoderSource", "load_encoder", "load_weights", "open_encoder"]
 
@@ -109,7 +109,7 @@ def _load(
     source: EncoderSource, *, layers: Sequence[int], pooler: bool, compute_dtype: ComputeDtype, xla: bool
 ) -> Encoder:
     if source.engine == "savedmodel" or source.config is None:
-        from transforms.encoders.saved_model_engine import SavedModelEncoder
+        from layerbeam.transforms.encoders.formats.saved_model_engine import SavedModelEncoder
 
         return SavedModelEncoder(
             source.folder,
@@ -119,7 +119,7 @@ def _load(
             pooler=pooler,
             pad_id=source.pad_id,
         )
-    from transforms.bert import Bert
+    from layerbeam.transforms.encoders.bert import Bert
 
     num_blocks = blocks_needed(source.config, layers, pooler=pooler)
     weights = load_weights(source, weight_shapes(source.config, num_blocks=num_blocks, pooler=pooler))

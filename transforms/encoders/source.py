@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from transforms.bert import BertConfig
+from layerbeam.transforms.encoders.bert import BertConfig
 
 Kind = Literal["huggingface", "google", "savedmodel"]
 Engine = Literal["native", "savedmodel"]
@@ -71,7 +71,7 @@ class EncoderSource:
             **(dataclasses.asdict(self.config) if self.config else {}),
         }
 
-    def why_not(self, layers: Iterable[int], *, pooler: bool) -> str | None:
+    def unsupported_reason(self, layers: Iterable[int], *, pooler: bool) -> str | None:
         """What of this the encoder cannot give, in one sentence; None where it can give all."""
         if pooler and not self.has_pooler:
             return "it has no pooled output (no pooler among its weights or outputs); take cls, mean or max of a layer"
@@ -93,9 +93,9 @@ class EncoderSource:
 
     def check(self, layers: Iterable[int], *, pooler: bool) -> None:
         """EncoderError where it cannot give this."""
-        why_not = self.why_not(layers, pooler=pooler)
-        if why_not is not None:
-            raise EncoderError(f"{self.handle}: {why_not}")
+        unsupported_reason = self.unsupported_reason(layers, pooler=pooler)
+        if unsupported_reason is not None:
+            raise EncoderError(f"{self.handle}: {unsupported_reason}")
 
 
 def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:

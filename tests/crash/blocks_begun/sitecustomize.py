@@ -20,5 +20,5 @@ class _Note:
             os.write(self._log, f"{os.getpid()}\n".encode())
 
 
-if "pipeline.worker_process" in " ".join(sys.orig_argv) and "BLOCKS_BEGUN" in os.environ:
+if "layerbeam.pipeline.run.worker_process" in " ".join(sys.orig_argv) and "BLOCKS_BEGUN" in os.environ:
     sys.addaudithook(_Note(os.environ["BLOCKS_BEGUN"]))

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 from conftest import DATA
 
-from transforms.encode import pad_batch
-from transforms.encoders import EncoderSource, load_encoder, open_encoder
-from transforms.formats import split_pair
-from transforms.records import BlockId, InputFile, TextBlock, TokenBlock
-from transforms.sequences import SequenceSettings, tokenize_block
-from transforms.windows import cut_sequences
-from transforms.wordpiece import WordPiece
+from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.encode.block import pad_batch
+from layerbeam.transforms.encode.windows import cut_sequences
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
+from layerbeam.transforms.read.records import split_pair
+from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize.sequences import tokenize_block
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 # The figures have 6 decimals and come from TensorFlow 1.15.
 TOLERANCE = 5e-6

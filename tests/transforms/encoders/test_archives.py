@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from conftest import DATA, deny, refused
 
-from transforms.encoders import EncoderError, open_encoder
-from transforms.encoders.archives import extract, is_archive, stem
+from layerbeam.transforms.encoders import EncoderError, open_encoder
+from layerbeam.transforms.encoders.fetch.archives import extract, is_archive, stem
 
 GOOGLE = DATA / "google_uncased"
 
@@ -130,7 +130,7 @@ def test_unpacked_once_though_several_ask(tmp_path, monkeypatch):
         unpacked.append(handle)
         extract(handle, archive, folder)
 
-    monkeypatch.setattr("transforms.encoders.archives.extract", counted)
+    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.archives.extract", counted)
     with ThreadPoolExecutor(8) as threads:
         sources = list(threads.map(open_encoder, [str(path)] * 16))
     assert unpacked == [str(path)]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from conftest import DATA, deny, edit, flip, in_float64, random_weights, refused, same_weights
 
-from transforms.bert import BertConfig, weight_shapes
-from transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
-from transforms.encoders.vocabulary import lower_cases
-from transforms.hardware import Hardware, import_tensorflow, load_tensorflow
-from transforms.reference import forward
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.formats.vocabulary import lower_cases
+from layerbeam.transforms.hardware import Hardware, import_tensorflow, load_tensorflow
+from layerbeam.transforms.reference import forward
 
 UNCASED = DATA / "google_uncased"
 CASED = DATA / "google_cased"

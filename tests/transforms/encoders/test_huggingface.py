@@ -17,8 +17,8 @@ import pytest
 from conftest import DATA, ROOT, deny, edit, refused, same_weights
 from safetensors.numpy import load_file, save_file
 
-from transforms.bert import weight_shapes
-from transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders.bert import weight_shapes
 
 UNCASED = DATA / "hf_uncased"
 
@@ -79,7 +79,7 @@ def test_weights_are_mapped_not_read():
 
 def test_opening_imports_neither_tensorflow_nor_beam():
     code = (
-        "import sys; from transforms.encoders import open_encoder; import pickle; "
+        "import sys; from layerbeam.transforms.encoders import open_encoder; import pickle; "
         f"pickle.loads(pickle.dumps(open_encoder({str(UNCASED)!r}))); "
         "sys.exit('tensorflow' in sys.modules or 'apache_beam' in sys.modules)"
     )

@@ -29,10 +29,11 @@ from apache_beam.options.pipeline_options import S3Options
 from conftest import DATA, ROOT, edit, refused
 from object_store import upload
 
-from transforms.encoders import load_weights, minilm, open_encoder
-from transforms.encoders.cache_file import CacheError
-from transforms.encoders.locate import locate
-from transforms.filesystem import copy_into
+from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.encoders.fetch.cache_file import CacheError
+from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats import minilm
+from layerbeam.transforms.storage import copy_into
 
 TFHUB = DATA / "tfhub_uncased"
 
@@ -275,7 +276,7 @@ def test_progress_is_on_standard_error(server, model, capsys):
 def test_command_prints_json_only(server, model):
     server.answers["/model"] = Answer(model)
     handle = f"{server.address}/model"
-    command = [sys.executable, str(ROOT / "layerbeam.py"), "encoder", handle, "--json"]
+    command = [sys.executable, "-m", "layerbeam", "encoder", handle, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["handle"] == handle
     assert f"Downloading {handle}" in done.stderr
@@ -546,7 +547,7 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     memory.stored["memory://bucket/e.zip"] = (1.0, b"some bytes")
-    monkeypatch.setattr("transforms.encoders.cache_file._CacheFile.write", full)
+    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache_file._CacheFile.write", full)
     error = refused(f"memory://bucket/e{ending}")
     assert f"cannot be copied or unpacked into {cache} ([Errno 28] No space left on device)" in error
     assert list(cache.iterdir()) == []
@@ -563,7 +564,7 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
     ],
 )
 def test_file_systems_that_are_not_there(workplace, monkeypatch, handle, said):
-    monkeypatch.setattr("transforms.filesystem.is_installed", lambda package: False)
+    monkeypatch.setattr("layerbeam.transforms.storage.is_installed", lambda package: False)
     assert f"{handle}: {said}" in refused(handle)
     workplace.configure(output={"path": handle})
     workplace.write("corpus/a.txt", "a")
@@ -603,7 +604,7 @@ def test_options_of_the_file_systems(workplace, memory, monkeypatch):
 
 
 def test_hdfs_without_its_options(monkeypatch):
-    monkeypatch.setattr("transforms.filesystem.is_installed", lambda package: True)
+    monkeypatch.setattr("layerbeam.transforms.storage.is_installed", lambda package: True)
     error = refused("hdfs://host/e")
     assert "Beam cannot open hdfs:// here (" in error
     assert error.endswith("; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user")
@@ -612,7 +613,7 @@ def test_hdfs_without_its_options(monkeypatch):
 def test_local_paths_never_import_beam(workplace):
     workplace.configure(encoder={"max_seq_length": 999})
     for arguments in (["encoder", str(DATA / "hf_uncased")], ["encoder", "nowhere"], ["run", "c.yaml"]):
-        code = f"import sys; from pipeline.cli import main; main({arguments!r}, version='test'); "
+        code = f"import sys; from layerbeam.pipeline.cli.main import main; main({arguments!r}, version='test'); "
         code += "print([name for name in ('apache_beam', 'tensorflow') if name in sys.modules])"
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -675,7 +676,8 @@ def publish(server: Server, repository: str, folder: Path, revision: str = "main
 
 OPEN = """
 import json, sys, time
-from transforms.encoders import EncoderError, minilm, open_encoder
+from layerbeam.transforms.encoders import EncoderError, open_encoder
+from layerbeam.transforms.encoders.formats import minilm
 if "no-package" in sys.argv:
     minilm.packaged_folder = lambda: None
 if "no-extra" in sys.argv:

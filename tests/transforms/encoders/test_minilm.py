@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import refused
 
-from transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_encoder
 
 
 def test_minilm():

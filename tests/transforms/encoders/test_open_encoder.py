@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from conftest import DATA, refused
 
-from transforms.encoders import EncoderError, load_encoder, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, open_encoder
 
 
 @pytest.mark.parametrize(("files", "found"), [(["a.txt", "b.bin"], "a.txt, b.bin"), ([], "nothing")])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import DATA, deny, flip, refused
 
-from transforms.encoders import EncoderError, EncoderSource, load_encoder, load_weights, open_encoder
-from transforms.hardware import Hardware, import_tensorflow, load_tensorflow
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.hardware import Hardware, import_tensorflow, load_tensorflow
 
 tf = import_tensorflow()
 
@@ -119,11 +119,11 @@ def test_the_other_engine_can_be_asked_for():
     assert (called.hidden_size, called.num_hidden_layers, called.max_position_embeddings) == (64, 3, 128)
     assert called.has_pooler
     assert pickle.loads(pickle.dumps(called)) == called
-    assert native.why_not([0, 3], pooler=True) is None
-    assert called.why_not([0, 3], pooler=True) == (
+    assert native.unsupported_reason([0, 3], pooler=True) is None
+    assert called.unsupported_reason([0, 3], pooler=True) == (
         "a SavedModel does not give layer 0, the embedding layer's output; it gives layers 1 to 3; engine native has it"
     )
-    assert called.why_not([4], pooler=True) == "there is no layer 4; it gives layers 1 to 3"
+    assert called.unsupported_reason([4], pooler=True) == "there is no layer 4; it gives layers 1 to 3"
     with pytest.raises(EncoderError, match="does not give layer 0"):
         load_encoder(called, layers=[0], pooler=False)
 
@@ -289,7 +289,7 @@ def test_encoder_outputs_in_a_row(tmp_path, form):
     assert source.engine_because == "the variable table is none of plain BERT's"
     assert (source.do_lower_case, source.casing_from) == (True, "do_lower_case of the SavedModel")
     assert source.max_position_embeddings is None
-    assert source.why_not([0], pooler=True) == (
+    assert source.unsupported_reason([0], pooler=True) == (
         "a SavedModel does not give layer 0, the embedding layer's output; it gives layers 1 to 3"
     )
     with pytest.raises(EncoderError, match=r"the variable table is none of plain BERT's, so its weights have no names"):
@@ -328,7 +328,7 @@ def test_three_unnamed_inputs_and_two_unnamed_outputs(tmp_path, form):
 
     folder = save(tmp_path / "toy", call, [form([spec(None)] * 3)])
     source = assert_runs(folder, layers=[1])
-    assert source.why_not([1, 2], pooler=True) == (
+    assert source.unsupported_reason([1, 2], pooler=True) == (
         "the SavedModel has no encoder_outputs: it gives its last layer, -1, and the pooled output, not layer 2"
     )
 
@@ -383,7 +383,7 @@ def test_without_encoder_outputs(tmp_path):
     source = assert_runs(folder, layers=[5])
     assert source.engine_because == "the variable transformer/layer_4/table is none of plain BERT's"
     reason = "the SavedModel has no encoder_outputs: it gives its last layer, -1, and the pooled output, not layer 3"
-    assert source.why_not([3, 5], pooler=True) == reason
+    assert source.unsupported_reason([3, 5], pooler=True) == reason
     with pytest.raises(EncoderError) as caught:
         load_encoder(source, layers=[3, 5], pooler=True)
     assert str(caught.value) == f"{folder}: {reason}"
@@ -958,7 +958,7 @@ def test_our_own_mistakes_are_not_taken_for_damage(folder, monkeypatch):
     def mistaken(*arguments: Any, **named: Any) -> None:
         raise AttributeError("no such thing")
 
-    monkeypatch.setattr("transforms.encoders.saved_model.open_folder", mistaken)
+    monkeypatch.setattr("layerbeam.transforms.encoders.formats.saved_model.open_folder", mistaken)
     with pytest.raises(AttributeError):
         open_encoder(str(folder))
 

@@ -1,0 +1,74 @@
+"""Figures and text for the terminal; imports nothing heavy."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from typing import Any
+
+
+def plain_console(**settings: Any) -> Any:
+    """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
+    from rich.console import Console
+
+    class PlainConsole(Console):
+        def render_str(self, text: str, **settings: Any) -> Any:
+            return super().render_str(escape_control(text), **settings)
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PlainConsole(highlight=False, markup=False, **settings)
+
+
+def escape_control(text: str) -> str:
+    r"""The text without what would steer a terminal: control characters but tab and line feed, as `\x1b`.
+
+    >>> print(harmless("a\033[2Jb"))
+    a\x1b[2Jb
+    """
+    return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
+
+
+def size_text(size: float) -> str:
+    """
+    >>> size_text(6_600_000_000), size_text(1_500), size_text(12)
+    ('6.6 GB', '1.5 kB', '12 bytes')
+    """
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def duration_text(seconds: float) -> str:
+    """
+    >>> duration_text(12.3), duration_text(160), duration_text(300), duration_text(6_000), duration_text(7_000)
+    ('12 s', '3 min', '5 min', '1.7 h', '1.9 h')
+    >>> duration_text(20_000), duration_text(200_000), duration_text(500_000)
+    ('5.6 h', '2.3 days', '5.8 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def count_noun(count: int, noun: str, plural: str | None = None) -> str:
+    """
+    >>> count_noun(1, "file"), count_noun(2000, "file"), count_noun(2, "batch", "batches")
+    ('1 file', '2,000 files', '2 batches')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def echo(message: str) -> None:
+    """Tell the person at the terminal; standard output is for results."""
+    print(escape_control(message), file=sys.stderr)
+
+
+def echo_error(message: str) -> None:
+    """Tell what is wrong, each line under the command's name."""
+    for line in message.splitlines():
+        echo(f"layerbeam: {line}")

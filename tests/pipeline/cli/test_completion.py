@@ -1,0 +1,58 @@
+"""What `layerbeam completion` prints completes the command, in the real shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+# What each shell offers after `layerbeam run --re`, after `layerbeam veri`, and for a file.
+ASK = {
+    "bash": """
+        source {script}
+        ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_layerbeam; echo "${{COMPREPLY[@]}}"; }}
+        ask layerbeam run --re; ask layerbeam veri; ask layerbeam run corp
+    """,
+    "fish": """
+        source {script}
+        complete -C 'layerbeam run --re' | cut -f 1
+        complete -C 'layerbeam veri' | cut -f 1
+        complete -C 'layerbeam run corp' | cut -f 1
+    """,
+}
+
+
+@pytest.fixture(scope="module", params=["bash", "zsh", "fish"])
+def script(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("completion") / request.param
+    heavy = "assert not {'tensorflow', 'apache_beam', 'pyarrow', 'pydantic'} & set(sys.modules)"
+    code = f"import sys, layerbeam; status = layerbeam.main(); {heavy}; sys.exit(status)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "completion", request.param], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    path.write_text(done.stdout)
+    return path
+
+
+def test_a_shell_takes_it(script):
+    shell = script.name
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (script.parent / "corpus.yaml").touch()
+    if shell == "zsh":  # its completion wants a terminal: that it is taken, and stands for the command
+        ask = f'autoload -U compinit; compinit -u -D; eval "$(cat {script})"; echo $_comps[layerbeam]'
+        expected = "_shtab_layerbeam"
+    else:
+        ask, expected = ASK[shell].format(script=script), "--prune-missing\nverify\ncorpus.yaml"
+    done = subprocess.run([shell, "-c", ask], cwd=script.parent, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
+    assert done.stderr == ""
+
+
+def test_every_command_is_in_it(script):
+    text = script.read_text()
+    for word in ("extract-features", "remove-gone", "completion", "init"):
+        assert word in text

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config.layers import expand_layers
+from layerbeam.pipeline.config.rules import COLUMN_NAMES
+from layerbeam.pipeline.errors import UsageError
+
+MINIMAL = """
+input:
+  files: [corpus/*.txt]
+views:
+  tokens:
+    level: token
+    layers: [-1, -2..-4]
+output:
+  path: out/demo
+"""
+
+
+def mistakes(change: str) -> str:
+    """What is said of the minimal configuration with this YAML put over it."""
+    settings = yaml.safe_load(MINIMAL)
+
+    def merge(into: dict, more: dict) -> None:
+        for key, value in more.items():
+            if isinstance(value, dict) and isinstance(into.get(key), dict):
+                merge(into[key], value)
+            else:
+                into[key] = value
+
+    merge(settings, yaml.safe_load(textwrap.dedent(change)))
+    with pytest.raises(UsageError) as error:
+        schema.check(settings, source="c.yaml")
+    return str(error.value)
+
+
+def test_defaults():
+    loaded = schema.check(yaml.safe_load(MINIMAL), source="c.yaml")
+    assert loaded.encoder.handle == "minilm"
+    assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
+    assert (loaded.input.slice_bytes, loaded.output.part_bytes) == (1_048_576, 134_217_728)
+    assert loaded.views["tokens"].layers == [-1, "-2..-4"]
+    assert loaded.views["tokens"].combine == "separate"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("input: {recrod: line}", "c.yaml: input.recrod: unknown setting; did you mean `record`?"),
+        ("encodr: {}", "c.yaml: encodr: unknown setting; did you mean `encoder`?"),
+        ("views: {tokens: {layer: 3}}", "c.yaml: views.tokens.layer: unknown setting; did you mean `layers`?"),
+        ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, part_bytes, byte_stream_split"),
+        ("output: null", "c.yaml: output: should be a valid dictionary or instance of OutputConfig; given: None"),
+        ("input: {files: []}", "c.yaml: input.files: is empty; at least one is needed"),
+        (
+            "encoder: {max_seq_length: 2}",
+            "c.yaml: encoder.max_seq_length: should be greater than or equal to 3; given: 2",
+        ),
+        ("encoder: {max_seq_length: '64'}", "c.yaml: encoder.max_seq_length: should be a valid integer; given: '64'"),
+        (
+            "views: {tokens: {level: tokens}}",
+            "c.yaml: views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'tokens'",
+        ),
+        (
+            "views: {tokens: {layers: [a]}}",
+            "c.yaml: views.tokens.layers: 'a' is neither a layer's number nor a range such as 0..12; given: ['a']",
+        ),
+        (
+            "views: {tokens: {layers: -1}}",
+            "c.yaml: views.tokens.layers: should be all or a list of layers, "
+            "for example [-1], [-4..-1] or [0..12]; given: -1",
+        ),
+        (
+            "views: {_x: {level: text, layers: all}}",
+            "c.yaml: views._x: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start",
+        ),
+        (
+            "views: {rejects: {level: text, layers: all}}",
+            "c.yaml: views.rejects: the name rejects is taken; call the view something else",
+        ),
+        (
+            "views: {tokens: {pooling: mean}}",
+            "c.yaml: views.tokens.pooling: level token has no such setting (it belongs to word and text)",
+        ),
+        (
+            "views: {tokens: {level: text, pooling: first}}",
+            "c.yaml: views.tokens.pooling: is first; level text allows cls, pooler, mean, max, mean_max",
+        ),
+        (
+            "views: {tokens: {level: text, pooling: pooler}}",
+            "c.yaml: views.tokens.layers: pooling pooler reads the last layer; take `layers` away",
+        ),
+        ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
+        (
+            "views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}",
+            "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet",
+        ),
+        (
+            "views: {t: {level: text, layers: [1], compress: false}}",
+            "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): take `compress` away",
+        ),
+        (
+            "input: {format: csv}",
+            "c.yaml: input.format: should be 'text', 'jsonl' or 'parquet'; given: 'csv'",
+        ),
+        (
+            "input: {encoding: utf_16_le}",
+            "c.yaml: input.encoding: utf_16_le is not read: a line end is not one byte in it; convert the files, "
+            "for example with `iconv -f UTF-16-LE -t UTF-8`; given: 'utf_16_le'",
+        ),
+        (
+            "input: {encoding: cp037}",
+            "c.yaml: input.encoding: cp037 is not read: a line end in it is not the byte 0x0A; "
+            "convert the files to UTF-8; given: 'cp037'",
+        ),
+        (
+            "input: {encoding: utf8mb4}",
+            "c.yaml: input.encoding: Python knows no text encoding utf8mb4; "
+            "for example utf-8, latin-1, cp1252; given: 'utf8mb4'",
+        ),
+        (
+            "input: {encoding: base64}",
+            "c.yaml: input.encoding: Python knows no text encoding base64; "
+            "for example utf-8, latin-1, cp1252; given: 'base64'",
+        ),
+        (
+            "input: {id_field: id}",
+            "c.yaml: input.id_field: format text has no such setting (it belongs to jsonl and parquet)",
+        ),
+        (
+            "input: {format: parquet, encoding: latin-1}",
+            "c.yaml: input.encoding: format parquet has no such setting (it belongs to text and jsonl)",
+        ),
+        (
+            "input: {format: jsonl, record: paragraph}",
+            "c.yaml: input.record: format jsonl has no such setting (it belongs to text)",
+        ),
+        (
+            "input: {format: jsonl, pair_field: b, unit: sentence}",
+            "c.yaml: input.pair_field: a pair is one text; take it away, or take unit: record",
+        ),
+        (
+            "{input: {pair_separator: ' ||| '}, encoder: {long_text: window}}",
+            "c.yaml: input.pair_separator: windows are for single texts; take it away, "
+            "or take encoder.long_text: truncate",
+        ),
+        (
+            "input: {pair_separator: ''}",
+            "c.yaml: input.pair_separator: is empty; give the characters between the two texts, or null",
+        ),
+        (
+            "input: {format: jsonl, pair_field: text}",
+            "c.yaml: input.pair_field: text is input.text_field already",
+        ),
+        *(
+            (
+                f"input: {{format: jsonl, keep_fields: {{{name}: string}}}}",
+                f"c.yaml: input.keep_fields.{name}: a column of ours has this name; "
+                "the field must be called something else",
+            )
+            for name in ("id", "Line", "layer_12", "embedding", "embedding_std")
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {_x: string}}",
+            "c.yaml: input.keep_fields._x: a column's name is not empty and has no `_` at its start",
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {Year: int64, year: int64}}",
+            "c.yaml: input.keep_fields.year: differs from Year in case only",
+        ),
+        (
+            "input: {format: jsonl, keep_fields: {year: int32}}",
+            "c.yaml: input.keep_fields.year: should be 'string', 'int64', 'float64' or 'bool'; given: 'int32'",
+        ),
+        (
+            "encoder: {length_buckets: [64, 32]}",
+            "c.yaml: encoder.length_buckets: is [64, 32]; give lengths that ascend, such as [32, 64, 128]",
+        ),
+        (
+            "encoder: {length_buckets: []}",
+            "c.yaml: encoder.length_buckets: is []; give lengths that ascend, such as [32, 64, 128]",
+        ),
+        (
+            "encoder: {length_buckets: [32, 64]}",
+            "c.yaml: encoder.length_buckets: ends with 64, and max_seq_length is 128: longer texts would have no "
+            "bucket; add 128",
+        ),
+        (
+            "encoder: {xla: true}",
+            "c.yaml: encoder.xla: compiles for each shape of batch, so it needs few; give encoder.length_buckets, "
+            "such as [32, 64, 128]",
+        ),
+        (
+            "encoder: {long_text: window, window_overlap: 126}",
+            "c.yaml: encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, "
+            "or a window makes no progress",
+        ),
+    ],
+)
+def test_mistakes_are_named_with_the_way_out(change, message):
+    assert mistakes(change) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("utf8", "utf-8"),
+        ("UTF-8-SIG", "utf-8"),
+        ("latin-1", "iso8859-1"),
+        ("windows-1252", "cp1252"),
+        ("koi8-r", "koi8-r"),
+        ("shift_jis", "shift_jis"),
+    ],
+)
+def test_encodings_by_the_name_of_the_codec(given, name):
+    settings = yaml.safe_load(MINIMAL)
+    settings["input"]["encoding"] = given
+    assert schema.check(settings, source="c.yaml").input.encoding == name
+
+
+def test_every_column_of_ours_is_refused_as_a_kept_field():
+    from layerbeam.transforms.views import COLUMNS
+
+    assert {column.name for column in COLUMNS} <= COLUMN_NAMES
+
+
+def test_all_mistakes_at_once():
+    said = mistakes("{input: {recrod: 1}, encoder: {max_seq_length: 1}}").splitlines()
+    assert len(said) == 2
+
+
+def test_every_setting_is_described():
+    for section in (schema.InputConfig, schema.EncoderConfig, schema.ViewConfig, schema.OutputConfig):
+        for name, field in section.model_fields.items():
+            assert field.description, name
+
+
+def test_overrides_and_files(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL)
+    loaded = schema.load(str(path), {"encoder.max_seq_length": 64, "views.tokens.layers": "all", "output.path": "x"})
+    assert (loaded.encoder.max_seq_length, loaded.views["tokens"].layers, loaded.output.path) == (64, "all", "x")
+    with pytest.raises(UsageError, match=r"--set input\.files\.x: input\.files is no section"):
+        schema.load(str(path), {"input.files.x": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "is not YAML"),
+        ("- a", "a configuration has sections"),
+        ("", "a configuration has sections"),
+        ("a: !!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_what_is_no_configuration(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        schema.load(str(path))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UsageError, match="No such file or directory"):
+        schema.load(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("layers", "expanded"),
+    [
+        ([-1, -2], [6, 5]),
+        (["0..6"], [0, 1, 2, 3, 4, 5, 6]),
+        (["-4..-1"], [3, 4, 5, 6]),
+        (["-1..-4"], [6, 5, 4, 3]),
+        ([-7], [0]),
+        ("all", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_layers_expand_in_the_order_given(layers, expanded):
+    assert expand_layers(layers, 6) == expanded
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([7], "there is no layer 7: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
+        ([-8], "there is no layer -8: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
+        ([-1, 6], r"layer 6 comes twice \(6 and -1 are the same\)"),
+    ],
+)
+def test_layers_that_do_not_exist_or_come_twice(layers, message):
+    with pytest.raises(ValueError, match=message):
+        expand_layers(layers, 6)
+
+
+def test_layers_counted_as_extract_features_counts_them():
+    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
+    assert expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    for layer in (6, -7):
+        message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
+        with pytest.raises(ValueError, match=message):
+            expand_layers([layer], 6, "extract_features")
+    with pytest.raises(ValueError, match=r"layer 5 comes twice \(5 and -1 are the same\)"):
+        expand_layers([-1, 5], 6, "extract_features")
+
+
+def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL)
+    code = (
+        "import sys; from layerbeam.pipeline.config import schema; schema.load(sys.argv[1]);"
+        "print([m for m in ('tensorflow', 'apache_beam', 'pyarrow', 'numpy', 'rich') if m in sys.modules])"
+    )
+    root = str(Path(schema.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_key_that_comes_twice(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
+    with pytest.raises(UsageError) as error:
+        schema.load(str(path))
+    assert str(error.value) == f"{path}: `s` comes twice, in lines 8 and 9; take one away"
+    path.write_text(MINIMAL + "input: {}\n")
+    with pytest.raises(UsageError, match="`input` comes twice, in lines 2 and 10; take one away"):
+        schema.load(str(path))
+
+
+def test_merged_keys_may_be_given_again():
+    text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}"
+    assert schema.parse_yaml(text)["c"] == {"x": 4, "y": 2}
+
+
+def test_views_that_differ_in_case_only():
+    assert mistakes("views: {Tokens: {level: token, layers: [1]}}") == (
+        "c.yaml: views.Tokens: differs from views.tokens in case only, and both are one folder on macOS; rename one"
+    )
+    assert "views.Rejects: the name Rejects is taken" in mistakes("views: {Rejects: {level: token, layers: [1]}}")
+
+
+def test_empty_handle():
+    assert mistakes("encoder: {handle: ''}") == "c.yaml: encoder.handle: is empty"

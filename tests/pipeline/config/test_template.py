@@ -1,0 +1,91 @@
+"""`layerbeam init`: what it writes loads, and says of every setting what it means."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from layerbeam.pipeline.cli.main import main
+from layerbeam.pipeline.config import schema, template
+from layerbeam.pipeline.config.reference import SECTIONS, settings
+
+TEXT = template.text()
+# `#name: default`, which is a setting when the # is taken away; "# words" is said to a person.
+COMMENTED = re.compile(r"^( *)#(\w+: .*)$", re.MULTILINE)
+
+
+def load(text: str) -> schema.Config:
+    return schema.check(schema.parse_yaml(text), source="test")
+
+
+def test_it_loads():
+    loaded = load(TEXT)
+    assert loaded.input.files == ["texts/*.txt"]
+    assert loaded.encoder.handle == "minilm"
+    assert loaded.output.path == "out/first"
+    assert {name: (view.level, view.layers) for name, view in loaded.views.items()} == {
+        "tokens": ("token", [-4, -3, -2, -1]),
+        "sentences": ("text", [-1]),
+    }
+
+
+def test_every_commented_setting_exists_and_has_its_default():
+    commented = [match[2] for match in COMMENTED.finditer(TEXT)]
+    assert len(commented) > 30
+    assert load(COMMENTED.sub(r"\1\2", TEXT)) == load(TEXT)
+
+
+@pytest.mark.parametrize("line", [match[0] for match in COMMENTED.finditer(TEXT)])
+def test_each_may_be_taken_alone(line):
+    assert load(TEXT.replace(line, line.replace("#", "", 1))) == load(TEXT)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_in_it(section):
+    block = re.search(rf"^{section}:\n((?: .*\n)*)", TEXT, re.MULTILINE)
+    there = set(re.findall(r"^ +#?(\w+): ", block[1], re.MULTILINE))
+    levels = {view.level for view in load(TEXT).views.values()}
+    expected = {item.name for item in settings(section) if not item.levels or levels & set(item.levels)}
+    assert there == expected
+    assert len(expected) > 2
+
+
+def test_lines_fit_a_terminal():
+    assert max(map(len, TEXT.splitlines())) <= 110
+
+
+def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"], version="test") == 0
+    assert (tmp_path / "layerbeam.yaml").read_text() == TEXT
+    assert "Next: layerbeam run layerbeam.yaml" in capsys.readouterr().err
+    (tmp_path / "layerbeam.yaml").write_text("mine")
+    assert main(["init"], version="test") == 2
+    assert capsys.readouterr().err == (
+        "layerbeam: layerbeam.yaml: is there already, and nothing is written over; give another name: "
+        "layerbeam init FILE\n"
+    )
+    assert (tmp_path / "layerbeam.yaml").read_text() == "mine"
+    assert main(["init", "my corpus.yaml"], version="test") == 0
+    assert "#     layerbeam run 'my corpus.yaml'" in (tmp_path / "my corpus.yaml").read_text()
+    assert main(["init", "nowhere/a.yaml"], version="test") == 2
+    assert "nowhere/a.yaml: No such file or directory" in capsys.readouterr().err
+    assert main(["init", "b.yaml", "--input", "x"], version="test") == 2
+    assert "--input x: unknown here" in capsys.readouterr().err
+
+
+def test_settings_are_read_off_the_models():
+    (layers,) = [item for item in settings("views") if item.name == "layers"]
+    assert (layers.default, layers.allowed) == ("null", "list of integer or text, all, null")
+    (share,) = [item for item in settings("input") if item.name == "max_rejected"]
+    assert (share.default, share.allowed) == ("1.0", "number, at least 0, at most 1")
+    (words,) = [item for item in settings("views") if item.name == "words"]
+    assert (words.levels, words.choices) == (("word", "word_type"), ("basic", "whitespace"))
+    for section in SECTIONS:
+        for item in settings(section):
+            assert item.meaning, f"{section}.{item.name} has no description"
+            assert item.default is None or yaml.safe_load(f"a: {item.default}").keys() == {"a"}
+    assert schema.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use

@@ -1,0 +1,481 @@
+"""`layerbeam.open_run`: what it gives of a finished run, and what it says where there is none to read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, edit, random_lines, vectors, workplace_in
+from object_store import upload
+
+import layerbeam
+from layerbeam.pipeline.dataset.reader import Run
+from layerbeam.pipeline.output.finish import finish_run
+from layerbeam.pipeline.output.manifest import RunIdentity
+from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.parts import parquet
+from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.views import View, schema
+from layerbeam.transforms.write.block import Output, write_part
+
+VIEWS = {
+    "pieces": {"level": "token", "layers": [-1, 1], "combine": "sum", "special_tokens": False, "dtype": "float16"},
+    "texts": {"level": "text", "layers": [-1, 0], "combine": "concat"},
+    "tokens": {"level": "token", "layers": "all"},
+}
+LINES = random_lines(60)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over two files in several blocks, made once."""
+    folder = tmp_path_factory.mktemp("finished")
+    with workplace_in(folder) as place:
+        place.write("corpus/a.txt", "\n".join(LINES[:20]) + "\n")
+        place.write("corpus/b.txt", "\n".join(LINES[20:]) + "\n")
+        place.configure(input={"slice_bytes": 800}, views=VIEWS)
+        place.run()
+    return folder / "out"
+
+
+@pytest.fixture
+def out(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
+def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
+    """A finished run of one view with these parts, and that run opened."""
+    output = Output(str(path), "0123456789abcdef")
+    file = InputFile("a.txt", len(tables), 0.0)
+    commits = []
+    for number, table in enumerate(tables):
+        block = BlockId(file, number, 1, number, number + 1, "")
+        parts = {view.name: write_part(output, view, block.name, table)}
+        commits.append(Commit(output.fingerprint, block, {}, parts))
+    encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size}
+    finish_run(
+        output, [view], RunIdentity(output.fingerprint, {}, encoder, {}, {}), 1.0, RecordFormat(), [file, *commits]
+    )
+    return layerbeam.open_run(path)
+
+
+# --- rows ---
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_all_rows_come_in_the_order_of_the_text(finished, name):
+    view = layerbeam.open_run(finished).view(name)
+    table = view.to_arrow()
+    assert len(view.parts) > 4, "one part is no test of an order"
+    keys = ["file", "line", *(["token_index"] if view.level == "token" else [])]
+    assert table.equals(table.sort_by([(key, "ascending") for key in keys]).combine_chunks())
+    manifest = json.loads((finished / "manifest.json").read_text())["views"][name]
+    assert table.num_rows == view.num_rows == len(view) == manifest["rows"]
+    assert {field.name: str(field.type) for field in table.schema} == manifest["columns"]
+    lines = dict.fromkeys(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True))
+    read = [(f"corpus/{'a' if n < 20 else 'b'}.txt", n if n < 20 else n - 20) for n, line in enumerate(LINES) if line]
+    assert list(lines) == read
+
+
+def test_some_columns_in_the_order_asked_for(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    assert view.to_arrow(["token", "layer_1", "file"]).column_names == ["token", "layer_1", "file"]
+    assert view.to_arrow(["layer_1", "layer_1"]).column_names == ["layer_1"]
+    assert next(view.iter_batches(["token", "file"])).schema.names == ["token", "file"]
+
+
+def test_a_part_that_is_not_listed_is_not_read(out):
+    stray = out / "tokens" / "z-00000000-000000000000.parquet"
+    before = layerbeam.open_run(out).view("tokens").to_arrow()
+    shutil.copy(next((out / "tokens").iterdir()), stray)
+    view = layerbeam.open_run(out).view("tokens")
+    assert str(stray) not in view.paths
+    assert sorted([*view.paths, str(stray)]) == sorted(str(path) for path in (out / "tokens").iterdir())
+    assert view.to_arrow().equals(before)
+
+
+def test_the_paths_are_for_other_readers(finished):
+    view = layerbeam.open_run(finished).view("texts")
+    assert pa.concat_tables(pq.read_table(path) for path in view.paths).equals(view.to_arrow())
+
+
+def test_what_a_run_and_a_view_say_of_themselves(finished):
+    run = layerbeam.open_run(str(finished))
+    rows = run.manifest["views"]["tokens"]["rows"]
+    assert run.views == ("pieces", "texts", "tokens")
+    assert run.manifest == json.loads((finished / "manifest.json").read_text())
+    first, pieces, texts, tokens = repr(run).splitlines()
+    assert first == f"layerbeam run {finished}: {run.manifest['encoder']['handle']}, 3 layers of 64"
+    assert tokens.startswith(
+        f"  tokens: {rows:,} rows, one per token; layer_0, layer_1, layer_2, layer_3, each 64 x float32; beside "
+    )
+    assert "; embedding: 64 x float16; " in pieces
+    view = run.view("texts")
+    assert texts.strip() == repr(view)
+    assert (view.level, view.format, view.vectors, view.width, view.dtype) == (
+        "text",
+        "parquet",
+        ("embedding",),
+        128,
+        np.dtype("float32"),
+    )
+
+
+# --- NumPy ---
+
+
+@pytest.mark.parametrize(("name", "column"), [("tokens", "layer_2"), ("pieces", "embedding"), ("texts", "embedding")])
+def test_vectors_of_several_parts(finished, name, column):
+    view = layerbeam.open_run(finished).view(name)
+    got = view.to_numpy(column)
+    assert (got.shape, got.dtype) == ((view.num_rows, view.width), view.dtype)
+    np.testing.assert_array_equal(got, vectors(view.to_arrow(), column))
+    assert np.abs(got).max() > 0
+
+
+def test_vectors_into_a_file_larger_than_memory(finished, tmp_path):
+    view = layerbeam.open_run(finished).view("tokens")
+    shape = (view.num_rows, view.width)
+    file = np.lib.format.open_memmap(tmp_path / "layer_2.npy", "w+", view.dtype, shape)
+    assert view.to_numpy("layer_2", out=file) is file
+    file.flush()
+    np.testing.assert_array_equal(np.load(tmp_path / "layer_2.npy", mmap_mode="r"), view.to_numpy("layer_2"))
+
+
+def test_vectors_into_what_does_not_fit(finished):
+    view = layerbeam.open_run(finished).view("texts")
+    with pytest.raises(ValueError, match=rf"out is float32 \[3, 4\]; .* wants float32 \[{view.num_rows}, 128\]"):
+        view.to_numpy("embedding", out=np.zeros((3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"out is float64 .* wants float32"):
+        view.to_numpy("embedding", out=np.zeros((view.num_rows, 128)))
+
+
+def test_other_columns(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    table = view.to_arrow()
+    for name in ("line", "token_id", "segment_id", "token"):
+        assert view.to_numpy(name).tolist() == table[name].to_pylist()
+    room = np.zeros(view.num_rows, np.int64)
+    view.to_numpy("line", out=room)
+    assert room.tolist() == table["line"].to_pylist()
+
+
+FIELDS = (("id", "string"), ("year", "int64"), ("x", "float64"))
+TEXTS = View(
+    "texts", "text", layers=(3,), hidden_size=4, fields=(("id", "string"), ("year", "int64"), ("x", "float64"))
+)
+
+
+def text_rows(count: int, **columns: list[Any]) -> pa.Table:
+    """Rows of `TEXTS`: the n-th with the vector [4 n, 4 n + 1, ...]."""
+    numbers = np.arange(count)
+    made = {"file": ["a.txt"] * count, "text": [f"text {n}" for n in numbers], "line": numbers} | columns
+    values = pa.array(np.arange(4 * count, dtype=np.float32))
+    type_ = schema(TEXTS).field("layer_3").type
+    made["layer_3"] = pa.FixedSizeListArray.from_arrays(values, type=type_)
+    arrays = []
+    for field in schema(TEXTS):
+        given = made.get(field.name, [None if field.nullable else 0] * count)
+        arrays.append(given if isinstance(given, pa.Array) else pa.array(given, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema(TEXTS))
+
+
+def test_vectors_of_one_part_are_not_copied(tmp_path):
+    view = write_run(tmp_path, TEXTS, [text_rows(5)]).view("texts")
+    before = pa.total_allocated_bytes()
+    got = view.to_numpy("layer_3")
+    assert got.tolist() == np.arange(20).reshape(5, 4).tolist()
+    assert not got.flags.owndata
+    assert not got.flags.writeable
+    assert pa.total_allocated_bytes() > before, "the memory is Arrow's"
+
+
+def test_several_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 32)
+    view = write_run(tmp_path, TEXTS, [text_rows(5), text_rows(3)]).view("texts")
+    assert pq.ParquetFile(view.paths[0]).num_row_groups == 3
+    assert view.to_numpy("layer_3")[:, 0].tolist() == [0, 4, 8, 12, 16, 0, 4, 8]
+    assert [batch.num_rows for batch in view.iter_batches(batch_rows=4)] == [4, 1, 3]
+
+
+# --- pieces ---
+
+
+def test_batches_are_all_rows_and_end_with_their_part(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    batches = list(view.iter_batches(["token", "layer_1"], batch_rows=50))
+    assert pa.Table.from_batches(batches).equals(view.to_arrow(["token", "layer_1"]))
+    sizes = [batch.num_rows for batch in batches]
+    expected = [min(50, part.rows - first) for part in view.parts for first in range(0, part.rows, 50)]
+    assert sizes == expected
+    with pytest.raises(ValueError, match="batch_rows is 0; allowed: 1 or more"):
+        view.iter_batches(batch_rows=0)
+
+
+# --- tf.data ---
+
+
+@pytest.mark.parametrize("name", ["tokens", "pieces"])
+def test_one_element_per_text(finished, name):
+    view = layerbeam.open_run(finished).view(name)
+    table = view.to_arrow()
+    texts: dict[Any, list[int]] = {}
+    for row, key in enumerate(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)):
+        texts.setdefault(key, []).append(row)
+    dataset = view.to_tf_dataset()
+    elements = list(dataset.as_numpy_iterator())
+    assert len(elements) == dataset.cardinality().numpy() == len(texts) > 40
+    for element, ((file, line), rows) in zip(elements, texts.items(), strict=True):
+        assert (element["file"], element["line"], element["sentence"]) == (file.encode(), line, 0)
+        assert element["token"].tolist() == [table["token"][row].as_py().encode() for row in rows]
+        for column in view.vectors:
+            np.testing.assert_array_equal(element[column], vectors(table, column)[rows])
+    assert elements[0][view.vectors[0]].dtype == view.dtype
+
+
+def test_batches_of_padded_texts(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    (batch,) = view.to_tf_dataset(["token", "layer_3"]).padded_batch(5).take(1).as_numpy_iterator()
+    assert set(batch) == {"token", "layer_3"}
+    lengths = (batch["token"] != b"").sum(axis=1)
+    assert batch["layer_3"].shape == (5, lengths.max(), 64)
+    assert len(set(lengths.tolist())) > 2
+    padding = np.arange(lengths.max()) >= lengths[:, None]
+    np.testing.assert_array_equal((batch["layer_3"] == 0).all(axis=2), padding)
+
+
+def test_one_element_per_row_of_texts(finished):
+    view = layerbeam.open_run(finished).view("texts")
+    dataset = view.to_tf_dataset(["text", "num_tokens", "embedding"])
+    assert dataset.cardinality().numpy() == view.num_rows
+    elements = list(dataset.as_numpy_iterator())
+    assert [element["text"].decode() for element in elements] == [line for line in LINES if line]
+    assert elements[0]["num_tokens"].shape == ()
+    np.testing.assert_array_equal([element["embedding"] for element in elements], view.to_numpy("embedding"))
+
+
+def test_nulls_in_kept_fields(tmp_path):
+    tables = [text_rows(2, id=["a", None], year=[1611, 1612], x=[0.5, None]), text_rows(1, id=["c"], year=[None])]
+    view = write_run(tmp_path, TEXTS, tables).view("texts")
+    elements = list(view.to_tf_dataset(["id", "x", "layer_3"]).as_numpy_iterator())
+    assert [element["id"] for element in elements] == [b"a", b"", b"c"]
+    np.testing.assert_array_equal([element["x"] for element in elements], [0.5, np.nan, np.nan])
+    np.testing.assert_array_equal(view.to_numpy("year"), [1611, 1612, np.nan])
+    assert view.to_arrow()["year"].to_pylist() == [1611, 1612, None]
+    with pytest.raises(Exception, match="column year has null in 1 rows of a part, and a tensor of int64 has none"):
+        list(view.to_tf_dataset(["year"]))
+
+
+# --- nothing to read ---
+
+
+@pytest.mark.parametrize("view", [TEXTS, View("tokens", "token", layers=(1, 3), hidden_size=4)])
+def test_a_view_without_rows(tmp_path, view):
+    read = write_run(tmp_path, view, []).view(view.name)
+    table = read.to_arrow()
+    assert (read.num_rows, table.num_rows, read.paths) == (0, 0, ())
+    assert table.schema.equals(schema(view))
+    assert read.schema.equals(schema(view))
+    assert read.to_numpy("layer_3").shape == (0, 4)
+    assert read.to_numpy("layer_3").dtype == np.float32
+    assert read.to_numpy("line").shape == (0,)
+    assert list(read.iter_batches()) == []
+    assert list(read.to_tf_dataset()) == []
+    assert "0 rows" in repr(read)
+
+
+# --- what is said ---
+
+
+def test_names_that_are_not_there(finished):
+    run = layerbeam.open_run(finished)
+    with pytest.raises(KeyError) as caught:
+        run.view("token")
+    assert str(caught.value) == (
+        f"'token': {finished} has no such view; it has pieces, texts, tokens; did you mean `tokens`?"
+    )
+    with pytest.raises(KeyError) as caught:
+        run.view("texts").to_numpy("num_token")
+    assert str(caught.value) == (
+        f"'num_token': view texts of {finished} has no such column; it has vectors in embedding; beside them file, "
+        "line, sentence, start, end, text, num_tokens, num_dropped; did you mean `num_tokens`?"
+    )
+    tokens = run.view("tokens")
+    for read in (tokens.to_numpy, lambda name: tokens.to_arrow([name]), lambda name: tokens.iter_batches([name])):
+        with pytest.raises(KeyError, match=r"it has vectors in layer_0, layer_1, layer_2, layer_3; .* segment_id$"):
+            read("layer_12")
+    with pytest.raises(KeyError, match="no such column"):
+        tokens.to_tf_dataset(["layer_12"])
+    with pytest.raises(TypeError, match=r"columns is 'layer_1'; give a list: \['layer_1'\]"):
+        tokens.to_arrow("layer_1")
+
+
+def test_no_run_there(finished, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere: holds no layerbeam run .*output\.path$"):
+        layerbeam.open_run(tmp_path / "nowhere")
+    for slash in ("", "/"):
+        with pytest.raises(FileNotFoundError, match=rf"did you mean {finished}\?"):
+            layerbeam.open_run(f"{finished}/tokens{slash}")
+
+
+@pytest.mark.parametrize("manifest", ["", "manifest.json", "parts.jsonl"])
+def test_a_run_that_has_not_ended(out, manifest):
+    (out / "_SUCCESS").unlink()
+    edit(out / "_runs" / "1.json", state="interrupted")
+    if manifest:
+        (out / manifest).unlink()
+    for allow in (False, True):
+        with pytest.raises(ValueError, match=r"not finished \(no _SUCCESS in it, its last state is: interrupted\)"):
+            layerbeam.open_run(out, allow_incomplete=allow)
+
+
+def test_a_run_that_is_not_complete(workplace):
+    workplace.write("corpus/a.txt", b"one line\n\xff\nanother\n")
+    workplace.configure(input={"max_rejected": 0.1}, views={"texts": {"level": "text", "layers": [-1]}})
+    workplace.run(status=3)
+    with pytest.raises(ValueError, match=r"ended without _SUCCESS:\n  1 of 3 records were rejected(.|\n)*allow_incomp"):
+        layerbeam.open_run("out")
+    run = layerbeam.open_run("out", allow_incomplete=True)
+    assert run.view("texts").to_arrow()["text"].to_pylist() == ["one line", "another"]
+    assert "not complete" in repr(run)
+
+
+def test_a_part_that_is_gone_or_damaged(out):
+    view = layerbeam.open_run(out).view("tokens")
+    path = Path(view.paths[1])
+    data = path.read_bytes()
+    path.write_bytes(data[:-100])
+    with pytest.raises(ValueError, match=rf"{path.name}: has [\d,]+ bytes, not [\d,]+; run the configuration again"):
+        view.to_arrow()
+    path.write_bytes(data[:-8] + b"damaged!")
+    with pytest.raises(ValueError, match=rf"{path.name}: cannot be read .*; if it is damaged, delete it and run"):
+        view.to_arrow()
+    path.write_bytes(data[:200] + bytes(2000) + data[2200:])
+    with pytest.raises((OSError, ValueError), match=rf"{path.name}: cannot be read"):
+        view.to_arrow()
+    path.unlink()
+    for read in (view.to_arrow, lambda: view.to_numpy("layer_1"), lambda: list(view.iter_batches())):
+        with pytest.raises(FileNotFoundError, match=rf"{path.name}: is missing; run the configuration again"):
+            read()
+
+
+def test_files_of_the_run_that_are_damaged(out):
+    (out / "parts.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"parts\.jsonl: cannot be read"):
+        layerbeam.open_run(out)
+    edit(out / "manifest.json", schema_version=2)
+    with pytest.raises(ValueError, match="schema_version 2, this layerbeam reads 1"):
+        layerbeam.open_run(out)
+    (out / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"manifest\.json cannot be read; run the configuration again"):
+        layerbeam.open_run(out)
+
+
+def without(view: dict[str, object], name: str) -> dict[str, object]:
+    return {entry: value for entry, value in view.items() if entry != name}
+
+
+@pytest.mark.parametrize(
+    ("changed", "amiss"),
+    [
+        (
+            lambda _: {},
+            "complete, counts, encoder, fingerprint, identity, inputs, problems, schema_version, settings, v",
+        ),
+        (lambda whole: whole | {"views": []}, "views"),
+        (lambda whole: whole | {"views": {"t": None}}, "views.t"),
+        (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
+        (
+            lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}},
+            "views.t.path, views.t.sha256 of",
+        ),
+    ],
+)
+def test_a_manifest_that_is_none(out, changed, amiss):
+    whole = json.loads((out / "manifest.json").read_text())
+    (out / "manifest.json").write_text(json.dumps(changed(whole)))
+    message = re.escape(f"manifest.json is no manifest of layerbeam: it has no {amiss}")
+    with pytest.raises(ValueError, match=message):
+        layerbeam.open_run(out)
+    (out / "_SUCCESS").unlink()
+    edit(out / "_runs" / "1.json", state="incomplete")
+    with pytest.raises(ValueError, match=message):
+        layerbeam.open_run(out, allow_incomplete=True)
+
+
+@pytest.mark.parametrize("format_", ["tfrecord", "jsonl"])
+def test_other_formats_are_refused(out, format_):
+    views = json.loads((out / "manifest.json").read_text())["views"]
+    views["tokens"]["format"] = format_
+    edit(out / "manifest.json", views=views)
+    run = layerbeam.open_run(out)
+    view = run.view("tokens")
+    assert view.format == format_
+    assert "tokens" in repr(run)
+    for read in (view.to_arrow, lambda: view.to_numpy("layer_1"), view.iter_batches, view.to_tf_dataset):
+        with pytest.raises(ValueError, match=rf"view tokens of .* is {format_}; open_run reads the rows of Parq"):
+            read()
+
+
+# --- where ---
+
+
+def test_an_object_store(finished, memory):
+    upload(finished, "memory://bucket/runs/out")
+    run = layerbeam.open_run("memory://bucket/runs/out")
+    here = layerbeam.open_run(finished)
+    assert run.views == here.views
+    for name in run.views:
+        assert run.view(name).to_arrow().equals(here.view(name).to_arrow())
+    assert run.view("tokens").paths[0].startswith("memory://bucket/runs/out/tokens/a-")
+    del memory.stored[run.view("tokens").paths[2]]
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        run.view("tokens").to_arrow()
+    with pytest.raises(FileNotFoundError, match=r"did you mean memory://bucket/runs/out\?$"):
+        layerbeam.open_run("memory://bucket/runs/out/texts")
+
+
+def test_a_view_goes_to_other_processes(finished):
+    view = layerbeam.open_run(finished).view("tokens")
+    sent = pickle.loads(pickle.dumps(view))
+    assert sent.schema.equals(view.schema)
+    assert pickle.loads(pickle.dumps(sent)).to_arrow().equals(view.to_arrow())
+
+
+def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+def test_what_is_imported(finished, tmp_path):
+    heavy = "print([name for name in ('tensorflow', 'apache_beam', 'pyarrow', 'numpy') if name in sys.modules])"
+    reading = f"layerbeam.open_run({str(finished)!r}).view('tokens').to_numpy('layer_1')"
+    done = python(f"import sys, layerbeam; layerbeam.__version__; {heavy}; {reading}; {heavy}", tmp_path)
+    assert done.stdout.splitlines() == ["[]", "['apache_beam', 'pyarrow', 'numpy']"]
+    assert done.stderr == ""
+
+
+def test_another_projects_pipeline(finished, tmp_path):
+    for name in ("pipeline", "transforms"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')")
+    done = python(f"import layerbeam; print(len(layerbeam.open_run({str(finished)!r}).views))", tmp_path)
+    assert (done.stdout, done.stderr) == ("1\n", "")

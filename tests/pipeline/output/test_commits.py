@@ -1,0 +1,211 @@
+"""Commits read back from a disk that is not to be trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from conftest import random_lines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerbeam.pipeline.output import commits
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
+
+COMMIT = Commit(
+    "0123456789abcdef",
+    BlockId(InputFile("corpus/caf\udce9.txt", 90, 1.5), 3, 2, 10, 30, "ab" * 32),
+    {"records_read": 2, "embedded": 2},
+    {"tokens": Part("tokens/caf_-0986df41-000000000003.parquet", 7, 9, "cd" * 32)},
+)
+LINE = json.dumps(COMMIT.to_json(), sort_keys=True).encode()
+
+
+def test_what_is_written_is_read():
+    assert Commit.from_json(json.loads(LINE)) == COMMIT
+
+
+@pytest.mark.parametrize(
+    "path", ["../tokens/x.parquet", "tokens/../../x", "/etc/passwd", "x", "a/b/c/d", "..", "tokens/..", "a/b/c"]
+)
+def test_a_part_outside_the_output_is_no_part(path):
+    record = COMMIT.to_json()
+    record["parts"]["tokens"]["path"] = path
+    with pytest.raises(ValueError, match="is no part of this output"):
+        Commit.from_json(record)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=5), values, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def damaged_records(draw):
+    """A commit with a value somewhere in it that is another, or gone."""
+    record = COMMIT.to_json()
+    place = record
+    while True:
+        key = draw(st.sampled_from(sorted(place)))
+        if isinstance(place[key], dict) and place[key] and draw(st.booleans()):
+            place = place[key]
+            continue
+        if draw(st.booleans()):
+            del place[key]
+        else:
+            place[key] = draw(JSON)
+        return record
+
+
+@given(damaged_records() | JSON)
+@settings(max_examples=300)
+def test_any_json_is_a_commit_or_none(record):
+    try:
+        commit = Commit.from_json(record)
+    except ValueError:
+        return
+    assert json.loads(json.dumps(commit.to_json())) == json.loads(json.dumps(record))
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_bytes_changed_on_the_disk_are_no_error(tmp_path_factory, data):
+    output = str(tmp_path_factory.mktemp("out"))
+    os.makedirs(f"{output}/tokens")
+    with open(f"{output}/{COMMIT.parts['tokens'].path}", "wb") as file:
+        file.write(bytes(9))
+    line = bytearray(LINE)
+    for _ in range(data.draw(st.integers(1, 3))):
+        line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
+    line = line[: data.draw(st.integers(0, len(line)))] if data.draw(st.booleans()) else line
+    with open(f"{output}/parts.jsonl", "wb") as file:
+        file.write(LINE + b"\n" + line)
+    assert len(commits.load_commits(output)) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"fingerprint": 1}'])
+def test_a_block_that_was_begun_anew_is_not_done(tmp_path, data):
+    """An empty or damaged file in `_commits` outweighs the line in `parts.jsonl`: the part may be another by now."""
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / COMMIT.parts["tokens"].path).write_bytes(bytes(9))
+    (tmp_path / "parts.jsonl").write_bytes(LINE + b"\n")
+    assert commits.load_commits(str(tmp_path)) == [COMMIT]
+    (tmp_path / "_commits").mkdir()
+    commit = tmp_path / "_commits" / f"{COMMIT.block.name}.json"
+    commit.write_bytes(data)
+    assert commits.load_commits(str(tmp_path)) == []
+    commit.write_bytes(LINE)
+    assert commits.load_commits(str(tmp_path)) == [COMMIT]
+
+
+@pytest.mark.parametrize("name", ["parts.jsonl", "manifest.json", "_SUCCESS"])
+@pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"[1, 2]\n", b'{"inputs": [1, {"path": 2}], "views": 3}'])
+def test_a_run_mends_its_own_records(workplace, name, data):
+    """Whatever became of them, the next run ends as if nothing had been; what is whole is not encoded again."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
+    workplace.configure(input={"slice_bytes": 700})
+    workplace.run()
+    files = workplace.files()
+    path = workplace.folder / "out" / name
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+    done = workplace.run()
+    assert workplace.files() == files | ({"_SUCCESS": workplace.files()["_SUCCESS"]} if name == "_SUCCESS" else {})
+    written = json.loads((workplace.folder / "out/_runs/2.json").read_text()) if "nothing to do" not in done.err else {}
+    if name == "manifest.json":
+        assert written["counts"].get("blocks_written", 0) == 0
+
+
+def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeypatch):
+    """A file changes, the run is killed after the part was written anew, the change is taken back: nothing stale."""
+    from layerbeam.transforms import storage
+    from layerbeam.transforms.write import block as write_block
+
+    workplace.write("corpus/a.txt", "one two three\n")
+    workplace.configure(views={"t": {"level": "token", "layers": [1], "format": "tfrecord", "compress": False}})
+    os.utime("corpus/a.txt", (1_000_000, 1_000_000))
+    workplace.run()
+    files = workplace.files()
+    workplace.write("corpus/a.txt", "one two seven\n")
+
+    def killed(*_: object) -> None:
+        raise OSError(5, "killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_block.storage, "find_change", killed)  # after the parts, before the commit
+        workplace.run(status=1)
+    part = next(name for name in files if name.startswith("t/"))
+    assert storage.read_bytes(f"out/{part}") != b""
+    assert workplace.files()[part] != files[part]
+    assert (workplace.folder / "out" / part).stat().st_size == json.loads(
+        (workplace.folder / "out/parts.jsonl").read_text()
+    )["parts"]["t"]["bytes"]
+    workplace.write("corpus/a.txt", "one two three\n")
+    os.utime("corpus/a.txt", (1_000_000, 1_000_000))
+    workplace.run()
+    assert workplace.files() == files
+
+
+LEFT_BY_A_DEATH = [
+    {"_runs/1.json": b""},
+    {"_runs/0f3a": b"{"},
+    {"_tmp/0f3a": b"half", "_lock": b""},
+    {"_runs/1.json": b"", "_commits/a-b64d39c1-000000000000.json": b"", "tokens/a-b64d39c1-000000000000.parquet": b"x"},
+]
+
+
+@pytest.mark.parametrize("files", LEFT_BY_A_DEATH, ids=lambda files: " ".join(files))
+def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    for name, data in files.items():
+        workplace.write(f"out/{name}", data)
+    workplace.run()
+    assert workplace.rows().num_rows > 0
+    assert workplace.verify("--checksums").out.endswith("pass\n")
+
+
+def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    workplace.run()
+    files = workplace.files()
+    workplace.write("out/_runs/1.json", b"")
+    workplace.run("--set", "input.max_rejected=0.5")
+    assert {name: workplace.files()[name] for name in files if name != "manifest.json"} == {
+        name: digest for name, digest in files.items() if name != "manifest.json"
+    }
+    for path in (workplace.folder / "out/_runs").iterdir():
+        path.write_bytes(b"")
+    assert "encoder.max_seq_length: 128 -> 64" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    os.unlink("out/manifest.json")
+    assert "holds no layerbeam run" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+
+
+def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypatch):
+    from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+
+    monkeypatch.setattr("layerbeam.pipeline.output.lock._SETTLE_SECONDS", 0)
+    monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    out = f"{SCHEME}{workplace.folder}/out"
+    workplace.run("--output", out)
+    before = (workplace.folder / "out/parts.jsonl").read_bytes()
+    workplace.write("corpus/b.txt", "another line\n")
+
+    class Once(Plan):
+        def strikes(self, kind: str, path: str) -> bool:
+            strikes = kind == "close" and path.endswith("/parts.jsonl") and not self.happened
+            self.happened += [(kind, path)] * strikes
+            return strikes
+
+    monkeypatch.setattr(FaultyFileSystem, "plan", Once())
+    assert "close failed, as planned" in workplace.run("--output", out, status=1).err
+    assert (workplace.folder / "out/parts.jsonl").read_bytes() == before
+    workplace.run("--output", out)
+    assert json.loads((workplace.folder / "out/_runs/3.json").read_text())["counts"].get("blocks_written", 0) == 0

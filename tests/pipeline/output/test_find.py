@@ -1,0 +1,131 @@
+"""What is left to do in an output folder, in the corners: names that clash, files that change while they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from conftest import random_lines
+
+from layerbeam.pipeline.output import find, finish
+from layerbeam.pipeline.output.manifest import is_up_to_date
+from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile, file_key, file_stem
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, cut_file, number_slices, scan_range
+from layerbeam.transforms.write.block import Output
+
+
+def commit(file: InputFile, line: int, start: int) -> Commit:
+    return Commit("f", BlockId(file, line, 1, start, start + 10, "0"), {}, {})
+
+
+def test_each_commit_crosses_the_shuffle_once():
+    file = InputFile("a.txt", 100, 0.0)
+    done = tuple(commit(file, line, 10 * line) for line in range(10))
+    cut = list(cut_file(FileToRead(file, done), slice_bytes=25))
+    assert [len(work.done) for work, _, _ in cut] == [3, 2, 3, 2]
+    assert tuple(c for work, _, _ in cut for c in work.done) == done
+
+
+def test_two_files_of_one_name_are_refused(workplace):
+    # Found by trying: the first eight hex digits of the hashes of these paths agree.
+    paths = ["corpus/d20203/a.txt", "corpus/d126111/a.txt"]
+    assert len({(file_stem(path), file_key(path)) for path in paths}) == 1
+    for path in paths:
+        workplace.write(path, "text\n")
+    workplace.configure(input={"files": ["corpus/*/a.txt"]})
+    assert "would both be written as a-fcf9f352" in workplace.run(status=2).err
+
+
+def test_one_name_for_two_blocks_is_never_silent(workplace):
+    first, second = (commit(InputFile(path, 10, 0.0), 0, 0) for path in ("corpus/d20203/a.txt", "corpus/d126111/a.txt"))
+    assert first.block.name == second.block.name
+    with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f352-000000000000"):
+        finish.finish_run(Output("out", "f"), (), None, 1.0, RecordFormat(), [first, second])
+
+
+def test_file_that_changes_while_it_is_read(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n")
+    work = FileToRead(InputFile(str(path), 8, path.stat().st_mtime))
+    limits = BlockLimits(1 << 20, 1 << 20, 1 << 20, 128)
+    (piece,) = number_slices([scan_range(work, *range_, limits) for range_ in byte_ranges(work.file, 100)])
+    path.write_text("other\nlines\nnow\n")
+    *blocks, left_out = read_blocks(piece, limits)
+    assert all(isinstance(block, TextBlock) for block in blocks)
+    assert left_out == SkippedFile(str(path), "changed while it was being read; run again")
+
+
+def test_commits_of_another_state_of_the_file_do_not_count(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
+    workplace.configure(input={"slice_bytes": 500})
+    workplace.run()
+    files = workplace.files()
+    # As if a run over a changed file had been killed after one block, and the change then taken back.
+    (found,) = find.find_work(["corpus/a.txt"], "out").known[:1]
+    changed = Commit("f", BlockId(InputFile(found.path, 5, 1.0), 999, 1, 0, 5, "0"), {"records_read": 1}, {})
+    os.mkdir("out/_commits")
+    workplace.write(f"out/_commits/{changed.block.name}.json", json.dumps(changed.to_json()))
+    work = find.find_work(["corpus/a.txt"], "out")
+    assert work.is_empty
+    assert changed not in work.known
+    shutil.rmtree("out/_commits")
+    assert workplace.files() == files
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"size": 100, "modified": 0.0, "blocks": 2, "left_out": None}, True),
+        ({"size": 101, "modified": 0.0, "blocks": 2, "left_out": None}, False),
+        ({"size": 100, "modified": 1.0, "blocks": 2, "left_out": None}, False),
+        ({"size": 100, "modified": 0.0, "blocks": 3, "left_out": None}, False),
+        ({"size": 100, "modified": 0.0, "blocks": 2, "left_out": "damaged"}, False),
+        (None, False),
+    ],
+)
+def test_up_to_date(entry, expected):
+    file = InputFile("a.txt", 100, 0.0)
+    assert is_up_to_date(file, [commit(file, 0, 0), commit(file, 1, 10)], entry) is expected
+
+
+def test_output_is_no_input(workplace):
+    workplace.write("corpus/a.txt", "a text\n")
+    workplace.configure(input={"files": ["**/*.txt", "**/*.json", "**/*.jsonl"]})
+    workplace.run()
+    workplace.run()
+    assert [entry["path"] for entry in workplace.manifest()["inputs"]] == ["corpus/a.txt"]
+
+
+def test_one_file_under_three_spellings_is_one(workplace):
+    workplace.write("corpus/a.txt", "a text\n")
+    workplace.configure(input={"files": ["./corpus/a.txt", "corpus/a.txt", "corpus/../corpus/*.txt"]})
+    workplace.run()
+    assert workplace.rows()["file"].unique().to_pylist() == ["./corpus/a.txt"]
+
+
+def test_success_is_gone_while_rows_of_a_gone_file_are_deleted(workplace, monkeypatch):
+    for name in ("a", "b"):
+        workplace.write(f"corpus/{name}.txt", "a text\n")
+    workplace.configure()
+    workplace.run()
+    os.remove("corpus/b.txt")
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "_write", full_disk)
+        err = workplace.run("--prune-missing", status=1).err
+    assert err.splitlines()[-2:] == [
+        "layerbeam: failed: OSError: [Errno 28] No space left on device",
+        "layerbeam: what is committed stays: the same command goes on from there (-v shows more of the error)",
+    ]
+    assert "Traceback" not in err
+    assert not os.path.exists("out/_SUCCESS")
+    workplace.run("--prune-missing")
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]

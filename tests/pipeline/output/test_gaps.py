@@ -1,0 +1,58 @@
+"""What a runner may have lost: a line that is in no block, a block that is of no file."""
+
+from __future__ import annotations
+
+import pytest
+
+from layerbeam.pipeline.output.accounts import find_gaps
+from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.settings import RecordFormat
+
+FILE = InputFile("a.txt", 90, 0.0)
+LINES = RecordFormat()
+
+
+def block(first_line: int, num_lines: int, first_byte: int, end_byte: int, file: InputFile = FILE) -> Commit:
+    return Commit("f", BlockId(file, first_line, num_lines, first_byte, end_byte, "0"), {}, {})
+
+
+WHOLE = [block(0, 3, 0, 30), block(3, 2, 30, 50), block(5, 4, 50, 90)]
+
+
+def test_a_whole_file():
+    assert find_gaps([FILE], [], WHOLE, LINES) is None
+    assert find_gaps([InputFile("empty.txt", 0, 0.0)], [], [], LINES) is None
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        (WHOLE[1:], "a.txt: lines 0 to 2 are in no block"),
+        ([WHOLE[0], WHOLE[2]], "a.txt: lines 3 to 4 are in no block"),
+        ([WHOLE[0], WHOLE[0], *WHOLE[1:]], "a.txt: line 0 is in two blocks"),
+        (WHOLE[:2], "a.txt: bytes 50 to 90 are in no block"),
+        ([], "a.txt: bytes 0 to 90 are in no block"),
+    ],
+)
+def test_what_is_missing_or_doubled(blocks, said):
+    assert find_gaps([FILE], [], blocks, LINES) == said
+    assert find_gaps([FILE], ["a.txt"], blocks, LINES) is None  # left out, and said to be
+
+
+def test_blocks_of_a_file_that_nobody_found():
+    assert find_gaps([], [], WHOLE, LINES) == "a.txt: has blocks, and nobody found the file"
+    assert find_gaps([], ["a.txt"], WHOLE, LINES) is None
+
+
+def test_paragraphs_begin_behind_blank_lines():
+    record_format = RecordFormat(record="paragraph")
+    assert find_gaps([FILE], [], WHOLE[1:], record_format) is None
+    assert find_gaps([FILE], [], [], record_format) is None  # nothing but blank lines
+    assert find_gaps([FILE], [], [WHOLE[0], WHOLE[2]], record_format) == "a.txt: lines 3 to 4 are in no block"
+
+
+def test_a_compressed_file_does_not_say_where_it_ends():
+    file = InputFile("a.txt.gz", 20, 0.0)
+    blocks = [block(0, 3, 0, 30, file), block(3, 2, 30, 50, file)]
+    assert find_gaps([file], [], blocks, LINES) is None
+    assert find_gaps([file], [], blocks[1:], LINES) == "a.txt.gz: lines 0 to 2 are in no block"

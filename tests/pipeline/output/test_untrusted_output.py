@@ -1,0 +1,90 @@
+"""An output folder that somebody else has made: nothing outside it is read as rows, written or deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from conftest import DATA, random_lines
+
+import layerbeam
+
+
+@pytest.fixture
+def workplace(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(20)))
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}, "w": {"level": "word_type", "layers": [0]}})
+    workplace.run()
+    workplace.write("precious.parquet", next((workplace.folder / "out/t").iterdir()).read_bytes())
+    return workplace
+
+
+def precious(workplace) -> bytes:
+    return (workplace.folder / "precious.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("path", ["../precious.parquet", "t/../../precious.parquet"])
+def test_a_part_elsewhere_is_not_read_and_its_block_is_done_again(workplace, path):
+    files, before = workplace.files(), precious(workplace)
+    parts = workplace.folder / "out/parts.jsonl"
+    record = json.loads(parts.read_text())
+    record["parts"]["t"]["path"] = path
+    parts.write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match=r"parts\.jsonl: cannot be read"):
+        layerbeam.open_run("out")
+    assert "parts.jsonl: cannot be read" in workplace.verify(status=2).err
+    assert "parts.jsonl: cannot be read" in workplace.verify("--checksums", status=2).err
+    workplace.show()
+    workplace.run()
+    assert workplace.files() == files
+    assert precious(workplace) == before
+
+
+@pytest.mark.parametrize("change", ["table", "view"])
+def test_a_manifest_that_points_elsewhere_is_not_trusted(workplace, change):
+    files, manifest = workplace.files(), workplace.manifest()
+    if change == "table":
+        manifest["views"]["w"]["path"] = "../precious.parquet"
+    else:
+        manifest["views"]["../out/t"] = manifest["views"].pop("t")
+    workplace.write("out/manifest.json", json.dumps(manifest))
+    with pytest.raises(ValueError, match="names files that do not lie in the folder; do not trust it"):
+        layerbeam.open_run("out")
+    assert "names files that do not lie in the folder" in workplace.verify(status=2).err
+    assert "names files that do not lie in the folder" in workplace.verify("--checksums", status=2).err
+    workplace.run()
+    assert workplace.files() == files
+
+
+def test_a_link_in_the_place_of_success_is_replaced_not_followed(workplace):
+    before = precious(workplace)
+    os.unlink("out/_SUCCESS")
+    os.symlink("../precious.parquet", "out/_SUCCESS")
+    os.unlink("out/manifest.json")
+    workplace.run()
+    assert not os.path.islink("out/_SUCCESS")
+    assert precious(workplace) == before
+
+
+@pytest.mark.parametrize("name", ["../precious.parquet", "{folder}/precious.parquet", "..", "own/x"])
+def test_documents_elsewhere_are_not_deleted(workplace, name):
+    arguments = ["extract-features", "corpus", "docs", "-1", str(DATA / "hf_uncased"), "16", "8"]
+    workplace._call(*arguments, status=0)
+    path = workplace.folder / "docs/.layerbeam/documents.json"
+    documents = json.loads(path.read_text())
+    documents[name.format(folder=workplace.folder)] = {"file": "gone.txt", "bytes": 1}
+    path.write_text(json.dumps(documents))
+    before = precious(workplace)
+    workplace._call(*arguments, "--prune-missing", status=0)
+    assert precious(workplace) == before
+    assert os.listdir("docs").count("a.jsonl") == 1
+
+
+def test_names_and_texts_do_not_steer_the_terminal(workplace):
+    workplace.write("corpus/\x1b[2Jred.txt", "a \x1b[31m line\n")
+    os.mkfifo("corpus/\x1b]0;pipe")
+    workplace.run("--output", "steered", status=3)
+    shown = workplace._call("show", "steered", status=0)
+    assert "\x1b" not in shown.out
+    assert r"problem   corpus/\x1b]0;pipe: is not a regular file" in shown.out

@@ -1,0 +1,353 @@
+"""`layerbeam plan`: exact where all is read, near where it is not, and nothing is written."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+import zstandard
+from adversarial_corpus import configuration, snapshot, write_corpus
+
+from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config.job import Job, resolve
+from layerbeam.pipeline.config.layers import open_for
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.find import find_run_work
+from layerbeam.pipeline.plan.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
+from layerbeam.pipeline.plan.plan import Machines, _dataflow
+from layerbeam.pipeline.plan.sampling import PLACE_BYTES, Budget
+from layerbeam.transforms import metrics
+
+EVERYTHING = Budget(1 << 40, 1 << 40)
+FIGURES = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)
+
+
+def planned(workplace: Any, *arguments: str) -> dict[str, Any]:
+    return json.loads(workplace.plan("--json", *arguments).out)
+
+
+def values(plan: dict[str, Any]) -> dict[str, int]:
+    assert all(figure["margin"] == 0 for figure in plan["estimates"].values())
+    return {name: figure["value"] for name, figure in plan["estimates"].items()}
+
+
+def without_times(plan: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in plan.items() if name not in ("time", "dataflow", "free_bytes")}
+
+
+def test_a_small_corpus_is_counted(workplace):
+    lines = ["the river", "", "the river", "the bank of the river", "the " * 40, "  "]
+    workplace.write("corpus/a.txt", "".join(f"{line}\n" for line in lines).encode() + b"\xff\n")
+    workplace.configure(
+        encoder={"max_seq_length": 16},
+        views={
+            "tokens": {"level": "token", "layers": [-1, -2]},
+            "words": {"level": "word", "layers": [-1]},
+            "texts": {"level": "text", "layers": [-1]},
+            "forms": {"level": "word_type", "layers": [-1]},
+        },
+    )
+    plan = planned(workplace)
+    assert values(plan) == {
+        "records": 7,
+        "texts": 4,
+        "tokens": 2 + 2 + 5 + 14,
+        "encoded_tokens": 4 + 4 + 7 + 16,
+        "blank": 2,
+        "filtered": 0,
+        "rejected": 1,
+        "truncated_texts": 1,
+        "dropped_tokens": 26,
+    }
+    assert plan["rejects_seen"] == {"invalid UTF-8: invalid start byte": 1}
+    assert {name: view["rows"] for name, view in plan["views"].items()} == {
+        "tokens": 31,
+        "words": 23,
+        "texts": 4,
+        "forms": 4,
+    }
+    assert plan["views"]["tokens"]["vector_bytes"] == 31 * 2 * 64 * 4
+    assert plan["duplicates"] == {"texts": 0.25, "tokens": round(4 / 31, 4), "blocks": 1}
+    assert plan["input"]["sample"]["is_whole"]
+    assert plan["lengths"]["bins"] == [
+        {"from": 1, "to": 8, "texts": 3},
+        {"from": 9, "to": 16, "texts": 0},
+        {"from": 17, "to": 32, "texts": 0},
+        {"from": 33, "to": 64, "texts": 1},
+    ]
+    assert (plan["lengths"]["median"], plan["lengths"]["longest_seen"]) == (4, 42)
+    assert plan["max_seq_lengths"] == [
+        {"max_seq_length": 16, "longer": 0.25, "tokens_lost": round(26 / 49, 6)},
+        {"max_seq_length": 64, "longer": 0.0, "tokens_lost": 0.0},
+        {"max_seq_length": 128, "longer": 0.0, "tokens_lost": 0.0},
+    ]
+    assert plan["blocks"] == 1
+
+
+def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
+    corpus = write_corpus(workplace.folder, texts=1_200, tiny_files=40, line_bytes=50_000)
+    workplace.write("c.yaml", yaml.safe_dump(configuration(corpus, "out")))
+    output = workplace.folder / "out"
+    before = snapshot(workplace.folder, without=output)
+    plan = planned(workplace)
+    assert snapshot(workplace.folder, without=output) == before
+    assert not output.exists()
+    workplace.run(status=3)
+    manifest = workplace.manifest()
+    counts = manifest["counts"]
+    found = values(plan)
+    assert found["records"] == counts["records_read"] > 2_000
+    assert found["texts"] == counts["embedded"]
+    assert (found["blank"], found["rejected"]) == (counts["blank_skipped"], counts["rejected"])
+    assert (found["tokens"], found["dropped_tokens"]) == (counts["tokens"], counts["dropped_tokens"])
+    assert len(plan["input"]["left_out"]) == len(manifest["problems"])
+    view = manifest["views"]["texts"]
+    assert plan["views"]["texts"]["rows"] == view["rows"]
+    assert plan["views"]["texts"]["bytes"] == pytest.approx(view["bytes"], rel=0.2)
+    assert plan["blocks"] == pytest.approx(view["parts"], rel=0.2)
+
+
+def test_the_same_seed_plans_the_same(workplace):
+    workplace.write("corpus/a.txt", "".join(f"line {n} of the text {n * n}\n" for n in range(3_000)))
+    workplace.configure()
+    assert without_times(planned(workplace)) == without_times(planned(workplace))
+
+
+def test_what_is_done_is_not_planned_again(workplace):
+    workplace.write("corpus/a.txt", "one line\n" * 3)
+    workplace.configure()
+    workplace.run()
+    done = planned(workplace)
+    assert (done["input"]["files"], done["input"]["files_to_do"], values(done)["texts"]) == (1, 0, 0)
+    assert "nothing to encode" in workplace.plan().out
+    workplace.write("corpus/b.txt", "one more\n" * 2)
+    more = planned(workplace)
+    assert (more["input"]["files"], more["input"]["files_to_do"], values(more)["texts"]) == (2, 1, 2)
+    files = workplace.files()
+    other = planned(workplace, "--set", "encoder.max_seq_length=64")
+    assert values(other)["texts"] == 5
+    assert other["hints"] == [
+        "run would refuse: output.path: out holds a run with other settings, and rows of both do not belong together; "
+        "give a new folder, or take the settings back:"
+    ]
+    assert workplace.files() == files
+
+
+def test_blocks_that_are_committed_are_not_drawn(workplace):
+    workplace.write("corpus/a.txt", "one line\n" * 3_000)
+    workplace.configure(input={"slice_bytes": 9_000}, views={"t": {"level": "text", "layers": [0]}})
+    workplace.run()
+    (workplace.folder / "out/_SUCCESS").unlink()
+    (workplace.folder / "out/manifest.json").unlink()
+    part = sorted((workplace.folder / "out/t").iterdir())[1]
+    part.unlink()
+    assert values(planned(workplace))["texts"] == 1_000
+
+
+def test_hours_and_cost_elsewhere(workplace):
+    workplace.write("corpus/a.txt", "one line\n" * 3)
+    workplace.configure()
+    assert planned(workplace)["dataflow"] is None
+    plan = planned(workplace, "--machines", "5", "--vcpus", "4", "--price-per-hour", "0.5")
+    hours = plan["dataflow"].pop("hours")
+    assert hours == plan["time"]["core_hours"]  # there is one block
+    cost = round(hours * 2.5, 2)
+    given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "price_per_hour": 0.5, "cost": cost}
+    assert plan["dataflow"] == given
+    said = workplace.plan("--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8").out
+    assert "on 5 machines of 8 vCPUs; " in said
+    assert "a vCPU as fast as a core here" in said
+    assert "there is work for 1 vCPU only: the run has 1 block" in said
+
+
+def test_machines_share_the_blocks_out():
+    there = _dataflow(Machines(5, 8, 0.5), {"core_hours": 80.0}, num_blocks=1_000)
+    assert (there["vcpus_at_work"], there["hours"], there["cost"]) == (40, 2.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--price-per-hour", "free"), "'free' is no price such as 0.38"),
+        (("--price-per-hour", "-1"), "'-1' is no price"),
+        (("--machines", "0"), "'0' is no number from 1 up"),
+        (("--input", "nowhere/*"), "input.files: no file matches nowhere/*"),
+        (("--set", "encoder.handle=nowhere"), "encoder.handle: nowhere"),
+        (("--set", "views.tokens.layers=[9]"), "views.tokens.layers"),
+        (("--no_such_option=1",), "no_such_option"),
+    ],
+)
+def test_wrong_usage(workplace, arguments, said):
+    workplace.write("corpus/a.txt", "one line\n")
+    workplace.configure()
+    assert said in workplace.plan(*arguments, status=2).err
+    assert not (workplace.folder / "out").exists()
+
+
+@pytest.mark.parametrize("width", ["24", "80", "200"])
+def test_the_terminal(workplace, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    workplace.write("corpus/a.txt", "one line\n" * 30 + "a word \n" * 10 + "many words " * 200 + "\n")
+    (workplace.folder / "corpus/[bold]\x1b[31m.txt").symlink_to("nowhere")
+    workplace.configure()
+    said = workplace.plan().out
+    assert "cannot be read: corpus/[bold]\\x1b[31m.txt: No such file or directory" in said
+    assert "\x1b" not in said
+    assert "texts     41, of 41 records" in said
+    assert "1-8" in said
+    assert "max_seq_length" in said or width == "24"
+
+
+def test_no_text_at_all(workplace):
+    workplace.write("corpus/a.txt", " \n\n")
+    workplace.write("corpus/b.txt", "")
+    workplace.configure()
+    plan = planned(workplace)
+    assert (values(plan)["records"], values(plan)["blank"], plan["views"]["tokens"]["bytes"]) == (2, 2, 0)
+    assert "nothing to encode" in workplace.plan().out
+
+
+# What follows: samples of corpora that are too large to be read whole, by the budget that is given.
+
+
+def job_of(folder: Path, handle: str, pattern: str, **settings: Any) -> Job:
+    given = schema.check(
+        {
+            "input": {"files": [str(folder / pattern)]} | settings,
+            "encoder": {"handle": handle},
+            "views": {"t": {"level": "token", "layers": [-1]}},
+            "output": {"path": str(folder / "out")},
+        },
+        source="test",
+    )
+    return resolve(given, open_for(given))
+
+
+def sampled(job: Job, budget: Budget, seed: int = 0) -> Estimate:
+    return estimate(Tokenizer(job), find_run_work(job.config.input.files, job.config.output.path), budget, seed)
+
+
+def words(rng: random.Random, count: int) -> str:
+    return " ".join(rng.choices(["the", "river", "bank", "money", "unhappiness", "of", "walked"], k=count))
+
+
+def long_tailed(rng: random.Random, count: int) -> list[str]:
+    return [words(rng, min(max(int(rng.lognormvariate(2.5, 1.2)), 1), 3_000)) for _ in range(count)]
+
+
+def lines(folder: Path, rng: random.Random) -> dict[str, Any]:
+    (folder / "a.txt").write_text("\n".join(long_tailed(rng, 6_000)))
+    return {}
+
+
+def few_and_huge_beside_many_and_small(folder: Path, rng: random.Random) -> dict[str, Any]:
+    lines(folder, rng)
+    for number in range(300):
+        (folder / f"small-{number}.txt").write_text("".join(f"{words(rng, 3)}\n" for _ in range(rng.randint(1, 9))))
+    return {}
+
+
+def paragraphs(folder: Path, rng: random.Random) -> dict[str, Any]:
+    texts = (text.replace(" ", "\n", 3) for text in long_tailed(rng, 6_000))
+    (folder / "a.txt").write_text("\n\n".join(texts))
+    return {"record": "paragraph"}
+
+
+def objects(folder: Path, rng: random.Random) -> dict[str, Any]:
+    for number in range(4):
+        rows = ("" if rng.random() < 0.1 else json.dumps({"text": text}) for text in long_tailed(rng, 1_500))
+        (folder / f"{number}.jsonl").write_text("\n".join(rows))
+    return {"format": "jsonl"}
+
+
+def whole_files(folder: Path, rng: random.Random) -> dict[str, Any]:
+    for number, text in enumerate(long_tailed(rng, 1_500)):
+        (folder / f"{number}.txt").write_text(text)
+    return {"record": "file"}
+
+
+def compressed(folder: Path, rng: random.Random) -> dict[str, Any]:
+    kinds = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress}
+    for number in range(60):
+        ending = rng.choice(list(kinds))
+        text = "\n".join(long_tailed(rng, rng.randint(100, 400))).encode()
+        (folder / f"{number}.txt.{ending}").write_bytes(kinds[ending](text))
+    return {}
+
+
+def parquet(folder: Path, rng: random.Random) -> dict[str, Any]:
+    for number in range(3):
+        table = pa.table({"text": long_tailed(rng, 2_000)})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=rng.choice([30, 50]))
+    return {"format": "parquet"}
+
+
+MAKERS = (lines, few_and_huge_beside_many_and_small, paragraphs, objects, whole_files, compressed, parquet)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_estimates_are_within_their_margins_and_have_no_bias(tmp_path, hf_uncased, make):
+    settings = make(tmp_path, random.Random(7))
+    job = job_of(tmp_path, hf_uncased, "*", **settings)
+    whole = sampled(job, EVERYTHING)
+    assert whole.is_whole
+    some = [sampled(job, Budget(10 * PLACE_BYTES, 40), seed) for seed in range(25)]
+    assert not any(drawn.is_whole for drawn in some)
+    for name in FIGURES:
+        truth = whole.figure(name).value
+        figures = [drawn.figure(name) for drawn in some]
+        within = sum(abs(figure.value - truth) <= figure.margin + 1e-6 * truth for figure in figures)
+        assert within >= 21, name  # 95 of 100 should be; of skewed lengths somewhat fewer are
+        assert sum(figure.value for figure in figures) / len(some) == pytest.approx(truth, rel=0.06), name
+
+
+def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch):
+    from layerbeam.transforms import storage
+
+    rng = random.Random(3)
+    for number in range(10_000):
+        (tmp_path / f"{number:05d}.txt").write_text("".join(f"{words(rng, 5)}\n" for _ in range(rng.randint(1, 5))))
+    opened = []
+    real = storage.open_binary
+    monkeypatch.setattr(storage, "open_binary", lambda path: opened.append(path) or real(path))
+    job = job_of(tmp_path, hf_uncased, "*.txt")
+    drawn = sampled(job, Budget(16 << 20, 1024))
+    assert 0 < len(set(opened)) <= 1_100
+    assert drawn.figure(TEXTS).value == pytest.approx(30_000, rel=0.03)
+    assert expected_blocks(drawn, job) == 10_000
+
+
+def test_of_a_large_file_a_part_is_read(tmp_path, hf_uncased):
+    path = tmp_path / "a.txt"
+    line = b"a line that comes again and again\n"
+    with open(path, "wb") as file:
+        for _ in range(40):
+            file.write(line * 100_000)
+    job = job_of(tmp_path, hf_uncased, "a.txt")
+    drawn = sampled(job, Budget(1 << 20, 64))
+    assert drawn.figure(metrics.RECORDS).value == pytest.approx(4_000_000, rel=0.001)
+    assert sum(c.figures[TEXT_BYTES] for _, places in drawn.strata for c in places) < 2 << 20
+    assert os.path.getsize(path) > 100 << 20
+
+
+def test_what_run_refuses_plan_refuses(workplace):
+    workplace.write("corpus/a.txt", "the river\n")
+    workplace.configure()
+    wrong = ("--set", "encoder.resource_hints={min_rma: 1GB}")
+    said = workplace.plan(*wrong, status=2).err
+    assert said.startswith("layerbeam: encoder.resource_hints.min_rma: 1GB: ")
+    assert workplace.run(*wrong, status=2).err == said
+
+
+def test_no_file_is_an_error(tmp_path, hf_uncased):
+    with pytest.raises(UsageError, match="no file matches"):
+        sampled(job_of(tmp_path, hf_uncased, "*.nothing"), EVERYTHING)

@@ -1,0 +1,361 @@
+"""Jobs as Dataflow gets them: the real command and Google's real clients, against a server on a loopback address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from typing import Any
+
+import pytest
+import yaml
+from conftest import DATA, ROOT, Done, Workplace, random_lines
+
+pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not installed: make test-dataflow")
+
+from dataflow_submission import Submission
+from google.cloud import dataflow
+from google_cloud import GoogleCloud, ServiceError
+
+CONFIGS = ("cpu", "gpu", "tpu")
+L4 = "type:nvidia-l4;count:1;install-nvidia-driver"
+# An image that says by its name which versions it has: of others the registry would be asked.
+IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
+PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
+CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
+MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
+
+
+@pytest.fixture
+def cloud(google: GoogleCloud, monkeypatch: pytest.MonkeyPatch) -> GoogleCloud:
+    """With a corpus and an encoder on gs://in."""
+    google.put("gs://in/corpus/a.txt", "\n".join(random_lines(20)).encode())
+    google.upload(DATA / "hf_uncased", "gs://in/encoder")
+    monkeypatch.setenv("PATH", "")  # no gcloud, which Beam would ask for the region
+    return google
+
+
+def at(cloud: GoogleCloud) -> str:
+    return f"--dataflow_endpoint={cloud.url}"
+
+
+def submit(workplace: Workplace, cloud: GoogleCloud, config: str, *arguments: str) -> Submission:
+    """Start the job and do not wait for it."""
+    workplace._call("run", config, *PLACES, *MINE, at(cloud), "--no_wait_until_finish", *arguments, status=0)
+    return Submission.last(cloud)
+
+
+def shipped(name: str) -> str:
+    return str(ROOT / "configs" / f"dataflow-{name}.yaml")
+
+
+def uncomment(workplace: Workplace, name: str, *keys: str) -> str:
+    """The configuration with the lines for these keys that stand in its comments, in place of those that do not."""
+    lines = (ROOT / "configs" / f"dataflow-{name}.yaml").read_text().splitlines()
+    for key in keys:
+        (instead,) = [line for line in lines if line.lstrip().startswith((f"# {key}:", f"#   {key}:"))]
+        lines = [line for line in lines if not line.startswith(f"  {key}:")]
+        lines[lines.index(instead)] = "  " + instead.lstrip("# ")
+    return str(workplace.write(f"{name}.yaml", "\n".join(lines)))
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_shipped_configuration_as_dataflow_gets_it(workplace, cloud, config):
+    submission = submit(workplace, cloud, shipped(config))
+    machines = {
+        "cpu": ("n2-standard-8", 50, 0, 2, 20),
+        "gpu": ("g2-standard-8", 100, 4, 1, 4),
+        "tpu": ("ct5lp-hightpu-1t", 100, 4, 1, 1),
+    }
+    pool, environment = submission.pool, submission.job.environment
+    machine = (pool.machine_type, pool.disk_size_gb, pool.num_threads_per_worker, pool.num_workers)
+    assert (*machine, pool.autoscaling_settings.max_num_workers) == machines[config]
+    scaled = dataflow.AutoscalingAlgorithm.AUTOSCALING_ALGORITHM_BASIC
+    assert pool.autoscaling_settings.algorithm == scaled
+    accelerators = {
+        "cpu": [],
+        "gpu": [f"worker_accelerator={L4}"],
+        "tpu": ["worker_accelerator=type:tpu-v5-lite-podslice;topology:1x1"],
+    }
+    assert list(environment.service_options) == accelerators[config]
+    processes = "use_multiple_sdk_containers" if config == "cpu" else "no_use_multiple_sdk_containers"
+    assert {experiment for experiment in submission.experiments if "sdk_containers" in experiment} == {processes}
+    assert "use_runner_v2" in submission.experiments
+    assert submission.images == {IMAGE}
+    assert submission.job.type_ == dataflow.JobType.JOB_TYPE_BATCH
+    assert dict(submission.job.labels) == {"application": "layerbeam"}
+    assert submission.job.name == "layerbeam-vectors-659a7960"
+    assert submission.hints("encode") == {}
+    # Nothing of this machine goes along: no pickled session, no package; only what Beam always sends.
+    assert sorted(submission.files) == ["layerbeam.pipeline.pb", "submission_environment_dependencies.txt"]
+    assert {"find", "wordpiece", "encode", "write", "finish"} <= set(submission.stages)
+
+
+def test_what_is_given_on_the_command_line_gets_there_and_wins(workplace, cloud):
+    given = ["--no_use_public_ips", "--subnetwork=regions/europe-west1/subnetworks/s", "--labels=team=nlp"]
+    given += ["--service_account_email=runner@proj.iam.gserviceaccount.com", "--machine_type=n2-highmem-8"]
+    given += ["--experiments=no_use_multiple_sdk_containers", "--number_of_worker_harness_threads=8"]
+    submission = submit(workplace, cloud, shipped("cpu"), *given, "--job_name=nightly")
+    pool = submission.pool
+    assert pool.ip_configuration == dataflow.WorkerIPAddressConfiguration.WORKER_IP_PRIVATE
+    assert pool.subnetwork == "regions/europe-west1/subnetworks/s"
+    assert submission.job.environment.service_account_email == "runner@proj.iam.gserviceaccount.com"
+    assert (pool.machine_type, pool.num_threads_per_worker) == ("n2-highmem-8", 8)
+    assert "no_use_multiple_sdk_containers" in submission.experiments
+    assert dict(submission.job.labels) == {"application": "layerbeam", "team": "nlp"}
+    assert submission.job.name == "nightly"
+
+
+def test_the_private_network_of_the_comments(workplace, cloud, config):
+    private = uncomment(workplace, config, "use_public_ips", "subnetwork", "service_account_email")
+    submission = submit(workplace, cloud, private)
+    assert submission.pool.ip_configuration == dataflow.WorkerIPAddressConfiguration.WORKER_IP_PRIVATE
+    assert submission.pool.subnetwork == "regions/REGION/subnetworks/SUBNETWORK"
+    assert submission.job.environment.service_account_email == "ACCOUNT@PROJECT.iam.gserviceaccount.com"
+
+
+def test_the_t4_of_the_comments(workplace, cloud):
+    submission = submit(workplace, cloud, uncomment(workplace, "gpu", "machine_type", "dataflow_service_options"))
+    assert submission.pool.machine_type == "n1-standard-8"
+    t4 = "worker_accelerator=type:nvidia-tesla-t4;count:1;install-nvidia-driver"
+    assert list(submission.job.environment.service_options) == [t4]
+
+
+def right_fitting(workplace: Workplace) -> str:
+    """The GPU configuration, changed as its last comment says."""
+    settings = yaml.safe_load((ROOT / "configs" / "dataflow-gpu.yaml").read_text())
+    (line,) = [line for line in (ROOT / "configs" / "dataflow-gpu.yaml").read_text().splitlines() if "{accel" in line]
+    settings["encoder"] |= yaml.safe_load(line.lstrip("# "))
+    del settings["beam"]["machine_type"], settings["beam"]["dataflow_service_options"]
+    return str(workplace.write("right_fitting.yaml", yaml.safe_dump(settings)))
+
+
+def test_right_fitting_asks_for_gpus_where_vectors_are_made_and_nowhere_else(workplace, cloud):
+    submission = submit(workplace, cloud, right_fitting(workplace))
+    asked = {stage: submission.hints(stage) for stage in submission.stages}
+    assert asked.pop("encode") == {"accelerator": L4, "min_ram_bytes": "16000000000"}
+    assert set(map(str, asked.values())) == {"{}"}
+    assert list(submission.job.environment.service_options) == []
+    assert submission.images == {IMAGE}
+
+
+def test_right_fitting_beside_a_pool_of_gpus_is_refused(workplace, cloud):
+    both = [right_fitting(workplace), f"--dataflow_service_options=worker_accelerator={L4}"]
+    done = workplace._call("run", *both, *PLACES, *MINE, at(cloud), status=2)
+    assert "encoder.resource_hints.accelerator: Dataflow takes either it or worker_accelerator=" in done.err
+    assert cloud.jobs == []
+
+
+def test_a_gpu_that_is_not_asked_for_is_an_error(workplace, cloud):
+    asked = ["--set", "encoder.device=gpu", *PLACES, *MINE, at(cloud)]
+    done = workplace._call("run", shipped("cpu"), *asked, status=2)
+    assert "encoder.device: gpu, and the workers are asked for none" in done.err
+    assert cloud.jobs == []
+
+
+def test_a_wheel_is_staged(workplace, cloud):
+    wheel = workplace.folder / "layerbeam-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("layerbeam.py", "")
+    submission = submit(workplace, cloud, shipped("cpu"), f"--extra_package={wheel}")
+    assert submission.files[wheel.name] == wheel.read_bytes()
+    assert wheel.name in submission.staged
+    assert not [name for name in submission.files if "session" in name]
+
+
+def test_two_submissions_of_one_configuration_are_the_same_pipeline(workplace, cloud, config):
+    first = submit(workplace, cloud, shipped(config), "--job_name=job")
+    cloud.buckets["out"].clear()  # the next one is the folder's first run, too
+    second = submit(workplace, cloud, shipped(config), "--job_name=job")
+    assert len(cloud.jobs) == 2
+    assert first.stages == second.stages
+    pipelines = [submission.pipeline for submission in (first, second)]
+    for pipeline in pipelines:
+        for transform in pipeline.components.transforms.values():
+            if transform.unique_name == "encode":
+                transform.spec.payload = b""  # Beam's Shared gives itself a new name each time
+    before, after = (pipeline.components.transforms for pipeline in pipelines)
+    assert [before[name].unique_name for name in before if before[name] != after[name]] == []
+    for part in ("pcollections", "coders", "windowing_strategies"):
+        assert getattr(pipelines[0].components, part) == getattr(pipelines[1].components, part)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam asks for the job's state every five seconds: here at once."""
+    from apache_beam.runners.dataflow import dataflow_runner
+
+    class Clock:
+        time = staticmethod(time.time)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds / 500)
+
+    monkeypatch.setattr(dataflow_runner, "time", Clock)
+
+
+def run(workplace: Workplace, cloud: GoogleCloud, *arguments: str, status: int) -> Done:
+    return workplace._call("run", shipped("cpu"), *PLACES, *MINE, at(cloud), *arguments, status=status)
+
+
+def test_a_job_that_is_done(workplace, cloud, impatient):
+    here = ["run", shipped("cpu"), *PLACES, "--runner", "local", "--output", "gs://out/elsewhere"]
+    workplace._call(*here, status=0)
+    written = cloud.tree("gs://out/elsewhere")
+
+    def work() -> None:
+        for name, data in written.items():
+            if not name.startswith("_runs/"):
+                cloud.put(f"gs://out/vectors/{name}", data)
+
+    cloud.work = work
+    cloud.states = ["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_RUNNING", "JOB_STATE_DONE"]
+    done = run(workplace, cloud, status=0)
+    assert cloud.states == ["JOB_STATE_DONE"]
+    assert "submitted to Dataflow as layerbeam-vectors-659a7960, job 2026-01-01_00_00_00-1" in done.err
+    assert CONSOLE in done.err
+    assert "gs://out/vectors: complete" in done.out
+    assert "20 read = 19 embedded + 1 blank" in done.out
+    log = run_log(cloud)
+    assert (log["state"], log["runner"], log["job"]) == ("done", "DataflowRunner", "2026-01-01_00_00_00-1")
+    # What is left of the run is what the job wrote: nobody holds the folder any more.
+    assert {name for name in cloud.tree("gs://out/vectors") if not name.startswith("_runs/")} == {
+        name for name in written if not name.startswith("_runs/")
+    }
+
+
+def run_log(cloud: GoogleCloud) -> dict[str, Any]:
+    (log,) = [data for name, data in cloud.tree("gs://out/vectors").items() if name.startswith("_runs/")]
+    return json.loads(log)
+
+
+def test_a_job_that_fails_says_why_and_where(workplace, cloud, impatient):
+    cloud.states = ["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]
+    cloud.messages = [
+        ("JOB_MESSAGE_BASIC", "Worker configuration: n2-standard-8 in europe-west1."),
+        ("JOB_MESSAGE_ERROR", "Traceback (most recent call last):\n  File x\nOSError: No space left on device"),
+        ("JOB_MESSAGE_ERROR", "Workflow failed."),
+    ]
+    done = run(workplace, cloud, status=1)
+    assert "OSError: No space left on device" in done.err
+    assert CONSOLE in done.err
+    log = run_log(cloud)
+    assert (log["state"], log["job"]) == ("failed", "2026-01-01_00_00_00-1")
+
+
+def test_a_job_that_fails_without_an_exception(workplace, cloud, impatient):
+    cloud.states = ["JOB_STATE_FAILED"]
+    cloud.messages = [("JOB_MESSAGE_ERROR", "Startup of the worker pool in zone europe-west1-b failed: no quota.")]
+    done = run(workplace, cloud, status=1)
+    assert "Startup of the worker pool in zone europe-west1-b failed: no quota." in done.err
+
+
+def test_a_job_that_somebody_cancels(workplace, cloud, impatient):
+    cloud.states = ["JOB_STATE_RUNNING", "JOB_STATE_CANCELLED"]
+    done = run(workplace, cloud, status=1)
+    assert "cancelled" in done.err.lower()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "status"),
+    [
+        (409, "There is already an active job named layerbeam-vectors-659a7960.", 4),
+        (400, "The workflow could not be created: quota CPUS exceeded, limit 8.0 in region europe-west1.", 2),
+        (403, "Dataflow API has not been used in project proj before or it is disabled.", 2),
+        (429, "The project has too many jobs at work: 25.", 1),
+    ],
+)
+def test_a_job_that_dataflow_refuses(workplace, cloud, code, reason, status):
+    cloud.refusal = ServiceError(code, reason)
+    done = run(workplace, cloud, status=status)
+    assert reason in done.err
+    assert "POST" not in done.err  # nor the request
+    assert run_log(cloud)["state"] == "failed"
+
+
+@pytest.mark.parametrize("missing", ["project", "region", "temp_location", "sdk_container_image"])
+def test_what_the_command_line_must_give(workplace, cloud, missing):
+    given = [argument for argument in MINE if not argument.startswith(f"--{missing}=")]
+    done = workplace._call("run", shipped("cpu"), *PLACES, *given, at(cloud), status=2)
+    assert f"layerbeam: beam.{missing}: is missing" in done.err
+    assert f"--{missing}=" in done.err
+    assert cloud.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("bucket", "named"), [("in", "input.files"), ("out", "output.path"), ("tmp", "beam.temp_location")]
+)
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_bucket_that_is_not_there_or_not_allowed(workplace, cloud, bucket, named, denied):
+    encoder = ("--set", f"encoder.handle={DATA / 'hf_uncased'}")  # one with whole path, in the image
+    if denied:
+        cloud.denied.add(bucket)
+    else:
+        del cloud.buckets[bucket]
+    began = time.monotonic()
+    done = run(workplace, cloud, *encoder, status=2)
+    reason = f"does not have storage access to {bucket}." if denied else "The specified bucket does not exist."
+    assert f"layerbeam: {named}: " in done.err
+    assert f"gs://{bucket}" in done.err
+    assert reason in done.err
+    assert cloud.jobs == []
+    assert time.monotonic() - began < 60  # Beam would try for ten minutes
+
+
+def test_without_the_extra_the_command_says_how_to_install_it(workplace, cloud, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam.io.gcp.gcsfilesystem", None)
+    done = run(workplace, cloud, status=2)
+    assert "gs:// needs a package that is not installed; run: pip install 'layerbeam[gcp]'" in done.err
+    assert cloud.jobs == []
+
+
+def test_paths_of_this_machine_are_refused(workplace, cloud):
+    done = run(workplace, cloud, "--output", "out/vectors", status=2)
+    assert "output.path: out/vectors: Dataflow's workers do not see the files of this machine" in done.err
+
+
+def test_credentials_that_are_not_there(workplace, cloud, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workplace.folder / "gone.json"))
+    began = time.monotonic()
+    done = run(workplace, cloud, status=2)
+    assert "gcloud auth application-default login" in done.err
+    assert time.monotonic() - began < 60
+    assert cloud.jobs == []
+
+
+WAITING = """
+import sys
+from google_cloud import no_network
+from layerbeam.pipeline.cli.main import main
+with no_network():
+    status = main(sys.argv[1:], version="test")
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_the_job_at_work_and_says_how_to_end_it(workplace, cloud, number):
+    cloud.states = ["JOB_STATE_RUNNING"]
+    command = [sys.executable, "-c", WAITING, "run", shipped("cpu"), *PLACES, *MINE, at(cloud)]
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    waiting = subprocess.Popen(command, env=os.environ | paths, stderr=subprocess.PIPE, text=True)
+    asked = "GET /v1b3/projects/proj/locations/europe-west1/jobs/2026-01-01_00_00_00-1"
+    while asked not in cloud.calls:
+        assert waiting.poll() is None, waiting.stderr.read()
+        time.sleep(0.05)
+    waiting.send_signal(number)
+    _, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 128 + number
+    assert "Traceback" not in err
+    assert "the job goes on" in err
+    assert "gcloud dataflow jobs cancel 2026-01-01_00_00_00-1 --region=europe-west1 --project=proj" in err
+    assert cloud.asked == []

@@ -1,0 +1,218 @@
+"""Runners whose workers are other processes, by Beam's own job service; and what is checked before they are asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from conftest import DATA, ROOT, Workplace
+from ports import free_port
+
+from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.output.run_log import RefuseIfSuperseded, RunLog, load_runs
+from layerbeam.pipeline.remote import preflight
+from layerbeam.pipeline.run.engines import RemoteRunner, job_name
+
+OTHER_BEAM = ROOT / "tests" / "other_beam"
+BIN = Path(sys.executable).parent
+
+
+@contextlib.contextmanager
+def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
+    """A server of Beam's in a process of its own, in a folder of its own; its host:port."""
+    port = free_port()
+    command = [sys.executable, "-m", *(argument.format(port=port) for argument in arguments)]
+    # The pool starts `python` from PATH.
+    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | environment
+    with open(log, "w") as file:
+        process = subprocess.Popen(command, cwd=log.parent, env=env, stdout=file, stderr=file, start_new_session=True)
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+                break
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield f"localhost:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def job_server(tmp_path_factory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("job_server") / "log"
+    with service(log, "apache_beam.runners.portability.local_job_service_main", "--port={port}") as endpoint:
+        yield endpoint
+
+
+@contextlib.contextmanager
+def worker_pool(folder: Path, **environment: str) -> Iterator[str]:
+    name = "apache_beam.runners.worker.worker_pool_main"
+    with service(folder / "pool.log", name, "--service_port={port}", **environment) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory) -> Iterator[str]:
+    with worker_pool(tmp_path_factory.mktemp("pool")) as endpoint:
+        yield endpoint
+
+
+def external(job_server: str, pool: str) -> list[str]:
+    return [
+        "--runner=PortableRunner",
+        f"--job_endpoint={job_server}",
+        "--environment_type=EXTERNAL",
+        f"--environment_config={pool}",
+    ]
+
+
+def prepare(workplace: Workplace, **sections: dict) -> list[str]:
+    """A corpus of a few files and blocks; the arguments that name input and output whole."""
+    for name in "abc":
+        workplace.write(f"corpus/{name}.txt", "".join(f"{name} light shines in line {i}\n" for i in range(40)))
+    workplace.configure(**sections | {"input": {"slice_bytes": 400} | sections.get("input", {})})
+    return [f"--input={workplace.folder}/corpus/*", f"--output={workplace.folder}/out"]
+
+
+def last_start(workplace: Workplace) -> dict:
+    return json.loads(workplace.show("--json").out)["last_start"]
+
+
+def test_workers_elsewhere_write_the_bytes_of_the_local_runner(workplace, job_server, pool):
+    where = prepare(workplace)
+    workplace.run(where[0], "--output", str(workplace.folder / "local"))
+    err = workplace.run(*where, *external(job_server, pool)).err
+    assert "submitted to PortableRunner" in err
+    assert workplace.files("out") == workplace.files("local")
+    start = last_start(workplace)
+    assert (start["state"], start["runner"], start["workers"]) == ("done", "PortableRunner", None)
+    assert "on PortableRunner; padding" in workplace.show().out
+    assert "nothing to do" in workplace.run(*where, *external(job_server, pool)).err
+
+
+def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, pool):
+    where = prepare(workplace, input={"max_rejected": 0.0})
+    workplace.write("corpus/d.txt", b"one\n\xff\n")
+    out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
+    assert f"{workplace.folder}/out: unfinished: submitted, and not at its end yet" in out
+    deadline = time.monotonic() + 120
+    while last_start(workplace)["state"] == "submitted":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert last_start(workplace)["state"] == "incomplete"
+    assert "1 of 122 records were rejected" in workplace.show().out
+
+
+def test_interrupted_while_it_waits(workplace, job_server, pool):
+    where = prepare(workplace)
+    workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
+    process = workplace.at_work(*where, *external(job_server, pool))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == (
+        "layerbeam: interrupted; what is committed stays: run the same command again to go on"
+    )
+    workplace.run(*where)
+    workplace.verify(status=0)
+
+
+def test_a_job_leaves_the_end_to_a_newer_start(tmp_path):
+    """As after Ctrl-C on an engine that does not cancel: it would take away what the newer one is writing."""
+    folder = str(tmp_path)
+    head = {"fingerprint": "f", "identity": {}, "encoder": {}}
+    numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
+    assert numbers == [1, 2]
+    assert list(RefuseIfSuperseded(folder, 2).process("reports")) == ["reports"]
+    with pytest.raises(RuntimeError, match=r"start 2 is at work in .*, and is newer; it goes on"):
+        list(RefuseIfSuperseded(folder, 1).process("reports"))
+    RunLog(folder, load_runs(folder)[1]).end("failed")
+    assert list(RefuseIfSuperseded(folder, 1).process("reports")) == ["reports"]
+
+
+def test_a_device_that_the_worker_has_not(workplace, job_server, pool):
+    where = prepare(workplace, encoder={"device": "gpu"})
+    err = workplace.run(*where, *external(job_server, pool), status=1).err
+    assert "layerbeam: failed: DeviceError: encoder.device: gpu, and TensorFlow 2.21" in err
+    assert last_start(workplace)["state"] == "failed"
+
+
+def test_a_worker_with_another_beam(workplace, tmp_path, job_server):
+    where = prepare(workplace)
+    with worker_pool(tmp_path, PYTHONPATH=str(OTHER_BEAM)) as pool:
+        err = workplace.run(*where, *external(job_server, pool), status=1).err
+    assert "layerbeam: failed: VersionError: the worker " in err
+    assert " has apache-beam 2.76.0 and not 2.77" in err
+
+
+def test_a_device_that_this_machine_has_not(workplace):
+    prepare(workplace, encoder={"device": "gpu"})
+    assert "layerbeam: encoder.device: gpu, and TensorFlow " in workplace.run(status=2).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--runner=flink", "--workers=2"], "--workers: is of the local runner; FlinkRunner has --parallelism"),
+        (["--runner=PortableRunner"], "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port"),
+        (["--runner=SparkRunner", "--job_endpoint=here"], "beam.job_endpoint: here: is not of the form host:port"),
+        (
+            ["--runner=FlinkRunner", "--job_endpoint=localhost:1"],
+            "beam.job_endpoint: localhost:1: no job server answers there (Connection refused); start it, or give its",
+        ),
+        (
+            ["--runner=FlinkRunner", "--input=corpus/*", "--job_endpoint=embed"],
+            "input.files: corpus/*: is relative to this program's current folder, and workers have others; give the",
+        ),
+        (
+            ["--runner=FlinkRunner", "--set", "encoder.handle=encoder", "--job_endpoint=embed"],
+            "encoder.handle: encoder: is relative, and workers have other current folders; give the whole path",
+        ),
+        (
+            ["--set", "encoder.resource_hints={accelerator: a, min_ram: many}"],
+            "encoder.resource_hints.min_ram: many: ",
+        ),
+        (["--set", "encoder.resource_hints={min_rma: 1GB}"], "encoder.resource_hints.min_rma: 1GB: "),
+    ],
+)
+def test_refused_before_anything_starts(workplace, arguments, message):
+    where = prepare(workplace)
+    (workplace.folder / "encoder").symlink_to(DATA / "hf_uncased")
+    assert f"layerbeam: {message}" in workplace.run(*where, *arguments, status=2).err
+    assert not (workplace.folder / "out").exists()
+
+
+def test_job_names_are_of_the_folder():
+    names = {job_name(path) for path in ("gs://b/out", "gs://b/out/", "gs://c/out", "gs://b/OUT", "/data/out")}
+    assert len(names) == 4
+    assert job_name("gs://b/" + "day " * 40).startswith("layerbeam-day-day-")
+    assert len(job_name("gs://b/" + "day " * 40)) < 63
+
+
+def test_flink_without_parallelism_is_said(capsys):
+    settings = {
+        "input": {"files": ["/corpus/*"]},
+        "views": {"v": {"level": "text", "layers": [-1]}},
+        "output": {"path": "/out"},
+    }
+    checked = schema.check(settings, source="c.yaml")
+    said = "beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N\n"
+    for name, arguments, expected in (
+        ("FlinkRunner", [], said),
+        ("FlinkRunner", ["--parallelism=2"], ""),
+        ("SparkRunner", [], ""),
+    ):
+        options = PipelineOptions(["--job_endpoint=embed", *arguments])
+        preflight.check(checked, RemoteRunner(name, options, None))
+        assert capsys.readouterr().err == expected

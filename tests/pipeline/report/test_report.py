@@ -1,0 +1,381 @@
+"""`layerbeam report`: what the page shows, its numbers against plain NumPy, and that no text becomes markup."""
+
+from __future__ import annotations
+
+import html.parser
+import itertools
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import random_lines, vectors
+from object_store import upload
+
+import layerbeam
+from layerbeam.pipeline.report.geometry import group, mean_cosine, pca, silhouette
+
+pytest.importorskip("matplotlib")  # an extra; `make` installs it
+
+VIEWS = {
+    "texts": {"level": "text", "layers": "all", "pooling": "mean"},
+    "tokens": {"level": "token", "layers": "all"},
+    "words": {"level": "word", "layers": [0, 2], "keep_words": ["bank"], "include_text": True},
+}
+RIVER = ["the bank of the river", "they sat by the river on the bank", "the river bank"]
+MONEY = ["money in the bank", "the bank lends money", "she took money to the bank"]
+HOSTILE = [
+    "<script>alert('bank')</script> <img src=x onerror=alert(1)> </td></table> bank",
+    "bank \x00\x1b[2J \u202egnirts\u202c &lt;&amp; \"quoted\" 'bank'",
+    "בנק ليس bank " + "x" * 5000,
+]
+
+
+class Page(html.parser.HTMLParser):
+    """The page's elements, in order, with their attributes; and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+@pytest.fixture
+def report(workplace):
+    """Runs `layerbeam report out`: the page and what `--json` says."""
+
+    def write(*arguments: str) -> tuple[Page, dict]:
+        done = workplace._call("report", "out", "--json", *arguments, status=0)
+        return Page((workplace.folder / "out" / "report.html").read_text(encoding="utf-8")), json.loads(done.out)
+
+    return write
+
+
+def run(workplace, lines=None, views=VIEWS, **sections):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(40) if lines is None else lines[::2]) + "\n")
+    workplace.write("corpus/b.txt", "\n".join(random_lines(30, seed=1) if lines is None else lines[1::2]) + "\n")
+    workplace.configure(views=views, **sections)
+    workplace.run()
+
+
+def test_cosines_by_hand():
+    # Pairs: 1 and 2 with cosine 1, the other two with 0; -> 1/3, all of it from the first dimension.
+    assert mean_cosine(np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])) == pytest.approx((1 / 3, 1.0))
+    assert mean_cosine(np.array([[1.0, 1.0], [1.0, -1.0]]))[0] == pytest.approx(0)
+    assert np.isnan(mean_cosine(np.ones((1, 4)))[0])
+
+
+def test_principal_components_by_hand():
+    along = np.array([[3.0, 4.0, 0.0]]) * np.array([[-1.0], [0.0], [4.0]])
+    found = pca(along)
+    assert found.explained == pytest.approx((1.0, 0.0))
+    assert found.points[:, 0] == pytest.approx([-10.0, -5.0, 15.0])
+    assert pca(along, like=np.array([[1.0, 0], [1, 0], [-1, 0]])).points[:, 0] == pytest.approx([10.0, 5.0, -15.0])
+    assert pca(np.ones((3, 4))).explained == (0.0, 0.0)
+    square = np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]])
+    assert pca(square).explained == pytest.approx((0.8, 0.2))
+
+
+def test_groups_by_hand():
+    groups = [0, 1, 0, 1, 0, 1, 0]
+    cosines = np.array(
+        [[1.0 if i == j else 0.9 if groups[i] == groups[j] else 0.2 for j in range(7)] for i in range(7)]
+    )
+    found = group(cosines)
+    assert found.groups.tolist() == groups
+    assert found.silhouette == pytest.approx(1 - 0.1 / 0.8)
+    inside = found.groups[found.order]
+    assert (np.diff(inside) != 0).sum() == 1, "like ones side by side"
+    # Three senses, of which one is far off: the cut that only takes that one away is clearer, and says less.
+    three = np.repeat([0, 1, 2], 4)
+    apart = np.where(three[:, None] == three, 0.95, np.where((three[:, None] == 2) | (three == 2), 0.1, 0.75))
+    found = group(np.where(np.eye(12, dtype=bool), 1.0, apart))
+    assert found.groups.tolist() == [*[0] * 4, *[1] * 4, *[2] * 4]
+    assert silhouette(1 - cosines, np.array([0, 0, 0, 0, 1, 1, 1])) < 0.1
+    assert group(np.where(np.eye(5, dtype=bool), 1.0, 0.5)).groups.tolist() == [0] * 5
+
+
+def test_the_page(workplace, report):
+    run(workplace, RIVER + MONEY)
+    page, _ = report("--word", "bank", "--word", "river")
+    assert [a["id"] for a in page.of("section") if "id" in a] == [
+        "glance",
+        "lengths",
+        "rejects",
+        "layers",
+        "projection",
+        "words",
+        "neighbours",
+    ]
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), levels
+    plots = page.of("svg")
+    # 1 of lengths, 3 views x 3, 4 layers of texts, "bank" (4 layers of tokens) 1 + 2 x 4, "river" the same.
+    assert len(plots) == 1 + 9 + 4 + 9 + 9
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in plots)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = {a["href"][1:] for a in page.of("use", "a")}
+    assert used <= set(ids)
+    assert all(a.get("href", "#").startswith(("#", "data:")) and "src" not in a for _, a in page.elements)
+    assert "at most 20,000 rows of each view, by seed 0" in page.text
+    assert "6 occurrences in view tokens" in page.text
+
+
+def test_numbers_are_those_of_plain_numpy(workplace, report):
+    run(workplace)
+    _, found = report("--word", "bank")
+    rows = workplace.rows("texts")
+    for layer in range(4):
+        x = vectors(rows, f"layer_{layer}").astype(np.float64)
+        u = x / np.linalg.norm(x, axis=1, keepdims=True)
+        pairs = [u[i] @ u[j] for i in range(len(u)) for j in range(i)]
+        of_layer = found["sections"]["layers"]["figures"]["texts"]["layers"][f"layer_{layer}"]
+        assert of_layer["anisotropy"] == pytest.approx(np.mean(pairs), abs=1e-9)
+        assert of_layer["mean_norm"] == pytest.approx(np.linalg.norm(x, axis=1).mean(), abs=1e-6)
+        variances = np.linalg.svd(x - x.mean(axis=0), compute_uv=False) ** 2
+        explained = found["sections"]["projection"]["figures"]["texts"]["explained_variance"][f"layer_{layer}"]
+        assert explained == pytest.approx(variances[:2] / variances.sum(), abs=1e-6)
+    lengths = rows["num_tokens"].to_numpy()
+    assert found["sections"]["lengths"]["figures"]["texts"] == len(lengths) == 70 - 5
+    assert found["sections"]["lengths"]["figures"]["median"] == np.median(lengths)
+    query = found["sections"]["neighbours"]["figures"]["queries"][0]
+    texts = rows["text"].to_pylist()
+    x = vectors(rows, "layer_3").astype(np.float64)
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosines = u @ u[texts.index(query["text"])]
+    best = max((c, t) for c, t in zip(cosines, texts, strict=True) if t != query["text"])
+    assert query["nearest"][0] == [best[1], pytest.approx(best[0])]
+
+
+def test_lengths_and_the_cut(workplace, report):
+    run(workplace, ["the river " * n for n in range(1, 11)], encoder={"max_seq_length": 12})
+    page, found = report()
+    lengths = found["sections"]["lengths"]["figures"]
+    # Texts of 2, 4, ... 20 tokens; 10 fit: 5 texts lose 2 + 4 + ... + 10.
+    assert (lengths["texts"], lengths["longest"], lengths["cut"]) == (10, 20, 0.5)
+    assert lengths["tokens_lost"] == pytest.approx(30 / 110)
+    assert "max_seq_length 12 cuts after 10: 50.00% of the texts are longer and lose their end, 27.27%" in page.text
+
+
+def test_at_a_glance_it_says_what_show_says(workplace, report):
+    lines = [{"text": text, "id": "same"} for text in ("One. Two.", "A bank. The river. the river", "the bank")]
+    workplace.write("corpus/a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    words = {"level": "word", "layers": [1], "keep_words": ["bank", "money"]}
+    workplace.configure(
+        input={"format": "jsonl", "id_field": "id", "unit": "sentence"},
+        encoder={"max_seq_length": 4},
+        views={"words": words},
+    )
+    workplace.run()
+    page, _ = report()
+    shown = workplace.show().out
+    for said in (
+        ": 3 layers of 64, engine native, lower-casing (tokenizer_config.json)",
+        "3 read = 2 embedded + 0 blank + 1 filtered + 0 rejected",
+        "6 found = 2 embedded + 0 blank + 4 filtered + 0 rejected",
+        "2 records with the id of an earlier one",
+        "words: 0 of money (keep_words that never come)",
+    ):
+        assert said in shown
+        assert said in page.text
+
+
+def test_rejects_by_reason(workplace, report):
+    workplace.write("corpus/a.txt", b"the river\n\xff\xfe\nbank\n\xff\n")
+    workplace.configure(views=VIEWS)
+    workplace.run()
+    page, found = report()
+    assert list(found["sections"]["rejects"]["figures"]["reasons"].values()) == [2]
+    assert "2 of 4 records have no vector" in page.text
+
+
+def test_what_the_run_lacks_is_one_line(workplace, report):
+    run(workplace, RIVER + MONEY, views={"tokens": {"level": "token", "layers": [1], "special_tokens": False}})
+    page, found = report("--word", "bank")
+    lacks = {name: section["lacks"] for name, section in found["sections"].items() if section["lacks"]}
+    assert set(lacks) == {"projection", "neighbours"}
+    assert "`texts: {level: text, layers: all, pooling: mean}`" in lacks["neighbours"]
+    assert found["sections"]["lengths"]["figures"]["texts"] == 6
+    assert "they sat by the river on the bank" in re.sub(r" +", " ", page.text), "made of its tokens"
+    assert "layerbeam report OUT --word bank" in report()[1]["sections"]["words"]["lacks"]
+
+    shutil.rmtree("out")
+    workplace.configure(views={"pooled": {"level": "text", "pooling": "pooler"}})
+    workplace.run()
+    page, found = report("--word", "bank")
+    assert "No view of words or tokens has rows; add `words: {level: word, layers: all, keep_words: [bank]" in page.text
+    assert list(found["sections"]["layers"]["figures"]["pooled"]["layers"]) == ["pooled_output"]
+
+
+def test_a_word(workplace, report):
+    run(workplace, RIVER + MONEY, views={"words": VIEWS["words"]})
+    page, found = report("--word", "Bank", "--word", "money")
+    words = found["sections"]["words"]["figures"]
+    assert words["Bank"]["occurrences"] == sum(words["Bank"]["groups"]) == 6
+    assert words["money"] == {"occurrences": 0}
+    assert "“money” does not come in the 6 rows that were looked through" in page.text
+    x = vectors(workplace.rows("words"), "layer_2").astype(np.float64)
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosines = u @ u.T
+    of_layer = words["Bank"]["layers"]["layer_2"]
+    assert words["Bank"]["groups"] == [6]
+    assert of_layer["within"] == pytest.approx(cosines[~np.eye(6, dtype=bool)].mean())
+    assert of_layer["across"] is None
+    marked = re.findall("<mark>(.*?)</mark>", (workplace.folder / "out" / "report.html").read_text())
+    assert marked == ["bank"] * 6
+
+
+def test_a_word_of_several_pieces(workplace, report):
+    run(workplace, ["an unaffable man", "unaffable", "affable"], views={"tokens": VIEWS["tokens"]})
+    pieces = workplace.rows().filter(workplace.rows()["word_index"].to_numpy() == 1)["token"].to_pylist()
+    assert len(pieces) > 2, "not one piece a word"
+    _, found = report("--word", "Unaffable")
+    assert found["sections"]["words"]["figures"]["Unaffable"]["occurrences"] == 2
+
+
+def test_text_stays_text(workplace, report):
+    run(workplace, [*HOSTILE, *MONEY], input={"files": ["corpus/*"], "keep_fields": {}})
+    page, _ = report("--word", "bank", "--word", "<b>bold</b>")
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"img", "b", "iframe", "object"}
+    assert len(page.of("script")) == 1
+    text = (workplace.folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(&#x27;bank&#x27;)&lt;/script&gt;" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
+    assert "\\u202egnirts" in page.text
+    assert "x" * 400 not in text
+
+
+def test_colours_and_fields(workplace, report):
+    lines = [{"text": text, "year": 1900 + n, "kind": kind} for n, (text, kind) in enumerate(_labelled())]
+    workplace.write("corpus/a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    views = {"texts": VIEWS["texts"]}
+    fields = {"year": "int64", "kind": "string"}
+    workplace.configure(input={"format": "jsonl", "text_field": "text", "keep_fields": fields}, views=views)
+    workplace.run()
+    page, found = report("--color-by", "kind")
+    assert found["sections"]["projection"]["figures"]["texts"]["color"] == "kind"
+    assert "(none)" in page.text
+    assert "<i>kind</i>" in page.text
+    page, _ = report("--color-by", "year")
+    assert re.search("1900 to 1901.*1902 to 1903.*1904 to 1904.*1905 to 1906.*1907 to 1908", page.text)
+    done = workplace._call("report", "out", "--color-by", "yaer", status=2)
+    assert "--color-by yaer: no view of texts has this column; it can be " in done.err
+    assert "did you mean `year`?" in done.err
+
+
+def _labelled():
+    return [*((text, "<i>kind</i>") for text in RIVER), *((text, None) for text in MONEY), *((t, "m") for t in RIVER)]
+
+
+def test_seeded(workplace, report):
+    run(workplace)
+    page = workplace.folder / "out" / "report.html"
+    seen = []
+    for arguments in (["--seed", "3"], ["--seed", "3"], ["--seed", "4"]):
+        _, found = report("--sample", "20", "--word", "bank", *arguments)
+        assert found["sections"]["layers"]["figures"]["tokens"]["rows"] == 20
+        seen.append(page.read_bytes())
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def test_formats_give_the_same_figures(workplace, report):
+    figures = []
+    for format_ in ("parquet", "tfrecord", "jsonl"):
+        shutil.rmtree("out", ignore_errors=True)
+        run(workplace, RIVER + MONEY, views={name: view | {"format": format_} for name, view in VIEWS.items()})
+        _, found = report("--sample", "5", "--word", "bank")
+        figures.append(found["sections"])
+    for name in ("texts", "words"):
+        parquet, tfrecord, jsonl = (of["layers"]["figures"][name]["layers"]["layer_2"]["anisotropy"] for of in figures)
+        assert (tfrecord, jsonl) == (pytest.approx(parquet), pytest.approx(parquet, abs=1e-4))
+    assert [of["words"]["figures"]["bank"]["occurrences"] for of in figures] == [6, 6, 6]
+    assert [of["neighbours"]["figures"]["column"] for of in figures] == ["layer_3"] * 3
+
+
+def test_an_unfinished_run(workplace, report):
+    run(workplace, input={"slice_bytes": 800})
+    whole = len(workplace.rows("texts"))
+    out = workplace.folder / "out"
+    (out / "_SUCCESS").unlink()
+    (out / "manifest.json").unlink()
+    record = json.loads((out / "_runs" / "1.json").read_text())
+    (out / "_runs" / "1.json").write_text(json.dumps(record | {"state": "interrupted"}))
+    commits = (out / "parts.jsonl").read_text().splitlines(keepends=True)
+    assert len(commits) > 3
+    (out / "parts.jsonl").write_text("".join(commits[:2]))
+    page, found = report("--word", "bank")
+    assert found["sections"]["glance"]["figures"]["state"] == "unfinished: interrupted"
+    assert 0 < found["sections"]["lengths"]["figures"]["texts"] < whole
+    assert "unfinished: interrupted" in page.text
+
+
+def test_nothing_embedded(workplace, report):
+    run(workplace, ["", ""])
+    _, found = report("--word", "bank")
+    lacks = [name for name, section in found["sections"].items() if section["lacks"]]
+    assert lacks == ["lengths", "layers", "projection", "neighbours"]
+
+
+def test_a_run_with_a_report_in_it(workplace, report):
+    run(workplace, RIVER + MONEY)
+    report()
+    assert not (workplace.folder / "out" / "_tmp").exists()
+    assert workplace.run().err == "nothing to do: all of the input is embedded already\n"
+    assert (workplace.folder / "out" / "report.html").exists()
+    workplace.verify()
+    workplace.verify("--checksums")
+    assert layerbeam.open_run("out").views == ("texts", "tokens", "words")
+    (workplace.folder / "out" / "_runs" / "1.json").write_text("damaged")
+    for name in ("manifest.json", "_SUCCESS"):
+        (workplace.folder / "out" / name).unlink()
+    workplace.write("corpus/c.txt", "the bank\n")
+    workplace.run()
+    assert report()[1]["sections"]["lengths"]["figures"]["texts"] == 7
+
+
+def test_elsewhere(workplace):
+    run(workplace, RIVER)
+    done = workplace._call("report", "out", "--to", "page.html", status=0)
+    assert re.fullmatch(
+        r"page\.html: \d+ kB, one page with everything in it; open it in a browser\n"
+        r" +A word over the layers: No word was asked for; .*\n",
+        done.out,
+    )
+    assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "corpus", "out", "page.html"]
+    assert not (workplace.folder / "out" / "report.html").exists()
+    error = workplace._call("report", "out", "--to", "no/page.html", status=2).err
+    assert error == "layerbeam: --to no/page.html: there is no folder no; make it, or give another one\n"
+    assert "holds no layerbeam run" in workplace._call("report", "corpus", status=2).err
+
+
+def test_in_an_object_store(workplace, memory):
+    run(workplace, RIVER)
+    upload(workplace.folder / "out", "memory://bucket/out")
+    workplace._call("report", "memory://bucket/out", "--word", "bank", "--to", "page.html", status=0)
+    workplace._call("report", "out", "--word", "bank", status=0)
+    page = (workplace.folder / "page.html").read_text()
+    assert page.replace("memory://bucket/out", "out") == (workplace.folder / "out" / "report.html").read_text()
+
+
+def test_without_the_extra(workplace, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    error = workplace._call("report", "out", status=2).err
+    assert "pip install 'layerbeam[report]'" in error

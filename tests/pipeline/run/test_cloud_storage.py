@@ -1,0 +1,130 @@
+"""Runs with paths on gs://, through Google's own client, against a server on a loopback address."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import DATA, random_lines
+
+from layerbeam.transforms import storage
+
+google_cloud = pytest.importorskip("google_cloud", reason="the extra gcp is not installed: make test-dataflow")
+
+SETTINGS = {
+    "views": {
+        "tokens": {"level": "token", "layers": "all"},
+        "forms": {"level": "word_type", "layers": [-1]},
+        "lines": {"level": "text", "layers": [-1], "format": "jsonl"},
+    },
+    "output": {"part_bytes": 300_000},
+    "input": {"slice_bytes": 4_000},
+}
+
+
+@pytest.fixture
+def lines(workplace, google) -> list[str]:
+    """A corpus of two files, here and under gs://in, cut in several blocks, one of its lines no text."""
+    lines = random_lines(120)
+    files = {"a.txt": "\n".join(lines[:80]).encode() + b"\n\xff\n", "b.txt": "\n".join(lines[80:]).encode()}
+    for name, data in files.items():
+        workplace.write(f"corpus/{name}", data)
+        google.put(f"gs://in/corpus/{name}", data)
+    workplace.configure(**SETTINGS)
+    return lines
+
+
+def of_runs(tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Without the records of single starts, which have a clock."""
+    return {name: data for name, data in tree.items() if not name.startswith("_runs/")}
+
+
+def test_a_run_on_gs_writes_what_a_local_one_writes(workplace, google, lines):
+    workplace.run()
+    local = {name: (workplace.folder / "out" / name).read_bytes() for name in workplace.files()}
+    assert len([name for name in local if name.startswith("tokens/")]) == 10
+    assert len([name for name in local if name.startswith("rejects/")]) == 1
+
+    workplace.run("--output", "gs://out/vectors")
+    assert of_runs(google.tree("gs://out/vectors")) == local
+
+    # The input's path is in the rows, so with another one it is the rows that are compared.
+    google.upload(DATA / "hf_uncased", "gs://in/encoder")
+    on_gs = ["--input", "gs://in/corpus/*", "--output", "gs://out/v", "--set", "encoder.handle=gs://in/encoder"]
+    workplace.run(*on_gs)
+    stored = google.tree("gs://out/v")
+    manifest, local_manifest = json.loads(stored["manifest.json"]), workplace.manifest()
+    assert (manifest["fingerprint"], manifest["counts"]) == (local_manifest["fingerprint"], local_manifest["counts"])
+    here = workplace.rows()
+    parts = [pq.read_table(io.BytesIO(data)) for name, data in stored.items() if name.startswith("tokens/")]
+    there = pa.concat_tables(parts).sort_by([(name, "ascending") for name in ("file", "line", "token_index")])
+    assert there["file"].unique().to_pylist() == ["gs://in/corpus/a.txt", "gs://in/corpus/b.txt"]
+    assert there.drop_columns("file").equals(here.drop_columns("file"))
+    assert there.num_rows > 1000
+
+
+def test_the_next_run_does_what_is_left(workplace, google, lines):
+    workplace.run("--output", "gs://out/v")
+    before = google.tree("gs://out/v")
+    again = workplace.run("--output", "gs://out/v")
+    assert "nothing to do" in again.err
+    lost, *others = sorted(name for name in before if name.startswith("tokens/"))
+    of_others = {name: google.buckets["out"][f"v/{name}"].generation for name in others}
+    del google.buckets["out"][f"v/{lost}"]
+    workplace.run("--output", "gs://out/v")
+    assert of_runs(google.tree("gs://out/v")) == of_runs(before)
+    assert {name: google.buckets["out"][f"v/{name}"].generation for name in others} == of_others
+
+
+def test_a_second_run_in_the_same_folder_is_refused(workplace, google, lines):
+    elsewhere = {"host": "another machine", "pid": 1, "token": "x"}
+    google.put("gs://out/v/_writer.json", json.dumps(elsewhere).encode())
+    done = workplace.run("--output", "gs://out/v", status=4)
+    assert done.err.startswith("layerbeam: gs://out/v: another run is at work in this folder, on another machine")
+
+
+def test_what_is_not_there_or_not_allowed_is_an_os_error(google):
+    google.put("gs://in/a", b"abc")
+    google.buckets["closed"] = {}
+    google.denied.add("closed")
+    with pytest.raises(FileNotFoundError, match="No such object: in/b"):
+        storage.read_bytes("gs://in/b")
+    with pytest.raises(FileNotFoundError, match="The specified bucket does not exist"):
+        storage.read_bytes("gs://nowhere/b")
+    for refused in (storage.read_bytes, storage.exists, storage.create_empty, storage.list_folder):
+        with pytest.raises(PermissionError, match="does not have storage access to closed"):
+            refused("gs://closed/b")
+    with pytest.raises(PermissionError), storage.write_whole("gs://closed/b", temporary="gs://closed") as file:
+        file.write(b"abc")
+    assert storage.stat_file("gs://closed/b").reason.startswith(f"{google_cloud.ACCOUNT} does not have storage access")
+    assert storage.find_files(["gs://in/c*"]) == []
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_an_os_error(google):
+    google.put("gs://in/a", b"abc" * 1000)
+    with storage.open_binary("gs://in/a") as file:
+        del google.buckets["in"]["a"]
+        with pytest.raises(FileNotFoundError, match="No such object: in/a"):
+            file.read()
+
+
+def test_an_upload_that_breaks_off_never_appears(google):
+    def break_off() -> None:
+        with storage.write_whole("gs://out/a", temporary="gs://out") as file:
+            file.write(bytes(17 << 20))  # one chunk of it is uploaded at once
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        break_off()
+    assert "PUT /upload/storage/v1/b/out/o" in google.calls
+    google.denied.add("out")
+    with pytest.raises(PermissionError), storage.write_whole("gs://out/b", temporary="gs://out") as file:
+        file.write(b"abc")
+    google.denied.clear()
+    del file
+    gc.collect()  # Google's file is closed by it if it is not yet
+    assert google.tree("gs://out") == {}

@@ -1,0 +1,112 @@
+"""Every level, pooling and number type of vectors opens in the tools that people use, with the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import DATA, random_lines, vectors
+
+from layerbeam.pipeline.cli.main import main
+
+VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "words": {"level": "word", "layers": [2], "pooling": "sum", "include_text": True},
+    "texts": {"level": "text", "layers": [1], "pooling": "mean_max"},
+    "pooled": {"level": "text", "pooling": "pooler", "normalize": True},
+    "records": {"level": "record", "layers": [3], "dims": 5},
+    "types": {"level": "word_type", "layers": [-1]},
+    "concatenated": {"level": "token", "layers": [3, 2], "combine": "concat", "special_tokens": False},
+}
+VIEWS |= {f"{name}_16": view | {"dtype": "float16"} for name, view in VIEWS.items()}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all of them."""
+    folder = tmp_path_factory.mktemp("readers")
+    (folder / "a.txt").write_text("\n".join(random_lines(40)))
+    settings = {
+        "input": {"files": [str(folder / "a.txt")], "slice_bytes": 2000},
+        "encoder": {"handle": str(DATA / "hf_uncased")},
+        "views": VIEWS,
+        "output": {"path": str(folder / "out")},
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
+    assert main(["run", str(folder / "c.yaml")], version="test") == 0
+    return folder / "out"
+
+
+def expected(output: Path, view: str) -> tuple[str, np.ndarray]:
+    """(name of the first vector column, its values) as pyarrow reads them, part by part."""
+    tables = [pq.read_table(path) for path in sorted((output / view).glob("*.parquet"))]
+    column = next(field.name for field in tables[0].schema if str(field.type).startswith("fixed_size_list"))
+    return column, np.concatenate([vectors(table, column) for table in tables])
+
+
+def check(given: np.ndarray, output: Path, view: str) -> None:
+    _, values = expected(output, view)
+    assert given.shape == values.shape
+    assert len(values) > 0
+    np.testing.assert_array_equal(given.astype(np.float32), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_pandas(output, view):
+    import pandas as pd
+
+    frame = pd.concat([pd.read_parquet(path) for path in sorted((output / view).glob("*.parquet"))])
+    check(np.stack(frame[expected(output, view)[0]]), output, view)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_polars(output, view):
+    import polars as pl
+
+    frame = pl.concat([pl.read_parquet(path) for path in sorted((output / view).glob("*.parquet"))])
+    check(frame[expected(output, view)[0]].to_numpy(), output, view)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_duckdb(output, view):
+    import duckdb
+
+    column, _ = expected(output, view)
+    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
+    rows = [duckdb.sql(f"SELECT {column} FROM '{path}'").fetchall() for path in paths]
+    check(np.array([row[0] for part in rows for row in part], np.float32), output, view)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[object]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed: make test-readers")
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master("local[2]").getOrCreate()
+    yield session
+    session.stop()
+
+
+# Spark (4.3) has no float16: "Illegal Parquet type: FIXED_LEN_BYTE_ARRAY (FLOAT16)".
+@pytest.mark.parametrize("view", [view for view in VIEWS if not view.endswith("_16")])
+def test_pyspark(output, view, spark):
+    column, _ = expected(output, view)
+    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
+    rows = [row[0] for path in paths for row in spark.read.parquet(path).select(column).collect()]
+    check(np.array(rows, np.float32), output, view)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_datasets(output, view, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("datasets", reason="datasets is not installed: make test-readers")
+    from datasets import load_dataset
+
+    column, _ = expected(output, view)
+    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
+    rows = load_dataset("parquet", data_files=paths, split="train", cache_dir=str(tmp_path))
+    check(np.array(rows.with_format("numpy")[:][column]), output, view)

@@ -1,0 +1,121 @@
+"""The configurations in configs/, each against the formula that it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import DATA, ROOT, Workplace, vectors
+
+from layerbeam.pipeline.config import schema
+
+RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
+
+
+def run(workplace: Workplace, name: str) -> dict[str, np.ndarray]:
+    """The recipe with the small encoder; gives every layer of every token, as a run for itself."""
+    (workplace.folder / "configs").symlink_to(ROOT / "configs")
+    settings = ("--set", f"encoder.handle={DATA / 'hf_uncased'}", "--set", "encoder.max_seq_length=100")
+    workplace._call("run", f"configs/{name}.yaml", *settings, "--output", "out", status=0)
+    workplace.configure(
+        input={"files": ["configs/demo/*.txt"]},
+        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 100},
+        views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
+        output={"path": "plain"},
+    )
+    workplace.run()
+    tokens = workplace.rows("tokens", "plain")
+    columns = {name: tokens[name].to_numpy() for name in ("file", "line", "token_index", "word_index")}
+    return (
+        columns
+        | {f"layer_{k}": vectors(tokens, f"layer_{k}") for k in range(4)}
+        | {"pooled": vectors(workplace.rows("pooled", "plain"), "pooled_output")}
+    )
+
+
+def texts(plain: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Of each text where its tokens are."""
+    begins = np.flatnonzero(plain["token_index"] == 0)
+    return np.split(np.arange(len(plain["line"])), begins[1:])
+
+
+def words(plain: dict[str, np.ndarray]) -> list[np.ndarray]:
+    found = []
+    for tokens in texts(plain):
+        index = plain["word_index"][tokens]
+        found += [tokens[index == word] for word in range(index.max() + 1)]
+    return found
+
+
+def close(got: np.ndarray, expected) -> None:
+    expected = np.asarray(expected)
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_every_recipe_is_tested():
+    tested = [name.removeprefix("test_").removesuffix("_recipe") for name in globals() if name.endswith("_recipe")]
+    assert sorted(tested) == RECIPES
+
+
+def test_last_four_concatenated_recipe(workplace):
+    plain = run(workplace, "recipes/last_four_concatenated")
+    expected = np.concatenate([plain[f"layer_{layer}"] for layer in (3, 2, 1, 0)], axis=1)
+    close(vectors(workplace.rows("tokens"), "embedding"), expected)
+
+
+def test_last_four_summed_recipe(workplace):
+    plain = run(workplace, "recipes/last_four_summed")
+    close(vectors(workplace.rows("tokens"), "embedding"), sum(plain[f"layer_{layer}"] for layer in range(4)))
+
+
+def test_second_to_last_mean_recipe(workplace):
+    plain = run(workplace, "recipes/second_to_last_mean")
+    expected = [plain["layer_2"][tokens].mean(axis=0) for tokens in texts(plain)]
+    close(vectors(workplace.rows("texts"), "layer_2"), expected)
+
+
+def test_first_50_dimensions_recipe(workplace):
+    plain = run(workplace, "recipes/first_50_dimensions")
+    close(vectors(workplace.rows("tokens"), "layer_3"), plain["layer_3"][:, :50])
+
+
+def test_cls_pooler_recipe(workplace):
+    plain = run(workplace, "recipes/cls_pooler")
+    close(vectors(workplace.rows("texts"), "pooled_output"), plain["pooled"])
+
+
+def test_unknown_words_recipe(workplace):
+    plain = run(workplace, "recipes/unknown_words")
+    pieces = [plain["layer_3"][tokens] for tokens in words(plain)]
+    assert max(map(len, pieces)) > 1
+    close(vectors(workplace.rows("mean"), "layer_3"), [values.mean(axis=0) for values in pieces])
+    close(vectors(workplace.rows("sum"), "layer_3"), [values.sum(axis=0) for values in pieces])
+    close(vectors(workplace.rows("last"), "layer_3"), [values[-1] for values in pieces])
+
+
+def test_sentences(workplace):
+    plain = run(workplace, "sentences")
+    means = np.stack([plain["layer_3"][tokens].mean(axis=0) for tokens in texts(plain)])
+    got = vectors(workplace.rows("sentences"), "layer_3")
+    close(got, means / np.linalg.norm(means, axis=1, keepdims=True))
+    assert schema.load(str(ROOT / "configs" / "sentences.yaml")).encoder.max_seq_length == 256
+
+
+def test_word_senses(workplace):
+    run(workplace, "word_senses")
+    bank = workplace.rows("bank")
+    assert {word.lower() for word in bank["word"].to_pylist()} == {"bank"}
+    assert bank.num_rows == 26
+    for text, start, end in zip(*(bank[name].to_pylist() for name in ("text", "start", "end")), strict=True):
+        assert text[start:end].lower() == "bank"
+    forms = workplace.rows("forms").to_pylist()
+    assert (forms[0]["word"], forms[0]["count"]) == ("bank", 26)
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.stem != "cloudbuild"),
+    ids=lambda path: path.stem,
+)
+def test_every_configuration_holds(path):
+    schema.load(str(path))

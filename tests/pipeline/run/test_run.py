@@ -1,0 +1,285 @@
+"""The whole pipeline, text in and Parquet out, against the plain computation and against what others printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import DATA, in_float64, random_lines, vectors
+
+from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.reference import forward
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
+
+SMALL_BLOCKS = {"output": {"part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
+
+
+def many_blocks(workplace, **sections) -> list[str]:
+    """A corpus that is cut in several files, slices, blocks and batches; gives all its lines."""
+    lines = random_lines(400)
+    workplace.write("corpus/a.txt", "\n".join(lines[:250]) + "\n")
+    workplace.write("corpus/b.txt", "\r\n".join(lines[250:]))
+    workplace.configure(**SMALL_BLOCKS | sections)
+    return lines
+
+
+def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.ndarray]]:
+    """All layers [tokens, H] of each text by itself, in plain NumPy."""
+    source = open_encoder(str(DATA / "hf_uncased"))
+    weights = in_float64(load_weights(source))
+    wordpiece = WordPiece(source.vocabulary, source.do_lower_case)
+    for text in texts:
+        pieces = wordpiece.tokenize(pa.array([text])).ids[: max_seq_length - 2]
+        ids = np.concatenate([[wordpiece.cls_id], pieces, [wordpiece.sep_id]])
+        layers, _ = forward(source.config, weights, ids, np.zeros_like(ids))
+        yield layers
+
+
+def test_layers_and_pooler_agree_with_transformers(workplace):
+    workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
+    workplace.configure(
+        encoder={"max_seq_length": 32},
+        views={
+            "tokens": {"level": "token", "layers": "all"},
+            "pooled": {"level": "text", "pooling": "pooler"},
+        },
+    )
+    workplace.run()
+    tokens, pooled = workplace.rows("tokens"), workplace.rows("pooled")
+    reference = np.load(DATA / "transformers_uncased.npz")
+    lines = sorted(int(name.removeprefix("ids_")) for name in reference.files if name.startswith("ids_"))
+    assert len(lines) > 3
+    for line in lines:
+        of_line = tokens.filter(pa.compute.equal(tokens["line"], line))
+        assert of_line["token_id"].to_pylist() == reference[f"ids_{line}"].tolist()
+        for layer in range(4):
+            np.testing.assert_allclose(
+                vectors(of_line, f"layer_{layer}"), reference[f"hidden_{line}"][layer], atol=2e-5, rtol=0
+            )
+        of_line = pooled.filter(pa.compute.equal(pooled["line"], line))
+        np.testing.assert_allclose(vectors(of_line, "pooled_output")[0], reference[f"pooler_{line}"], atol=2e-5, rtol=0)
+
+
+def test_pipeline_equals_a_loop_over_texts(workplace):
+    lines = many_blocks(workplace, encoder={"max_seq_length": 24, "batch_tokens": 50})
+    workplace.run()
+    blocks = [json.loads(line)["block"] for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
+    assert {block["file"]["path"] for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
+    assert len(blocks) > 10
+    slices = {(block["file"]["path"], block["first_byte"] // 3_000) for block in blocks}
+    assert len(slices) > 4
+    rows = workplace.rows()
+    tokens_of_block = rows.num_rows / len(blocks)
+    assert tokens_of_block > 3 * 50  # several batches in each
+
+    position = 0
+    numbers = [number for number, text in enumerate(lines) if text]
+    for number, expected in zip(numbers, one_at_a_time([lines[n] for n in numbers], max_seq_length=24), strict=True):
+        size = len(expected[0])
+        got = rows.slice(position, size)
+        assert set(got["line"].to_pylist()) == {number if number < 250 else number - 250}
+        for layer, values in enumerate(expected):
+            np.testing.assert_allclose(vectors(got, f"layer_{layer}"), values, atol=1e-5, rtol=0)
+        position += size
+    assert position == rows.num_rows
+
+
+def test_spans_point_into_the_record(workplace):
+    workplace.write("corpus/a.txt", "Zoë’s naïve  CAFÉ…\n")
+    workplace.configure(views={"t": {"level": "token", "layers": [-1], "special_tokens": False}})
+    workplace.run()
+    rows = workplace.rows("t").to_pylist()
+    record = "Zoë’s naïve  CAFÉ…"
+    words = {}
+    for row in rows:
+        words[row["word_index"]] = words.get(row["word_index"], "") + record[row["start"] : row["end"]]
+    assert list(words.values()) == ["Zoë", "’", "s", "naïve", "CAFÉ", "…"]
+
+
+def test_the_three_senses_of_bank_in_the_real_encoder(workplace):
+    workplace.write(
+        "corpus/bank.txt",
+        "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank.\n",
+    )
+    workplace.configure(
+        encoder={"handle": "minilm"}, views={"t": {"level": "token", "layers": ["-4..-1"], "combine": "sum"}}
+    )
+    workplace.run()
+    rows = workplace.rows("t")
+    vault, robber, river = vectors(rows.filter(pa.compute.equal(rows["token"], "bank")), "embedding")
+
+    def cosine(a: np.ndarray, b: np.ndarray) -> float:
+        return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+    assert cosine(robber, vault) == pytest.approx(0.9406, abs=5e-4)
+    assert cosine(robber, river) == pytest.approx(0.8887, abs=5e-4)
+    assert cosine(vault, river) == pytest.approx(0.8879, abs=5e-4)
+
+
+def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
+    many_blocks(
+        workplace, views={"tokens": {"level": "token", "layers": [3, 1]}, "texts": {"level": "text", "layers": [2]}}
+    )
+    workplace.run("--output", "one", "--workers", "1")
+    workplace.run("--output", "two", "--workers", "2")
+    workplace.run("--output", "again", "--workers", "2")
+    files = workplace.files("one")
+    assert len([name for name in files if name.startswith("tokens/")]) > 10
+    assert {"_SUCCESS", "manifest.json", "parts.jsonl"} < files.keys()
+    assert not [name for name in files if name.startswith(("_commits", "_tmp"))]
+    assert workplace.files("two") == files
+    assert workplace.files("again") == files
+
+
+def test_a_killed_run_goes_on_where_it_stopped(workplace):
+    views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
+    many_blocks(workplace, views=views, output={"part_bytes": 50_000})
+    workplace.run("--output", "undisturbed")
+    with workplace.at_work(commits=5) as process:
+        process.send_signal(signal.SIGKILL)
+    commits = workplace.folder / "out" / "_commits"
+    before = {path: path.stat().st_mtime_ns for path in commits.iterdir()}
+    texts = sum(json.loads(path.read_text())["counts"]["embedded"] for path in before)
+    assert not (workplace.folder / "out/_SUCCESS").exists()
+    unfinished = workplace.show().out
+    assert "out: unfinished: at work, or killed" in unfinished
+    assert "remains   about" in unfinished
+    assert "first rows of tokens" in unfinished
+    done = workplace.run("--json")
+    assert f"going on: {texts:,} texts done before; what follows is the rest\n" in done.err
+    assert workplace.files() == workplace.files("undisturbed")
+    total = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
+    again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
+    assert again == total - len(before)
+    assert 0 < again < total
+    assert json.loads(done.out)["state"] == "complete"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on(workplace, number):
+    many_blocks(workplace, output={"part_bytes": 50_000})
+    with workplace.at_work(commits=5) as process:
+        process.send_signal(number)
+        _, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err.splitlines()[-1] == (
+        "layerbeam: interrupted; what is committed stays: run the same command again to go on"
+    )
+    assert "Traceback" not in err
+    assert "out: unfinished: interrupted" in workplace.show().out
+    workplace.run()
+    workplace.run("--output", "undisturbed")
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+def test_only_new_and_changed_text_is_encoded_again(workplace):
+    many_blocks(workplace)
+    workplace.run()
+    parts = {path: path.stat().st_mtime_ns for path in (workplace.folder / "out/tokens").iterdir()}
+    assert "nothing to do" in workplace.run().err
+    with (workplace.folder / "corpus/a.txt").open("a") as file:
+        file.write("one more line\n")
+    os.utime(workplace.folder / "corpus/b.txt", (1, 1))  # touched, not changed
+    workplace.run()
+    after = {path: path.stat().st_mtime_ns for path in (workplace.folder / "out/tokens").iterdir()}
+    changed = [path.name for path in after if after[path] != parts.get(path)]
+    assert len(changed) == 1
+    assert changed[0].startswith("a-")
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+    assert "nothing to do" in workplace.run().err
+
+
+def test_changed_file_leaves_no_stale_rows(workplace):
+    many_blocks(workplace)
+    workplace.run()
+    workplace.write("corpus/a.txt", "\n".join(random_lines(30, seed=9)))
+    workplace.run()
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+
+
+def test_rows_of_a_file_that_is_gone_stay_until_told(workplace):
+    many_blocks(workplace)
+    workplace.run()
+    (workplace.folder / "corpus/b.txt").unlink()
+    done = workplace.run(status=3)
+    assert "corpus/b.txt: is gone; its rows stay until a run with --prune-missing" in done.out
+    assert set(workplace.rows()["file"].to_pylist()) == {"corpus/a.txt", "corpus/b.txt"}
+    assert not (workplace.folder / "out/_SUCCESS").exists()
+    workplace.run("--prune-missing")
+    assert set(workplace.rows()["file"].to_pylist()) == {"corpus/a.txt"}
+    assert (workplace.folder / "out/_SUCCESS").exists()
+
+
+def test_missing_part_is_written_again(workplace):
+    many_blocks(workplace)
+    workplace.run()
+    files = workplace.files()
+    parts = sorted((workplace.folder / "out/tokens").iterdir())
+    parts[1].unlink()
+    parts[2].write_bytes(parts[2].read_bytes()[:-1])
+    workplace.run()
+    assert workplace.files() == files
+
+
+def test_equal_texts_are_encoded_once_and_written_each(workplace):
+    workplace.write("corpus/a.txt", "same words here\n" * 50)
+    workplace.configure(encoder={"batch_tokens": 10_000})
+    workplace.run()
+    rows = workplace.rows()
+    tokens = rows.num_rows // 50
+    first = vectors(rows.slice(0, tokens), "layer_3")
+    np.testing.assert_array_equal(vectors(rows, "layer_3").reshape(50, tokens, 64), np.stack([first] * 50))
+    assert json.loads((workplace.folder / "out/_runs/1.json").read_text())["counts"]["padded_tokens"] == tokens
+
+
+def test_parquet_is_as_promised(workplace):
+    many_blocks(workplace, views={"tokens": {"level": "token", "layers": [3]}}, output={"byte_stream_split": True})
+    workplace.run()
+    path = min((workplace.folder / "out/tokens").iterdir())
+    file = pq.ParquetFile(path)
+    assert file.schema_arrow.metadata[b"layerbeam.view"] == b"tokens"
+    assert file.schema_arrow.metadata[b"layerbeam.fingerprint"].decode() == workplace.manifest()["fingerprint"]
+    assert str(file.schema_arrow.field("layer_3").type) == "fixed_size_list<element: float not null>[64]"
+    assert not any(field.nullable for field in file.schema_arrow)
+    columns = {file.metadata.row_group(0).column(i).path_in_schema: i for i in range(file.metadata.num_columns)}
+    vector = file.metadata.row_group(0).column(columns["layer_3.list.element"])
+    assert "BYTE_STREAM_SPLIT" in vector.encodings
+    assert not vector.has_dictionary_page
+    assert vector.compression == "ZSTD"
+    assert file.metadata.row_group(0).column(columns["token"]).has_dictionary_page
+
+
+def test_manifest_says_what_the_run_was(workplace):
+    workplace.write("corpus/a.txt", b"one two\n\n\xff\nthree four five six\n")
+    workplace.configure(encoder={"max_seq_length": 4}, views={"t": {"level": "text", "layers": [-1]}})
+    workplace.run()
+    manifest = workplace.manifest()
+    assert manifest["schema_version"] == 1
+    assert manifest["complete"] is True
+    assert manifest["counts"] == {
+        "blank_skipped": 1,
+        "dropped_tokens": manifest["counts"]["dropped_tokens"],
+        "embedded": 2,
+        "filtered": 0,
+        "records_read": 4,
+        "rejected": 1,
+        "tokens": 4,
+        "truncated_texts": manifest["counts"]["truncated_texts"],
+        "unknown_tokens": manifest["counts"]["unknown_tokens"],
+    }
+    assert manifest["views"]["t"]["rows"] == 2
+    assert manifest["views"]["t"]["width"] == 64
+    (entry,) = manifest["inputs"]
+    assert (entry["path"], entry["size"], entry["records"], entry["left_out"]) == ("corpus/a.txt", 31, 4, None)
+    assert manifest["encoder"]["num_hidden_layers"] == 3
+    assert manifest["settings"]["encoder"]["max_seq_length"] == 4
+    assert "path" not in manifest["settings"]["output"]
+    assert manifest["versions"].keys() >= {"python", "tensorflow", "apache-beam"}

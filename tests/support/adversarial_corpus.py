@@ -1,0 +1,459 @@
+"""A corpus that does what corpora should not, and the check that a run lost, doubled and moved nothing of it.
+
+`write_corpus` writes it, `check_output` holds the output of `layerbeam run` against a plain reading of the files, and
+`snapshot` says whether anything around the output was touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import collections
+import dataclasses
+import gzip
+import json
+import os
+import random
+import re
+import stat
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import zstandard
+
+from layerbeam.transforms.commits import printable
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+ENCODER = DATA / "hf_uncased"
+VIEW = "texts"
+MARK = b"\xef\xbb\xbf"
+
+_WORDS = [word for word in (ENCODER / "vocab.txt").read_text(encoding="utf-8").split() if word.isalpha()]
+_MARKS = [chr(code) for code in range(0x110000) if unicodedata.combining(chr(code))]
+_SPACES = [chr(code) for code in range(0x110000) if chr(code).isspace() and code != 0x0A]
+_NO_CHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))]
+_PRIVATE = [*range(0xE000, 0xF900), *range(0xF0000, 0xF0100), *range(0x10FF00, 0x10FFFE)]
+_JAMO = [*range(0x1100, 0x1200), *range(0xA960, 0xA97D), *range(0xD7B0, 0xD7FC), *range(0xAC00, 0xAC40)]
+_BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u05d0\u0634a "
+_EMOJI = ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f1f9\U0001f1f7"]
+_EMOJI += ["\U0001f44d\U0001f3fd", "1\ufe0f\u20e3", "\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u2764\ufe0f"]
+_MARKUP = ["[CLS] [SEP] [PAD] [UNK]", "a ||| b", "[bold]x[/bold] [/url]", '{"text": "a"}', "- {a: !!python/name:x}"]
+_MARKUP += ["%s %n {0}", "\x1b[2J\x1b]0;title\x07", "', DROP TABLE; --", "=1+1", "NaN", "null", "\\n\\x00", "<a>&amp;"]
+_NO_UTF8 = [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\xaf", b"\xc1\x81", b"\xe0\x80\xaf"]
+_NO_UTF8 += [b"\xf0\x80\x80\xaf", b"\xf8\x88\x80\x80\x80", b"\xfc\x84\x80\x80\x80\x80", b"\xf4\x90\x80\x80"]
+_NO_UTF8 += [
+    b"\xc3",
+    b"\xe6\xbc",
+    b"\xf0\x9f\x98",
+    b"\x80",
+    b"\xbf",
+    b"caf\xe9 cr\xe8me br\xfbl\xe9e",
+    b"\x93quoted\x94",
+]
+_NO_UTF8 += [bytes([byte]) for byte in range(0xF5, 0x100)]
+
+
+@dataclasses.dataclass
+class Corpus:
+    """What was written into a folder. `globs`: for `input.files`; paths as these match them, from `folder`.
+
+    `read`: the bytes of each file that must be read to its end, decompressed; None where those on the disk are meant.
+    `left_out`: of each file that must be left out, what its reason says; `cut_off`: of some of them, what was in them
+    before they were damaged, so that whole blocks of it may come.
+    """
+
+    folder: Path
+    globs: list[str]
+    read: dict[str, bytes | None] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    cut_off: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def write(self, path: str | bytes, data: bytes, *, text: bytes | None = None, left_out: str | None = None) -> None:
+        """Write a file. `text`: what is in it where that is compressed."""
+        name = os.fsdecode(path)
+        place = self.folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        if left_out is None:
+            self.read[name] = text
+        else:
+            self.left_out[name] = left_out
+            if text is not None:
+                self.cut_off[name] = text
+
+    def data(self, path: str) -> bytes:
+        known = self.read[path]
+        return (self.folder / path).read_bytes() if known is None else known
+
+
+def write_corpus(
+    folder: Path, *, texts: int = 3_000, tiny_files: int = 200, line_bytes: int = 1_000_000, seed: int = 0
+) -> Corpus:
+    """Write the corpus below `folder`: so many hostile lines, so many files of a line or two, lines of that length."""
+    rng = random.Random(seed)
+    corpus = Corpus(folder, ["corpus/**/*", "corpus/names/..a..txt", "corpus/names/.dot.txt", "corpus/[x]/a.txt"])
+    _write_texts(corpus, rng, texts)
+    _write_line_ends(corpus, rng)
+    _write_marks(corpus)
+    _write_no_text(corpus, rng)
+    _write_compressed(corpus, rng)
+    _write_long_lines(corpus, line_bytes)
+    _write_names(corpus)
+    _write_no_files(corpus)
+    for number in range(tiny_files):
+        lines = [_line(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
+        corpus.write(f"corpus/tiny/{number // 100:03d}/{number:06d}.txt", b"\n".join(lines) + rng.choice([b"", b"\n"]))
+    return corpus
+
+
+def _characters(codes: list[int]) -> Callable[[random.Random], str]:
+    return lambda rng: "".join(chr(rng.choice(codes)) for _ in range(rng.randint(1, 8)))
+
+
+def _any_of(choices: list[str] | str, most: int) -> Callable[[random.Random], str]:
+    return lambda rng: "".join(rng.choices(choices, k=rng.randint(1, most)))
+
+
+def _of_a_plane(rng: random.Random) -> str:
+    plane = rng.randrange(17) << 16
+    codes = (plane | rng.randrange(0x10000) for _ in range(rng.randint(1, 8)))
+    return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000 and code != 0x0A)
+
+
+def _combining(rng: random.Random) -> str:
+    length = rng.choice([1, 2, 3, 5, 8, 200, 2_000]) if rng.random() < 0.1 else rng.randint(1, 4)
+    return rng.choice("aeiou\u0391\u4e2d\uac00") + "".join(rng.choices(_MARKS, k=length))
+
+
+def _words(rng: random.Random) -> str:
+    words = " ".join(rng.choices(_WORDS, k=rng.randint(1, 30)))
+    return rng.choice([str, str.upper, str.title])(words)
+
+
+_TEXTS: list[Callable[[random.Random], str]] = [
+    *(_words, _words, _words, _of_a_plane, _of_a_plane, _combining),
+    *(_characters(_NO_CHARACTERS), _characters(_PRIVATE), _characters(_JAMO)),
+    *(_any_of(_EMOJI, 4), _any_of(_BIDI, 12), _any_of(_SPACES, 4), _any_of(_MARKUP, 2)),
+    _any_of("\u03a3\u03c3\u03c2\u0391aA1'.\u00ad\u200b\u0301 \u0130Ii\u0131\u0307\u1e9e\u00df\ufb03\u01c5", 8),
+    _any_of([chr(code) for code in (*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0))], 4),
+    _any_of(["\0", "\ufeff", "\ufffd", "\u2028", "\u2029", "\x0b", "\x0c", "\x85", "\r", "a"], 4),
+]
+
+
+def _line(rng: random.Random) -> bytes:
+    """A line without its end; one in twelve is no UTF-8, some are blank, by ASCII's white space or by Unicode's."""
+    kind = rng.random()
+    if kind < 0.04:
+        return b""
+    if kind < 0.08:
+        return "".join(rng.choices(_SPACES, k=rng.randint(1, 5))).encode()
+    text = rng.choice(["", "", " "]).join(rng.choice(_TEXTS)(rng) for _ in range(rng.randint(1, 3))).encode()
+    if kind < 0.14:
+        place = rng.randint(0, len(text))
+        return text[:place] + rng.choice(_NO_UTF8) + text[place:]
+    if kind < 0.16:
+        return rng.randbytes(rng.randint(1, 40)).replace(b"\n", b"\xff")
+    return text
+
+
+def _write_texts(corpus: Corpus, rng: random.Random, texts: int) -> None:
+    lines = [_line(rng) for _ in range(texts)]
+    for number, begin in enumerate(range(0, texts, 1_000)):
+        end = (b"\n", b"\r\n")[number % 2]
+        # No file is to begin with what makes it UTF-16; `_write_no_text` has those.
+        corpus.write(f"corpus/texts/{number:03d}.txt", b"first" + end + end.join(lines[begin : begin + 1_000]) + end)
+    planes = ["".join(chr(plane << 16 | low) for low in range(0x20, 0x10000, 97)) for plane in range(17) if plane]
+    for plane, text in enumerate(planes, start=1):
+        corpus.write(f"corpus/texts/plane-{plane}", "\n".join(text[i : i + 30] for i in range(0, 660, 30)).encode())
+
+
+def _write_line_ends(corpus: Corpus, rng: random.Random) -> None:
+    lines = [_words(rng).encode() for _ in range(50)]
+    for name, end in (("cr", b"\r"), ("crlf", b"\r\n"), ("crcrlf", b"\r\r\n"), ("lfcr", b"\n\r"), ("vt", b"\x0b")):
+        corpus.write(f"corpus/ends/{name}.txt", end.join(lines) + end)
+        corpus.write(f"corpus/ends/{name}-not-last.txt", end.join(lines))
+    mixed = b"".join(line + rng.choice([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\n\r\n"]) for line in lines)
+    corpus.write("corpus/ends/mixed.txt", mixed)
+    for name, data in (("lf", b"\n"), ("cr", b"\r"), ("crlf", b"\r\n"), ("many", b"\n" * 1_000)):
+        corpus.write(f"corpus/ends/only-{name}.txt", data)
+
+
+def _write_marks(corpus: Corpus) -> None:
+    for name, data in {
+        "start": MARK + b"first\nsecond\n",
+        "twice": MARK + MARK + b"first\n" + MARK + MARK + b"second",
+        "middle": b"first\nsec" + MARK + b"ond\n" + MARK + b"\n",
+        "only": MARK,
+        "only-line": MARK + b"\r\n",
+        "and-bad-bytes": MARK + b"\xff\n" + MARK + b"\xff\n",
+        "half": b"\xef\xbb\nfirst\n",
+    }.items():
+        corpus.write(f"corpus/marks/{name}.txt", data)
+
+
+def _write_no_text(corpus: Corpus, rng: random.Random) -> None:
+    text = "a text\nand another\n" * 100
+    corpus.write("corpus/binary/utf-16.txt", text.encode("utf-16"), left_out="it is UTF-16, not UTF-8; convert it")
+    corpus.write("corpus/binary/utf-16-be.txt", b"\xfe\xff" + text.encode("utf-16-be"), left_out="it is UTF-16")
+    corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), left_out="it is UTF-16")
+    corpus.write("corpus/binary/mark-only.txt", b"\xff\xfe", left_out="it is UTF-16")
+    corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"))
+    corpus.write("corpus/binary/random", b"random" + rng.randbytes(65_536))
+    corpus.write("corpus/binary/program", b"\x7fELF\x02\x01\x01" + bytes(9) + rng.randbytes(4_096) + bytes(4_096))
+    corpus.write("corpus/binary/gzip.txt", gzip.compress(text.encode(), mtime=0))
+    corpus.write("corpus/binary/zeros", bytes(100_000))
+    corpus.write("corpus/binary/latin-1.txt", "à la crème brûlée\nplain\nnaïve\n".encode("latin-1"))
+    corpus.write("corpus/empty/nothing.txt", b"")
+    corpus.write("corpus/empty/blanks.txt", b" \n\t\n \x0b\x0c \n\r\n   ")
+    corpus.write("corpus/empty/unicode-blanks.txt", "\u00a0\n\u3000\u2003\n\u2028\n\x1c\x1f\x85\n".encode())
+    corpus.write("corpus/empty/zero-width.txt", "\u200b\n\u2060\n\u180e\n\ufeff\n".encode())
+
+
+def _write_compressed(corpus: Corpus, rng: random.Random) -> None:
+    text = b"\n".join(_line(rng) for _ in range(500))
+    packed = gzip.compress(text, mtime=0)
+    corpus.write("corpus/packed/good.txt.gz", packed, text=text)
+    corpus.write(
+        "corpus/packed/members.gz", packed[:0] + gzip.compress(b"a\nb") + packed + bytes(512), text=b"a\nb" + text
+    )
+    corpus.write("corpus/packed/good.bz2", bz2.compress(text), text=text)
+    corpus.write("corpus/packed/good.txt.zst", zstandard.compress(text), text=text)
+    corpus.write("corpus/packed/no-line.gz", gzip.compress(b""), text=b"")
+    corpus.write("corpus/packed/twice.txt.gz", gzip.compress(packed, mtime=0), text=packed)
+    damaged = bytearray(packed)
+    damaged[len(damaged) // 2] ^= 0xFF
+    corpus.write("corpus/packed/damaged.gz", bytes(damaged), text=text, left_out="the compressed data is damaged")
+    # More than one block of random digits, which no compression makes one piece of.
+    digits = b"\n".join(rng.randbytes(50).hex().encode() for _ in range(3_000))
+    ends = "the compressed data ends before its end"
+    for name, data in {
+        "cut-off.gz": gzip.compress(digits, mtime=0),
+        "cut-off.bz2": bz2.compress(digits),
+        "cut-off.zst": zstandard.compress(digits),
+    }.items():
+        corpus.write(f"corpus/packed/{name}", data[:-9], text=digits, left_out=ends)
+    corpus.write("corpus/packed/empty.txt.gz", b"", left_out="the compressed data ends before its end")
+    corpus.write("corpus/packed/plain.txt.gz", b"no gzip\n", left_out="the compressed data is damaged")
+    corpus.write("corpus/packed/utf-16.gz", gzip.compress("a\n".encode("utf-16")), left_out="it is UTF-16")
+
+
+def _write_long_lines(corpus: Corpus, line_bytes: int) -> None:
+    for name, piece in {
+        "words": b"word ",
+        "one-word": b"w",
+        "chinese": "\u6f22".encode(),
+        "marks": "\u0301".encode(),
+        "bad-bytes": b"\xff",
+        "blanks": b" ",
+        "control": b"\x01",
+    }.items():
+        line = piece * (line_bytes // len(piece))
+        corpus.write(f"corpus/long/{name}.txt", b"before\n" + line + b"\nafter\n")
+
+
+def _write_names(corpus: Corpus) -> None:
+    names = [
+        *(b" .txt", b"a b.txt", b"new\nline.txt", b"tab\there.txt", b"'quote'.txt", b'"quotes".txt', b"`tick`.txt"),
+        *(b"$(rm -rf x).txt", b"; rm -rf x.txt", b"a..b.txt", b"..a..txt", b".dot.txt", b"-rf.txt", b"--help", b"~"),
+        *(b"*", b"**", b"[1].txt", b"?.txt", b"{a,b}.txt", b"back\\slash.txt", b"a\\..\\..\\up.txt", b"file:name.txt"),
+        *("\U0001f600.txt".encode(), "a\u202etxt.exe".encode(), "\u6f22\u5b57.txt".encode(), "e\u0301.txt".encode()),
+        *("\u00e9.txt".encode(), b"caf\xe9.txt", b"\xff\xfe\x80.txt", b"\xed\xa0\x80.txt", b"%41.txt", b"x.TXT.GZ"),
+        *(b"same stem.txt", b"same_stem.txt", b"same?stem.txt", b"same stem.text", b"same stem", b"a\x1b[31m\x07.txt"),
+        *(b"_SUCCESS", b"manifest.json", b"parts.jsonl", b"empty", b"CON", b"nul.txt", b"a.txt.gz.txt", b"#", b"a%sb"),
+        *(b"x" * 251 + b".txt", "\u6f22".encode() * 85),
+    ]
+    for number, name in enumerate(names):
+        corpus.write(b"corpus/names/" + name, b"text %d\n\xff\n" % number)
+    # A leading dot hides a file from globs: those above are named.
+    (corpus.folder / "corpus" / "names" / ".hidden.txt").write_bytes(b"never read\n")
+    corpus.write("corpus/[x]/a.txt", b"a text\n")
+    corpus.write("corpus/$HOME/$(id)/a.txt", b"a text\n")
+    deep = "/".join(["deep" * 15] * 20)
+    corpus.write(f"corpus/{deep}/a.txt", b"a text far below\n")
+
+
+def _write_no_files(corpus: Corpus) -> None:
+    """Links, pipes and folders; `**` goes through links to folders, but not for ever."""
+    odd = corpus.folder / "corpus" / "odd"
+    (odd / "folder.txt").mkdir(parents=True)
+    (odd / "broken.txt").symlink_to("nowhere")
+    (odd / "broken\x1b[31m\n.txt").symlink_to("nowhere")
+    (odd / "ring-a").symlink_to("ring-b")
+    (odd / "ring-b").symlink_to("ring-a")
+    (odd / "here").symlink_to(".")
+    (odd / "up").symlink_to("..")
+    os.mkfifo(odd / "pipe.txt")
+    corpus.write("outside/linked.txt", b"a text behind a link\n\xff\n")
+    (odd / "link.txt").symlink_to("../../outside/linked.txt")
+    del corpus.read["outside/linked.txt"]
+    corpus.read["corpus/odd/link.txt"] = None
+    ring = "Too many levels of symbolic links"
+    corpus.left_out |= {
+        "corpus/odd/broken.txt": "No such file or directory",
+        "corpus/odd/broken\x1b[31m\n.txt": "No such file or directory",
+        "corpus/odd/ring-a": ring,
+        "corpus/odd/ring-b": ring,
+        "corpus/odd/pipe.txt": "is not a regular file",
+    }
+
+
+def configuration(corpus: Corpus, output: str) -> dict[str, Any]:
+    """One vector per line by the small encoder with random weights."""
+    return {
+        "input": {"files": corpus.globs, "slice_bytes": 65_536},
+        "encoder": {"handle": str(ENCODER)},
+        "views": {VIEW: {"level": "text", "layers": [-1]}},
+        "output": {"path": output},
+    }
+
+
+def snapshot(folder: Path, *, without: Path) -> dict[bytes, tuple[Any, ...]]:
+    """What is in a folder and below it: kind, size, times and where links lead, but for one folder in it."""
+    found = {}
+    for place, folders, files in os.walk(os.fsencode(folder)):
+        folders[:] = [name for name in folders if os.path.join(place, name) != os.fsencode(without)]
+        for name in folders + files:
+            path = os.path.join(place, name)
+            status = os.lstat(path)
+            target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else None
+            found[path] = (status.st_mode, status.st_size, status.st_mtime_ns, target)
+    return found
+
+
+def plain_lines(data: bytes) -> list[bytes]:
+    """The lines of a file, by what the documentation says of line ends and of the byte order mark."""
+    lines = data.removeprefix(MARK).split(b"\n")
+    last = lines.pop()
+    lines = [line.removesuffix(b"\r") for line in lines]
+    # A file of nothing but a byte order mark has one line, which is blank.
+    return [*lines, last] if last or data == MARK else lines
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether a line is nothing but white space of Unicode; one that is no UTF-8 is not."""
+    try:
+        return not line.decode().strip()
+    except UnicodeDecodeError:
+        return False
+
+
+@dataclasses.dataclass
+class Figures:
+    """What a run made of the corpus. `from_cut_off`: records of files that are left out because their end is gone."""
+
+    files: int
+    records: int
+    embedded: int
+    blank: int
+    rejected: dict[str, int]
+    left_out: dict[str, str]
+    from_cut_off: int
+
+
+def check_output(corpus: Corpus, output: Path) -> Figures:
+    """Every line of every file that is read is in one place, in the rows, the rejects or the blank ones; no other is.
+
+    AssertionError that names the file. Reads the output with nothing of layerbeam's own.
+    """
+    manifest = json.loads((output / "manifest.json").read_text(encoding="ascii"))
+    inputs = {entry["path"]: entry for entry in manifest["inputs"]}
+    _check_left_out(corpus, output, manifest, inputs)
+    _check_names(output)
+    rows, row_files = _read_rows(output, manifest)
+    rejects = list(_read_rejects(output))
+    places: dict[str, dict[int, bytes]] = collections.defaultdict(dict)
+    for file, line, content in [*rows, *((r["file"], r["line"], base64.b64decode(r["raw"])) for r in rejects)]:
+        assert places[file].setdefault(line, content) is content, (file, line, "comes twice")
+    shown = {printable(path): path for path in inputs}
+    assert len(shown) == len(inputs)
+    assert row_files | {reject["file"] for reject in rejects} <= shown.keys()
+    blank = 0
+    for path in [*corpus.read, *corpus.cut_off]:
+        if path in corpus.cut_off:
+            lines = plain_lines(corpus.cut_off[path])[: inputs[path]["records"]]
+        else:
+            lines = plain_lines(corpus.data(path))
+        given = places[printable(path)]
+        assert inputs[path]["records"] == len(lines), path
+        assert set(given) <= set(range(len(lines))), path
+        for number, line in enumerate(lines):
+            if number in given:
+                assert given[number] == line, (path, number)
+                assert not is_blank(line), (path, number)
+            else:
+                assert is_blank(line), (path, number, line[:100])
+                blank += 1
+    _check_balance(manifest, inputs, corpus, len(rows), blank, rejects)
+    reasons = collections.Counter(re.split(r" at (?:byte|character) \d", reject["reason"])[0] for reject in rejects)
+    counts = manifest["counts"]
+    return Figures(
+        len(inputs),
+        counts["records_read"],
+        counts["embedded"],
+        counts["blank_skipped"],
+        dict(reasons.most_common()),
+        {printable(path): inputs[path]["left_out"] for path in sorted(corpus.left_out)},
+        sum(inputs[path]["records"] for path in corpus.cut_off),
+    )
+
+
+def _check_left_out(corpus: Corpus, output: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:
+    """Exactly the files that must be, each with its reason, and nothing else is a problem."""
+    assert inputs.keys() ^ (corpus.read.keys() | corpus.left_out.keys()) == set()
+    reasons = {path: entry["left_out"] for path, entry in inputs.items() if entry["left_out"] is not None}
+    assert reasons.keys() == corpus.left_out.keys()
+    for path, reason in corpus.left_out.items():
+        assert reason in reasons[path], (path, reasons[path])
+    problems = [f"{printable(path)}: {reason}" for path, reason in sorted(reasons.items())]
+    assert sorted(manifest["problems"]) == sorted(problems)
+    assert not manifest["complete"]
+    assert not (output / "_SUCCESS").exists()
+
+
+def _check_names(output: Path) -> None:
+    folders = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_dir()}
+    assert folders == {VIEW, "rejects", "_runs"}
+    for path in output.rglob("*"):
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}", path.name), path
+        assert not path.is_symlink()
+
+
+def _read_rows(output: Path, manifest: dict[str, Any]) -> tuple[list[tuple[str, int, bytes]], set[str]]:
+    """(file, line, text) of each row of the view. Its vectors are finite and as many as the manifest says."""
+    rows: list[tuple[str, int, bytes]] = []
+    for path in sorted((output / VIEW).iterdir()):
+        table = pq.ParquetFile(path).read()
+        (column,) = manifest["views"][VIEW]["vectors"]
+        vectors = table[column].combine_chunks().flatten().to_numpy()
+        assert len(vectors) == table.num_rows * manifest["views"][VIEW]["width"]
+        assert np.isfinite(vectors).all(), path
+        texts = (text.encode() for text in table["text"].to_pylist())
+        rows += zip(table["file"].to_pylist(), table["line"].to_pylist(), texts, strict=True)
+    assert len(rows) == manifest["views"][VIEW]["rows"] == manifest["counts"]["embedded"]
+    return rows, {file for file, _, _ in rows}
+
+
+def _read_rejects(output: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((output / "rejects").iterdir()):
+        yield from map(json.loads, path.read_text(encoding="ascii").splitlines())
+
+
+def _check_balance(
+    manifest: dict[str, Any],
+    inputs: dict[str, Any],
+    corpus: Corpus,
+    rows: int,
+    blank: int,
+    rejects: list[dict[str, Any]],
+) -> None:
+    counts = manifest["counts"]
+    assert counts["rejected"] == len(rejects)
+    assert counts["records_read"] == sum(entry["records"] for entry in inputs.values())
+    assert counts["records_read"] == rows + counts["blank_skipped"] + counts["filtered"] + len(rejects)
+    assert blank == counts["blank_skipped"]
+    # What is left out without being known has given nothing.
+    assert all(inputs[path]["records"] == 0 for path in corpus.left_out.keys() - corpus.cut_off.keys())

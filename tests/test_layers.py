@@ -1,0 +1,140 @@
+"""The rules of the source tree: who imports whom, where Beam and TensorFlow may be imported; and all doctests."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import graphlib
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+STAGES = ("slice", "read", "tokenize", "encode", "write")
+# Beam is imported where a stage is wired, where a pipeline is built and run, and in what these share.
+BEAM = {
+    "layerbeam.transforms.coders",
+    "layerbeam.transforms.counters",
+    "layerbeam.transforms.embed",
+    *(f"layerbeam.transforms.{stage}" for stage in STAGES),
+    "layerbeam.transforms.storage.stores",  # imported for the first path with a scheme
+    "layerbeam.pipeline.build",
+    "layerbeam.pipeline.ptransform",
+    "layerbeam.pipeline.cli.beam_options",
+    "layerbeam.pipeline.output.find",
+    "layerbeam.pipeline.output.finish",
+}
+BEAM_FOLDERS = ("layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
+
+
+def _modules() -> dict[str, ast.Module]:
+    """Every module of the product with its syntax tree."""
+    found = {}
+    for folder, name in (
+        ("layerbeam", "layerbeam"),
+        ("pipeline", "layerbeam.pipeline"),
+        ("transforms", "layerbeam.transforms"),
+    ):
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            module = ".".join([name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
+            found[module] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+MODULES = _modules()
+
+
+def _imports(nodes: list[ast.stmt] | ast.Module) -> set[str]:
+    """The modules that these statements import, also inside functions; not those for the type checker only."""
+    found: set[str] = set()
+    todo: list[ast.AST] = list(nodes.body if isinstance(nodes, ast.Module) else nodes)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in inner}
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+def _imports_at_once(tree: ast.Module) -> set[str]:
+    """What importing the module imports: functions are left out."""
+    return _imports([node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)])
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def test_no_stage_imports_another():
+    wrong = [
+        (module, imported)
+        for stage in STAGES
+        for module, tree in MODULES.items()
+        if _is_in(module, f"layerbeam.transforms.{stage}")
+        for imported in _imports(tree)
+        for other in STAGES
+        if other != stage and _is_in(imported, f"layerbeam.transforms.{other}")
+    ]
+    assert wrong == []
+
+
+def test_the_library_does_not_import_the_application():
+    wrong = [
+        (module, imported)
+        for module, tree in MODULES.items()
+        if _is_in(module, "layerbeam.transforms")
+        for imported in _imports(tree)
+        if _is_in(imported, "layerbeam.pipeline")
+    ]
+    assert wrong == []
+
+
+def test_beam_is_imported_only_where_it_is_wired():
+    importers = {module for module, tree in MODULES.items() if any(_is_in(i, "apache_beam") for i in _imports(tree))}
+    assert {module for module in importers - BEAM if not module.startswith(BEAM_FOLDERS)} == set()
+    assert importers >= {f"layerbeam.transforms.{stage}" for stage in STAGES}
+
+
+def test_tensorflow_is_imported_only_inside_functions():
+    heavy = ("tensorflow", "tensorflow_text", "tensorflow_hub")
+    wrong = [
+        module for module, tree in MODULES.items() if any(_is_in(i, h) for i in _imports_at_once(tree) for h in heavy)
+    ]
+    assert wrong == []
+
+
+def test_there_is_no_import_cycle():
+    graph = {module: _imports_at_once(tree) & MODULES.keys() - {module} for module, tree in MODULES.items()}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+@pytest.mark.parametrize("module", ["layerbeam", "layerbeam.pipeline.cli.main", "layerbeam.pipeline.config.job"])
+def test_what_answers_at_once_imports_neither_beam_nor_tensorflow(module):
+    code = f"import sys, {module}; sys.exit([m for m in ('apache_beam', 'tensorflow') if m in sys.modules] or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_doctests(module):
+    if module.endswith("__main__"):
+        return
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_every_module_is_in_the_wheel():
+    import tomllib  # Python 3.11
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {module for module in MODULES if any(m.startswith(f"{module}.") for m in MODULES)}
+    assert packages <= set(settings["tool"]["setuptools"]["packages"])
+    assert {info.name for info in pkgutil.iter_modules([str(ROOT / "layerbeam")])} == {"__main__"}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.reference import gelu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tensorflow():
+    tf = load_tensorflow(Hardware(2))
+    if not onednn.is_available():
+        pytest.skip("this TensorFlow has no oneDNN kernels")
+    return tf
+
+
+@pytest.mark.parametrize("activation", [None, "GeluExact", "GeluApproximate"])
+@pytest.mark.parametrize(("dtype", "off"), [("float32", 2e-5), ("bfloat16", 0.1)])
+def test_packed_dense_for_batches_of_any_size(tensorflow, activation, dtype, off):
+    tf = tensorflow
+    random = np.random.default_rng(0)
+    kernel, bias = random.normal(size=(48, 40)) * 0.2, random.normal(size=40)
+    variables = [tf.Variable(tf.cast(values, dtype)) for values in (kernel, bias)]
+    graph = tf.function(
+        lambda rows: onednn.packed_dense(rows, *variables, activation),
+        input_signature=[tf.TensorSpec([None, 48], dtype)],
+        autograph=False,
+    )
+    for count in (7, 1, 300, 7):
+        rows = random.normal(size=(count, 48))
+        expected = rows @ kernel + bias
+        if activation:
+            expected = gelu(expected, "gelu" if activation == "GeluExact" else "gelu_tanh")
+        np.testing.assert_allclose(tf.cast(graph(tf.cast(rows, dtype)), tf.float32), expected, rtol=0, atol=off)
+
+
+def test_layer_norm_and_the_bits_of_a_row(tensorflow):
+    tf = tensorflow
+    random = np.random.default_rng(0)
+    rows, gamma, beta = (random.normal(2, 3, size).astype(np.float32) for size in ((50, 96), 96, 96))
+    graph = tf.function(
+        lambda values: onednn.layer_norm(values, tf.constant(gamma), tf.constant(beta), 1e-3),
+        input_signature=[tf.TensorSpec([None, 96], tf.float32)],
+        autograph=False,
+    )
+    values = rows.astype(np.float64)
+    normed = (values - values.mean(axis=1, keepdims=True)) / np.sqrt(values.var(axis=1, keepdims=True) + 1e-3)
+    got = graph(tf.constant(rows)).numpy()
+    np.testing.assert_allclose(got, normed * gamma + beta, rtol=0, atol=1e-5)
+    for begin, end in ((0, 1), (3, 20), (49, 50)):
+        assert graph(tf.constant(rows[begin:end])).numpy().tobytes() == got[begin:end].tobytes()
+
+
+WITHOUT = """
+import sys
+sys.path.insert(0, "tests/transforms")
+import numpy as np
+from conftest import random_weights
+from test_bert import TINY, batch
+from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders.bert import Bert
+from layerbeam.transforms.hardware import Hardware, load_tensorflow
+load_tensorflow(Hardware(1))
+assert not onednn.is_available()
+for dtype in ("float32", "bfloat16"):
+    layers, _ = Bert(TINY, random_weights(TINY), layers=[2], compute_dtype=dtype)(*batch([np.arange(9)]))
+    print(dtype, layers[2].shape, np.isfinite(layers[2]).all())
+"""
+
+
+def test_where_onednn_is_switched_off_the_public_operations_serve():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        env={"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": ":".join(["tests", *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "float32 (9, 24) True\nbfloat16 (9, 24) True\n", done.stderr

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pyarrow as pa
+import pytest
+from conftest import read_file, texts_of
+
+from layerbeam.transforms import metrics
+from layerbeam.transforms.commits import SkippedFile
+from layerbeam.transforms.settings import BlockLimits
+
+
+def reasons(block) -> dict[int, str]:
+    return {reject.line: reject.reason for reject in block.rejected}
+
+
+def reason_of(corpus, line: str | bytes, **how) -> str:
+    """Why a line between two good ones is rejected."""
+    good = b'{"text": "good"}\n'
+    raw = line if isinstance(line, bytes) else line.encode()
+    (block,) = read_file(corpus(good + raw + b"\r\n" + good), format="jsonl", **how)
+    assert texts_of([block]) == [(0, "good"), (2, "good")]
+    (reject,) = block.rejected
+    assert (reject.line, reject.byte_offset, reject.raw) == (1, len(good), raw)
+    assert metrics.unbalanced(block.counts) is None
+    return reject.reason
+
+
+def test_objects_line_by_line(corpus):
+    path = corpus(
+        '\ufeff{"text": "one", "x": [1]}\r\n\n{"text": "zw\\u00f6\\n\\ud83d\\ude00"}\n  \n{"text": " "}\n{"text": ""}'
+    )
+    (block,) = read_file(path, format="jsonl")
+    assert texts_of([block]) == [(0, "one"), (2, "zwö\n😀")]
+    assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK]) == (6, 4)
+    assert metrics.unbalanced(block.counts) is None
+    (block,) = read_file(path, format="jsonl", keep_blank=True)
+    assert texts_of([block]) == [(0, "one"), (2, "zwö\n😀"), (4, " "), (5, "")]
+    assert (block.counts[metrics.EMBEDDED], block.counts[metrics.BLANK]) == (4, 2)
+
+
+def test_what_goes_through(corpus):
+    lines = [
+        {"body": "a", "id": "x-1", "label": "pos", "year": 1999, "score": 0.5, "gold": True},
+        {"body": "b", "id": 17, "label": None, "year": -(2**63), "score": 3, "gold": False},
+        {"body": "c"},
+    ]
+    (block,) = read_file(
+        corpus("\n".join(map(json.dumps, lines))),
+        format="jsonl",
+        text_field="body",
+        id_field="id",
+        keep_fields=(("label", "string"), ("year", "int64"), ("score", "float64"), ("gold", "bool")),
+    )
+    assert {name: column.to_pylist() for name, column in block.fields.items()} == {
+        "id": ["x-1", "17", None],
+        "label": ["pos", None, None],
+        "year": [1999, -9223372036854775808, None],
+        "score": [0.5, 3.0, None],
+        "gold": [True, False, None],
+    }
+    assert next(iter(block.fields)) == "id"
+    assert [column.type for column in block.fields.values()] == [
+        pa.string(),
+        pa.string(),
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+    ]
+
+
+def test_types_stand_in_a_block_without_values(corpus):
+    path = corpus('{"text": 1}\n')
+    (block,) = read_file(path, format="jsonl", id_field="id", keep_fields=(("n", "int64"),))
+    assert (block.fields["id"].type, block.fields["n"].type) == (pa.string(), pa.int64())
+    assert block.texts.type == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("plain text", "is no JSON: Expecting value at character 0"),
+        ('{"text": "a"', "is no JSON: Expecting ',' delimiter at character 12"),
+        ('{"text": "a"} {"text": "b"}', "is no JSON: Extra data at character 14"),
+        ("[1, 2]", "is no JSON object but an array"),
+        ("null", "is no JSON object but null"),
+        ('"text"', "is no JSON object but a string"),
+        ("{}", "field `text` is missing"),
+        ('{"text": null}', "field `text` is null"),
+        ('{"text": 12}', "field `text` is a number, not a string"),
+        ('{"text": true}', "field `text` is a boolean, not a string"),
+        ('{"text": ["a"]}', "field `text` is an array, not a string"),
+        ('{"text": {"a": 1}}', "field `text` is an object, not a string"),
+        ('{"text": "a\\ud800b"}', "field `text`: lone surrogate U+D800 at character 1"),
+        ('{"text": "a", "text": "b"}', "field `text` comes twice"),
+        ('{"text": "a", "x": NaN}', "is no JSON: NaN is no JSON"),
+        ('{"text": "a", "x": -Infinity}', "is no JSON: -Infinity is no JSON"),
+        ('{"text": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 500 deep"),
+        ("[" * 100_000, "is nested more than 500 deep"),
+        ('{"text": "tab\there"}', "is no JSON: Invalid control character at character 13"),
+        (b'{"text": "\xff"}', "invalid UTF-8: invalid start byte at byte 10 (0xff)"),
+    ],
+)
+def test_lines_that_are_rejected(corpus, line, reason):
+    assert reason_of(corpus, line) == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "reason"),
+    [
+        ("1", "string", "field `x` is a number, not a string"),
+        ('"\\udfff"', "string", "field `x`: lone surrogate U+DFFF at character 0"),
+        ('"1"', "int64", "field `x` is a string, not int64"),
+        ("1.0", "int64", "field `x` is a number with a fraction, not int64"),
+        ("true", "int64", "field `x` is a boolean, not int64"),
+        ("9223372036854775808", "int64", "field `x` does not fit in int64"),
+        ("1e999", "float64", "field `x` does not fit in float64"),
+        ("1" + "0" * 400, "float64", "field `x` does not fit in float64"),
+        ('"1"', "float64", "field `x` is a string, not float64"),
+        ("0", "bool", "field `x` is a number, not bool"),
+        ("{}", "bool", "field `x` is an object, not bool"),
+        ('1, "x": 2', "int64", "field `x` comes twice"),
+    ],
+)
+def test_kept_fields_of_another_type(corpus, value, type_, reason):
+    assert reason_of(corpus, f'{{"text": "a", "x": {value}}}', keep_fields=(("x", type_),)) == reason
+
+
+def test_number_of_more_digits_than_python_reads(corpus):
+    assert reason_of(corpus, '{"text": "a", "x": ' + "1" * 5000 + "}").startswith("is no JSON: Exceeds the limit")
+
+
+def test_an_id_that_is_none(corpus):
+    assert reason_of(corpus, '{"text": "a", "id": 1.5}', id_field="id") == "field `id` is a number, not a string"
+
+
+def test_keys_that_nobody_asked_for_may_come_twice(corpus):
+    (block,) = read_file(corpus('{"x": 1, "x": 2, "text": "a", "y": {"text": 1, "text": 2}}'), format="jsonl")
+    assert texts_of([block]) == [(0, "a")]
+
+
+def test_nul_is_text(corpus):
+    (block,) = read_file(corpus('{"text": "a\\u0000b"}'), format="jsonl")
+    assert texts_of([block]) == [(0, "a\0b")]
+
+
+def test_brackets_in_strings_are_not_nesting(corpus):
+    line = json.dumps({"text": '["{' * 1000})
+    (block,) = read_file(corpus(line), format="jsonl")
+    assert texts_of([block]) == [(0, '["{' * 1000)]
+
+
+def test_pairs_of_two_fields(corpus):
+    lines = [
+        '{"text": "a", "b": "c"}',
+        '{"text": "d"}',
+        '{"text": "e", "b": " "}',
+        '{"text": " ", "b": "f"}',
+        '{"text": "", "b": null}',
+    ]
+    (block,) = read_file(corpus("\n".join(lines)), format="jsonl", pair_field="b")
+    assert block.texts.to_pylist() == ["a", "d", "e", " "]
+    assert block.pairs.to_pylist() == ["c", None, None, "f"]
+    assert block.pair_offset.tolist() == [0, 0, 0, 0]
+    assert reason_of(corpus, '{"text": "a", "b": 1}', pair_field="b") == "field `b` is a number, not a string"
+
+
+def test_ids_that_come_twice_in_a_block(corpus):
+    lines = [{"text": "a", "id": id_} for id_ in (1, "1", 2, None, None, 1)] + [{"text": " ", "id": 2}]
+    (block,) = read_file(corpus("\n".join(map(json.dumps, lines))), format="jsonl", id_field="id")
+    assert block.counts[metrics.DUPLICATE_IDS] == 2
+
+
+def test_other_encodings_and_compression(corpus):
+    path = corpus(gzip.compress('{"text": "caf\u00e9"}\n'.encode("latin-1")), "a.jsonl.gz")
+    assert texts_of(read_file(path, format="jsonl", encoding="iso8859-1")) == [(0, "café")]
+    (left_out,) = read_file(corpus('{"text": "a"}\n'.encode("utf-16")), format="jsonl")
+    assert isinstance(left_out, SkippedFile)
+
+
+def test_objects_over_slices_and_blocks(corpus):
+    path = corpus("".join(json.dumps({"text": f"text {number}", "n": number}) + "\n" for number in range(100)))
+    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
+    blocks = read_file(path, limits, slice_bytes=333, format="jsonl", keep_fields=(("n", "int64"),))
+    assert len(blocks) > 20
+    assert texts_of(blocks) == [(number, f"text {number}") for number in range(100)]
+    assert [n for block in blocks for n in block.fields["n"].to_pylist()] == list(range(100))

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import UNLIMITED, read_file, texts_of
+
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.input.parquet import find_pieces
+from layerbeam.transforms.read.block import read_block
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+
+MANY = BlockLimits(300, 1 << 30, 1 << 30, 128)
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(columns: dict | pa.Table, name: str = "corpus.parquet", **options) -> Path:
+        path = tmp_path / name
+        pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), path, **options)
+        return path
+
+    return write
+
+
+def read(path: Path, limits: BlockLimits = UNLIMITED, **record_format) -> list:
+    return read_file(path, limits, format="parquet", **record_format)
+
+
+def numbered(count: int) -> dict:
+    return {
+        "text": [f"text number {number}" for number in range(count)],
+        "noise": list(range(count)),
+    }
+
+
+def left_out(items: list) -> str:
+    (item,) = items
+    assert isinstance(item, SkippedFile)
+    return item.reason
+
+
+def test_rows_with_their_numbers(write):
+    path = write({"text": ["one", None, "", " ", "five"]})
+    (block,) = read(path)
+    assert texts_of([block]) == [(0, "one"), (4, "five")]
+    assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK], block.counts[metrics.REJECTED]) == (5, 2, 1)
+    (reject,) = block.rejected
+    assert (reject.line, reject.byte_offset, reject.reason, reject.raw) == (1, -1, "field `text` is null", b"")
+    assert texts_of(read(path, keep_blank=True)) == [(0, "one"), (2, ""), (3, " "), (4, "five")]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 2_000, 1 << 20])
+@pytest.mark.parametrize("group", [7, 100, 1000])
+def test_row_groups_slices_and_blocks(write, group, slice_bytes):
+    path = write(numbered(1000), row_group_size=group)
+    blocks = read(path, MANY, slice_bytes=slice_bytes)
+    assert texts_of(blocks) == [(number, f"text number {number}") for number in range(1000)]
+    assert len(blocks) >= 40
+    position = row = 0
+    for block in blocks:
+        assert (block.block.first_line, block.block.first_byte) == (row, position)
+        row, position = row + block.block.num_lines, block.block.end_byte
+        assert read_block(block.block, RecordFormat(format="parquet")).texts.equals(block.texts)
+    assert 0.5 * os.path.getsize(path) < position <= os.path.getsize(path)
+
+
+def test_slices_are_row_groups_of_about_the_size(write):
+    path = write(numbered(1000), row_group_size=100)
+    (file,) = storage.find_files([str(path)])
+    record_format = RecordFormat(format="parquet")
+    each = list(find_pieces(file, 1, record_format))
+    assert [rows for *_, rows in each] == [100] * 10
+    assert [start for start, *_ in each][1:] == [end for _, end, _ in each][:-1]
+    size = max(end - start for start, end, _ in each)
+    assert [rows for *_, rows in find_pieces(file, size + 1, record_format)] == [200] * 5
+    assert [rows for *_, rows in find_pieces(file, 1 << 30, record_format)] == [1000]
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_types_that_hold_text(write, type_):
+    path = write({"text": pa.array(["a", "ä", None, "a"]).cast(type_)})
+    assert texts_of(read(path)) == [(0, "a"), (1, "ä"), (3, "a")]
+
+
+def test_what_goes_through(write):
+    path = write(
+        {
+            "text": ["a", "b", None, "d"],
+            "key": pa.array([1, None, 3, 4], pa.int16()),
+            "label": ["x", None, "z", "w"],
+            "year": pa.array([1, 2, 3, None], pa.uint8()),
+            "score": pa.array([1, 2, 3, None], pa.int32()),
+            "gold": [True, None, False, False],
+            "none": pa.nulls(4),
+            "other": [[1], [2], [3], [4]],
+        }
+    )
+    (block,) = read(
+        path,
+        id_field="key",
+        keep_fields=(
+            ("label", "string"),
+            ("year", "int64"),
+            ("score", "float64"),
+            ("gold", "bool"),
+            ("none", "int64"),
+        ),
+    )
+    assert {name: column.to_pylist() for name, column in block.fields.items()} == {
+        "id": ["1", None, "4"],
+        "label": ["x", None, "w"],
+        "year": [1, 2, None],
+        "score": [1.0, 2.0, None],
+        "gold": [True, None, False],
+        "none": [None, None, None],
+    }
+    assert [str(column.type) for column in block.fields.values()] == [
+        "string",
+        "string",
+        "int64",
+        "double",
+        "bool",
+        "int64",
+    ]
+
+
+def test_pairs(write):
+    (block,) = read(write({"text": ["a", "b", " "], "b": ["c", None, ""]}), pair_field="b")
+    assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", "b"], ["c", None])
+
+
+@pytest.mark.parametrize(
+    ("columns", "record_format", "reason"),
+    [
+        ({"body": ["a"], "x": [1]}, {}, "has no column `text`; it has: body, x"),
+        ({"text": [1]}, {}, "column `text` is int64, not string"),
+        ({"text": [["a"]]}, {}, "column `text` is list<element: string>, not string"),
+        ({"text": ["a"]}, {"pair_field": "b"}, "has no column `b`; it has: text"),
+        ({"text": ["a"], "id": [1.5]}, {"id_field": "id"}, "column `id` is double, not string or integer"),
+        ({"text": ["a"], "x": ["1"]}, {"keep_fields": (("x", "int64"),)}, "column `x` is string, not int64"),
+        ({"text": ["a"], "x": [1.5]}, {"keep_fields": (("x", "int64"),)}, "column `x` is double, not int64"),
+        ({"text": ["a"], "x": [1]}, {"keep_fields": (("x", "bool"),)}, "column `x` is int64, not bool"),
+        ({"text": ["a"], "x": [1]}, {"keep_fields": (("x", "string"),)}, "column `x` is int64, not string"),
+    ],
+)
+def test_files_without_the_columns_are_left_out(write, columns, record_format, reason):
+    assert left_out(read(write(columns), **record_format)) == reason
+
+
+def test_a_column_that_is_there_twice(write):
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    assert left_out(read(write(table))) == "has 2 columns `text`; it has: text, text"
+
+
+def test_what_is_no_parquet(corpus):
+    assert left_out(read(corpus("text\n" * 100))).startswith("cannot be read as Parquet: Parquet magic bytes not found")
+    assert left_out(read(corpus(""))).startswith("cannot be read as Parquet: ")
+
+
+def test_damaged_pages_leave_the_blocks_before(write):
+    random = np.random.default_rng(0)
+    path = write({"text": [random.bytes(50).hex() for _ in range(2000)]}, row_group_size=500, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 2000] = bytes(2000)
+    path.write_bytes(data)
+    *blocks, last = read(path, BlockLimits(5000, 1 << 30, 1 << 30, 128))
+    assert isinstance(last, SkippedFile)
+    assert "cannot be read as Parquet" in last.reason
+    assert len(blocks) > 5
+
+
+def test_empty_files_and_row_groups(write, tmp_path):
+    assert read(write({"text": pa.array([], pa.string())})) == []
+    with pq.ParquetWriter(tmp_path / "groups.parquet", pa.schema([("text", pa.string())])) as writer:
+        for texts in (["a"], [], ["b"]):
+            writer.write_table(pa.table({"text": pa.array(texts, pa.string())}))
+    assert texts_of(read(tmp_path / "groups.parquet", slice_bytes=1)) == [(0, "a"), (1, "b")]
+
+
+def test_bytes_that_are_no_text(write):
+    path = write({"text": pa.array([b"a", b"b\xff"], pa.binary()), "x": pa.array([b"\xfe", b""], pa.binary())})
+    (block,) = read(path)
+    (reject,) = block.rejected
+    assert (reject.line, reject.raw) == (1, b"b\xff")
+    assert reject.reason == "field `text`: invalid UTF-8: invalid start byte at byte 1"
+    (block,) = read(path, keep_fields=(("x", "string"),))
+    assert [reject.reason for reject in block.rejected] == [
+        "field `x`: invalid UTF-8: invalid start byte at byte 0",
+        "field `text`: invalid UTF-8: invalid start byte at byte 1",
+    ]
+    assert texts_of(read(path, replace_invalid=True)) == [(0, "a"), (1, "b\ufffd")]
+
+
+def test_number_that_does_not_fit(write):
+    path = write({"text": ["a", "b"], "x": pa.array([1, 1 << 63], pa.uint64())})
+    (block,) = read(path, keep_fields=(("x", "int64"),))
+    assert block.fields["x"].to_pylist() == [1]
+    assert [reject.reason for reject in block.rejected] == ["field `x` does not fit in int64"]
+
+
+def test_done_rows_come_as_their_commits(write):
+    path = write(numbered(100), compression="none", use_dictionary=False)
+    done = [Commit("f", block.block, block.counts, {}) for block in read(path, MANY)]
+    assert len(done) == 5
+    os.utime(path, (1, 1))
+    assert {type(item) for item in read(path, MANY, done=done)} == {Commit}
+    # As long as before, so that all rows have the places that they had.
+    changed = numbered(100)
+    changed["text"][50] = "text number xx"
+    write(changed, compression="none", use_dictionary=False)
+    items = read(path, MANY, done=done)
+    (block,) = (item for item in items if isinstance(item, TextBlock))
+    assert (50, "text number xx") in texts_of([block])
+    (before,) = (commit.block for commit in done if commit.block.first_line == block.block.first_line)
+    with pytest.raises(OSError, match="its rows have changed"):
+        read_block(before, RecordFormat(format="parquet"))
+
+
+def test_null_and_empty_are_not_the_same(write):
+    (before,) = read(write({"text": ["a"], "x": [""]}), keep_fields=(("x", "string"),))
+    (after,) = read(write({"text": ["a"], "x": pa.array([None], pa.string())}), keep_fields=(("x", "string"),))
+    assert before.block.sha256 != after.block.sha256
+
+
+def test_only_needed_columns_decide_whether_a_block_is_done(write):
+    table = {"text": ["a", "b"], "other": [1, 2]}
+    (before,) = read(write(table))
+    (after,) = read(write(table | {"other": [3, 4]}))
+    assert before.block.sha256 == after.block.sha256

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import read_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerbeam.transforms import metrics
+from layerbeam.transforms.settings import BlockLimits
+
+
+def sentences(block) -> list[tuple[int, int, int, str]]:
+    return list(
+        zip(block.line.tolist(), block.sentence.tolist(), block.offset.tolist(), block.texts.to_pylist(), strict=True)
+    )
+
+
+def test_sentences_with_their_place_in_the_record(corpus):
+    (block,) = read_file(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), unit="sentence")
+    assert sentences(block) == [
+        (0, 0, 2, "One é."),
+        (0, 1, 9, "Two!"),
+        (1, 0, 0, "Three?"),
+        (1, 1, 8, "(Four.)"),
+        (1, 2, 16, "“Five!"),
+        (1, 3, 22, "” six"),
+    ]
+
+
+def test_what_the_breaker_knows_and_what_it_does_not(corpus):
+    (block,) = read_file(
+        corpus("The U.S. is big. Mr. Smith paid 3.50.\nA heading\n\nText. 你好。世界！\n"),
+        record="file",
+        unit="sentence",
+    )
+    assert [text for *_, text in sentences(block)] == [
+        "The U.S.",
+        "is big.",
+        "Mr.",
+        "Smith paid 3.",
+        "50.",
+        "A heading\n\nText.",
+        "你好。",
+        "世界！",
+    ]
+
+
+def test_white_space_of_several_bytes(corpus):
+    (block,) = read_file(
+        corpus("\u00a0. \u00a0 b.\u2003\n\u2003\u2003x\u2003\u2003\u2003y.\u0085 z\n"), unit="sentence"
+    )
+    assert sentences(block) == [(0, 0, 1, "."), (0, 1, 5, "b."), (1, 0, 2, "x\u2003\u2003\u2003y."), (1, 1, 10, "z")]
+
+
+def test_blank_records_have_no_sentence_or_are_one(corpus):
+    path = corpus("One. Two.\n\n \u00a0\nThree.\n")
+    (block,) = read_file(path, unit="sentence")
+    assert sentences(block) == [(0, 0, 0, "One."), (0, 1, 5, "Two."), (3, 0, 0, "Three.")]
+    assert (block.counts[metrics.EMBEDDED], block.counts[metrics.BLANK]) == (2, 2)
+    assert (block.counts[metrics.SENTENCES], block.counts[metrics.SENTENCES_EMBEDDED]) == (3, 3)
+    (block,) = read_file(path, unit="sentence", keep_blank=True)
+    assert sentences(block)[2:] == [(1, 0, 0, ""), (2, 0, 0, " \u00a0"), (3, 0, 0, "Three.")]
+    assert (block.counts[metrics.EMBEDDED], block.counts[metrics.SENTENCES]) == (4, 5)
+
+
+def test_block_of_blank_records_only(corpus):
+    (block,) = read_file(corpus("\n\n"), unit="sentence")
+    assert sentences(block) == []
+    assert metrics.unbalanced(block.counts) is None
+
+
+def test_many_sentences_end_a_block(corpus):
+    path = corpus("\n".join(["One two three. " * 20] * 4))
+    limits = BlockLimits(1 << 30, 1 << 30, 8, 128, sentence_bytes=80)
+    assert [block.block.num_lines for block in read_file(path, limits, unit="sentence")] == [2, 2]
+
+
+def test_fields_go_with_each_sentence(corpus):
+    path = corpus('{"text": "One. Two.", "n": 1}\n{"text": "Three.", "n": null}\n')
+    (block,) = read_file(path, format="jsonl", unit="sentence", keep_fields=(("n", "int64"),))
+    assert block.fields["n"].to_pylist() == [1, 1, None]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.sampled_from('aé漢😀.!?… \u00a0\u2003\u3000\t\x85\0\u0301")'), max_size=30), max_size=6))
+def test_sentences_are_pieces_of_the_record_and_leave_nothing_but_space(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("any") / "a.txt"
+    path.write_bytes("\n".join(records).encode())
+    for block in read_file(path, unit="sentence"):
+        left = {number: list(record) for number, record in enumerate(records)}
+        for line, _, offset, text in sentences(block):
+            assert text.strip() == text != ""
+            assert records[line][offset : offset + len(text)] == text
+            left[line][offset : offset + len(text)] = [" "] * len(text)
+        assert not any("".join(rest).strip() for rest in left.values())
+        assert metrics.unbalanced(block.counts) is None
+        assert np.all(np.diff(block.line) >= 0)
+
+
+def test_balance_of_sentences():
+    counts = {"records_read": 1, "embedded": 1, "sentences_read": 3, "sentences_embedded": 2}
+    assert metrics.unbalanced(counts) == (
+        "sentences_read 3 != sentences_embedded 2 + sentences_blank_skipped 0 + sentences_filtered 0 + "
+        "sentences_rejected 0"
+    )
+    assert metrics.unbalanced(counts | {"sentences_filtered": 1}) is None
+
+
+@pytest.mark.parametrize("unit", ["record", "sentence"])
+def test_nothing_but_empty_texts(corpus, unit):
+    (block,) = read_file(corpus("\n\n\n"), unit=unit, keep_blank=True)
+    assert block.texts.to_pylist() == ["", "", ""]

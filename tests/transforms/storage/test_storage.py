@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import glob
+import os
+
+import pytest
+from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile, SkippedFile
+
+
+def names(found: list) -> list[str]:
+    return [os.path.basename(file.path) for file in found if isinstance(file, InputFile)]
+
+
+def test_globs_give_each_file_once_in_order(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md", ".hidden.txt"):
+        (tmp_path / name).write_text("x")
+    found = storage.find_files([f"{tmp_path}/*.txt", f"{tmp_path}/a*", f"{tmp_path}/c.md"])
+    assert names(found) == ["a.txt", "b.txt", "c.md"]
+
+
+def test_stars_twice_cross_folders(tmp_path):
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "x" / "y" / "b.txt").write_text("x")
+    assert names(storage.find_files([f"{tmp_path}/**/*.txt"])) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["**", "**/*", "**/**/*.txt", "x/**/*.txt", "**/y/**/*.txt", "[x]/**/y/b.txt"])
+def test_stars_twice_find_what_python_s_glob_finds(tmp_path, monkeypatch, pattern):
+    tmp_path = tmp_path / "in"  # beside it nothing is
+    tmp_path.mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "x/.hidden/d.txt", ".e.txt", "[x]/y/b.txt", "x/**/f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "x" / "link").symlink_to(tmp_path / "[x]")
+    for prefix in ("", "./", glob.escape(f"{tmp_path}/"), f"{tmp_path.parent}/*/"):
+        paths = glob.glob(prefix + pattern, recursive=True)
+        expected = sorted({os.path.normpath(path) for path in paths if os.path.isfile(path)})
+        assert [os.path.normpath(file.path) for file in storage.find_files([prefix + pattern])] == expected
+    assert expected
+
+
+def test_stars_twice_end_where_links_lead_upwards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "x" / "y" / "a.txt").write_text("x")
+    (tmp_path / "x" / "here").symlink_to(".")
+    (tmp_path / "x" / "y" / "up").symlink_to("..")
+    (tmp_path / "x" / "ring").symlink_to("ring")
+    (tmp_path / "z").symlink_to("x")
+    found = storage.find_files(["**/*"])
+    assert [file.path for file in found] == ["x/ring", "x/y/a.txt", "z/ring", "z/y/a.txt"]
+    assert found[0] == SkippedFile("x/ring", "Too many levels of symbolic links")
+
+
+@pytest.mark.parametrize("name", ["a[1].txt", "back\\slash.txt", "star*.txt", "new\nline.txt", "  "])
+def test_a_path_that_exists_is_that_file(tmp_path, name):
+    (tmp_path / name).write_text("x")
+    assert names(storage.find_files([str(tmp_path / name)])) == [name]
+    assert names(storage.find_files([f"{tmp_path}/*"])) == [name]
+
+
+def test_what_is_no_readable_file_is_left_out(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    found = storage.find_files([str(tmp_path / name) for name in ("folder", "broken", "pipe")])
+    assert found == [
+        SkippedFile(f"{tmp_path}/broken", "No such file or directory"),
+        SkippedFile(f"{tmp_path}/folder", f"is a folder; to read the files in it, write {tmp_path}/folder/*"),
+        SkippedFile(f"{tmp_path}/pipe", "is not a regular file"),
+    ]
+
+
+def test_folders_that_a_glob_happens_to_match_are_no_problem(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("x")
+    assert names(storage.find_files([f"{tmp_path}/*"])) == ["a.txt"]
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path, temporary = str(tmp_path / "out" / "file"), str(tmp_path / "_tmp")
+
+    def write_and_fail() -> None:
+        with storage.write_whole(path, temporary=temporary) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert not os.path.exists(path)
+    assert os.listdir(temporary) == []
+    with storage.write_whole(path, temporary=temporary) as file:
+        file.write(b"abc")
+    assert (file.num_bytes, file.sha256[:8]) == (3, "ba7816bf")
+    assert storage.read_bytes(path) == b"abc"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """`faulty://` in this test's folder, and the setting of what fails."""
+    plan = Plan()
+    monkeypatch.setattr(FaultyFileSystem, "plan", plan)
+    return f"{SCHEME}{tmp_path}", plan
+
+
+def write_to(path: str) -> None:
+    with storage.write_whole(path, temporary="") as file:
+        file.write(b"some bytes")
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(store):
+    root, plan = store
+    write_to(f"{root}/a")
+    assert storage.read_bytes(f"{root}/a") == b"some bytes"
+    for kind in ("write", "close"):
+        plan.shares = {kind: 1.0}
+        with pytest.raises(OSError, match=f"{kind} failed, as planned"):
+            write_to(f"{root}/b")
+        plan.shares = {}
+        assert storage.list_folder(root) == {"a": 10}
+
+
+def test_a_store_that_keeps_less_than_it_was_given_is_caught(store):
+    root, plan = store
+    plan.shares = {"truncate": 1.0}
+    with pytest.raises(OSError, match="/a: 5 bytes came to be written, not 10 bytes"):
+        write_to(f"{root}/a")
+    assert not storage.exists(f"{root}/a")
+
+
+def test_what_is_raised_while_a_file_is_uploaded_deletes_it(store):
+    root, _ = store
+
+    def interrupted() -> None:
+        with storage.write_whole(f"{root}/a", temporary="") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert storage.list_folder(root) == {}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a[1].txt", "star*.txt", "what?.txt"])
+def test_an_object_is_found_again_whatever_its_name(store, name):
+    root, _ = store
+    write_to(f"{root}/{name}")
+    (found,) = storage.find_files([f"{root}/*"])
+    assert found.path == f"{root}/{name}"
+    assert storage.stat_file(found.path) == found
+    assert storage.find_change(found) is None
+    assert storage.stat_file(f"{root}/other") == SkippedFile(f"{root}/other", "No such file")

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.internal import pickler
+
+from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.hardware import Hardware
+from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize import TokenizeBlocks
+from layerbeam.transforms.tokenize.sequences import add_special_tokens, kept_pieces, tokenize_block, truncate
+from layerbeam.transforms.tokenize.wordpiece import Pieces, WordPiece
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def block_of(texts: list[str], offset: list[int] | None = None) -> TextBlock:
+    rows = len(texts)
+    return TextBlock(
+        block=BlockId(InputFile("corpus.txt", 1, 0.0), 0, rows, 0, 1, ""),
+        texts=pa.array(texts, pa.string()),
+        line=np.arange(rows, dtype=np.int64),
+        sentence=np.zeros(rows, np.int32),
+        offset=np.array(offset or [0] * rows, np.int32),
+        counts={"records": rows, "embedded": rows},
+        rejected=[],
+    )
+
+
+@pytest.fixture(scope="module")
+def wordpiece() -> WordPiece:
+    return WordPiece(open_encoder("minilm").vocabulary, do_lower_case=True)
+
+
+def truncate_as_google_does(first: int, second: int, room: int) -> tuple[int, int]:
+    """`_truncate_seq_pair` of extract_features.py, on lengths."""
+    while first + second > room:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+def test_pairs_are_truncated_as_google_does():
+    lengths = np.stack(np.meshgrid(np.arange(14), np.arange(1, 14)), axis=-1).reshape(-1, 2)
+    for max_seq_length in range(3, 32):
+        kept = np.stack(kept_pieces(lengths[:, 0], lengths[:, 1], max_seq_length), axis=-1)
+        expected = [truncate_as_google_does(*pair, max_seq_length - 3) for pair in lengths.tolist()]
+        assert kept.tolist() == [list(pair) for pair in expected]
+
+
+def test_pairs_become_two_segments():
+    wordpiece = WordPiece([*SPECIAL, "a", "b", "##c"], do_lower_case=True)
+    block = block_of(["ab", "a b", "a", "a", "b a b a"], offset=[0, 1, 0, 0, 0])
+    block.pairs = pa.array(["bc a", None, "", "\u200b", "a bc b"], pa.string())
+    block.pair_offset = np.array([7, 0, 3, 3, 12], np.int32)
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(7))
+    texts = [
+        [wordpiece.vocab[i] for i in tokens.token_ids[start:end]]
+        for start, end in zip(tokens.row_splits[:-1], tokens.row_splits[1:], strict=True)
+    ]
+    assert texts == [
+        ["[CLS]", "[UNK]", "[SEP]", "b", "##c", "a", "[SEP]"],
+        ["[CLS]", "a", "b", "[SEP]"],
+        ["[CLS]", "a", "[SEP]"],
+        ["[CLS]", "a", "[SEP]"],
+        ["[CLS]", "b", "a", "[SEP]", "a", "b", "[SEP]"],
+    ]
+    assert tokens.segment_ids.tolist() == [0, 0, 0, 1, 1, 1, 1, *[0] * 10, 0, 0, 0, 0, 1, 1, 1]
+    assert tokens.start.tolist()[:7] == [-1, 0, -1, 7, 8, 10, -1]
+    assert tokens.end.tolist()[:7] == [-1, 2, -1, 8, 9, 11, -1]
+    assert tokens.word_index.tolist()[:7] == [-1, 0, -1, 1, 1, 2, -1]
+    assert tokens.word_index.tolist()[-7:] == [-1, 0, 1, -1, 4, 5, -1]
+    assert tokens.num_dropped.tolist() == [0, 0, 0, 0, 4]
+
+
+def test_truncate() -> None:
+    pieces = Pieces(
+        row_splits=np.array([0, 3, 3, 4, 6], np.int64),
+        ids=np.array([10, 11, 12, 20, 30, 31], np.int32),
+        start=np.array([0, 1, 2, 0, 0, 5], np.int32),
+        end=np.array([1, 2, 3, 4, 5, 6], np.int32),
+        word_index=np.array([0, 0, 1, 0, 0, 1], np.int32),
+        form=np.array([0, 0, 1, 0, 0, 1], np.int32),
+        forms=pa.array(["x", "y"]),
+    )
+    kept, rest = truncate(pieces, np.full(4, 1))
+    assert kept.row_splits.tolist() == [0, 1, 1, 2, 3]
+    assert kept.ids.tolist() == [10, 20, 30]
+    assert kept.end.tolist() == [1, 4, 5]
+    assert rest.ids.tolist() == [11, 12, 31]
+    kept, rest = truncate(pieces, np.full(4, 3))
+    assert len(rest.ids) == 0
+    assert kept.ids.tolist() == [10, 11, 12, 20, 30, 31]
+
+
+def test_add_special_tokens() -> None:
+    pieces = Pieces(
+        row_splits=np.array([0, 2, 2, 3], np.int64),
+        ids=np.array([10, 11, 20], np.int32),
+        start=np.array([0, 3, 1], np.int32),
+        end=np.array([2, 4, 2], np.int32),
+        word_index=np.array([0, 1, 0], np.int32),
+        form=np.array([0, 1, 0], np.int32),
+        forms=pa.array(["x", "y"]),
+    )
+    tokens, segment_ids = add_special_tokens(pieces, pieces.take(np.zeros(3, bool)), cls_id=101, sep_id=102)
+    assert segment_ids.tolist() == [0] * 9
+    assert tokens.row_splits.tolist() == [0, 4, 6, 9]
+    assert tokens.ids.tolist() == [101, 10, 11, 102, 101, 102, 101, 20, 102]
+    assert tokens.start.tolist() == [-1, 0, 3, -1, -1, -1, -1, 1, -1]
+    assert tokens.end.tolist() == [-1, 2, 4, -1, -1, -1, -1, 2, -1]
+    assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, -1]
+
+
+def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wordpiece: WordPiece) -> None:
+    block = block_of(["the cat sat.", "", "unaffable"], offset=[0, 12, 30])
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(4))
+    assert tokens.text is block
+    assert block.counts == {"records": 3, "embedded": 3}
+    assert tokens.row_splits.tolist() == [0, 4, 6, 10]
+    assert tokens.token_ids.tolist() == [101, 1996, 4937, 102, 101, 102, 101, 14477, 20961, 102]
+    assert tokens.start.tolist() == [-1, 0, 4, -1, -1, -1, -1, 30, 33, -1]
+    assert tokens.end.tolist() == [-1, 3, 7, -1, -1, -1, -1, 33, 36, -1]
+    assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, 0, -1]
+    assert tokens.segment_ids.tolist() == [0] * 10
+    assert tokens.num_dropped.tolist() == [2, 0, 1]
+    others = ("text", "forms", "dropped", "rows")
+    types = {field: getattr(tokens, field).dtype.name for field in vars(tokens) if field not in others}
+    assert types.pop("row_splits") == "int64"
+    assert types.pop("segment_ids") == "int8"
+    assert set(types.values()) == {"int32"}
+
+
+def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
+    tokens = tokenize_block(block_of([]), wordpiece, SequenceSettings(128))
+    assert tokens.row_splits.tolist() == [0]
+    assert len(tokens.token_ids) == len(tokens.segment_ids) == len(tokens.num_dropped) == 0
+
+
+def test_tokenize_blocks() -> None:
+    vocabulary = (*SPECIAL, "a", "##b")
+    tokenize = TokenizeBlocks(vocabulary, SequenceSettings(8), (), do_lower_case=True, hardware=Hardware())
+    tokenize = pickler.loads(pickler.dumps(tokenize))
+    tokenize.setup()
+    (tokens,) = tokenize.process(block_of(["AB", "c"]))
+    assert tokens.token_ids.tolist() == [2, 4, 5, 3, 2, 1, 3]
+    assert beam.ParDo(tokenize).get_type_hints().simple_output_type("TokenizeBlocks") is TokenBlock
+
+
+def test_max_seq_length_leaves_room_for_the_text() -> None:
+    with pytest.raises(ValueError, match="max_seq_length: 2; at least 3"):
+        SequenceSettings(2)
+
+
+def test_long_texts_are_rejected(wordpiece: WordPiece) -> None:
+    block = block_of(["the cat sat.", "the", "the cat sat"])
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(5, "reject"))
+    assert tokens.text.texts.to_pylist() == ["the", "the cat sat"]
+    assert tokens.text.line.tolist() == [1, 2]
+    assert tokens.text.counts == {"records": 3, "embedded": 2, "rejected": 1}
+    (rejected,) = tokens.text.rejected
+    assert (rejected.line, rejected.stage, rejected.raw) == (0, "wordpiece", b"the cat sat.")
+    assert rejected.reason == "over max_seq_length 5 (6 tokens with [CLS] and [SEP])"
+
+
+def test_long_texts_in_windows_keep_all_tokens(wordpiece: WordPiece) -> None:
+    tokens = tokenize_block(block_of(["the cat sat."]), wordpiece, SequenceSettings(4, "window"))
+    assert np.diff(tokens.row_splits).tolist() == [6]
+    assert tokens.num_dropped.tolist() == [0]

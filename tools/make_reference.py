@@ -1,0 +1,109 @@
+"""docs/settings.md and docs/commands.md from the code: `make reference`. A test fails where they are not up to date."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from layerbeam.pipeline.cli import parser as command_line
+from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config.reference import SECTIONS, Setting, settings
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs"
+WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        WRITTEN.format(source="pipeline/schema.py"),
+        "A configuration is a YAML file with the sections below. `layerbeam init` writes one with every setting in it;",
+        "`layerbeam run CONFIG --set encoder.max_seq_length=64` gives one of them another value. A name that is not",
+        "here, a value that is not allowed, a layer that the encoder does not have: an error before anything starts.",
+    ]
+    for section, model in SECTIONS.items():
+        lines += ["", f"## {section}", "", str(model.__doc__)]
+        if section == "views":
+            lines += [
+                "",
+                "`views` holds at least one, by a name that becomes its folder. A setting with levels is known to them",
+                "alone, and an error in a view of another level. Poolings: "
+                + "; ".join(f"`{level}`: {', '.join(names)}" for level, names in schema.POOLINGS.items())
+                + ".",
+            ]
+        lines += ["", *_table(list(settings(section)), levels=section == "views")]
+    beam = schema.Config.model_fields["beam"]
+    lines += ["", "## beam", "", f"{str(beam.description)[0].upper()}{str(beam.description)[1:]}. Which there are: "]
+    lines[-1] += "Beam's own documentation. One that Beam does not know is an error."
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[Setting], *, levels: bool) -> Iterator[str]:
+    yield "| setting | default | allowed | what it means |" + (" levels |" if levels else "")
+    yield "|---|---|---|---|" + ("---|" if levels else "")
+    for row in rows:
+        default = "required" if row.default is None else f"`{row.default}`"
+        cells = [f"`{row.name}`", default, _cell(row.allowed), _cell(row.meaning)]
+        if levels:
+            cells.append(", ".join(row.levels) or "all")
+        yield f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    # Names of files and settings would be taken for markup: _SUCCESS.
+    return re.sub(r"(?<!`)\b_\w+", r"`\g<0>`", text.replace("|", "\\|"))
+
+
+def commands_page() -> str:
+    parser = command_line.make_parser("")
+    lines = ["# Commands", "", WRITTEN.format(source="pipeline/arguments.py"), str(parser.description), ""]
+    commands = _commands(parser)
+    briefly = {choice.dest: str(choice.help) for action in _subparsers(parser) for choice in action._choices_actions}
+    lines += ["| command | what it does |", "|---|---|"]
+    lines += [f"| [`{name}`](#layerbeam-{name}) | {_cell(briefly[name])} |" for name in commands]
+    for name, command in commands.items():
+        lines += ["", f"## layerbeam {name}", "", "```text", _usage(name, command), "```", ""]
+        lines += [command.description or f"{briefly[name][0].upper()}{briefly[name][1:]}.", ""]
+        lines += ["| argument | |", "|---|---|"]
+        lines += [f"| {_name(action)} | {_cell(str(action.help))} |" for action in _actions(command)]
+        if command.epilog:
+            lines += ["", command.epilog]
+    return "\n".join(lines) + "\n"
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> list[argparse._SubParsersAction]:
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return {name: command for action in _subparsers(parser) for name, command in action.choices.items()}
+
+
+def _actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in command._actions if not isinstance(action, argparse._HelpAction)]
+
+
+def _usage(name: str, command: argparse.ArgumentParser) -> str:
+    """argparse's own differs between versions of Python."""
+    actions = _actions(command)
+    given = [str(action.metavar) for action in actions if not action.option_strings and action.nargs != "?"]
+    given += [f"[{action.metavar}]" for action in actions if not action.option_strings and action.nargs == "?"]
+    return " ".join(["layerbeam", name, *given, "[OPTIONS]"])
+
+
+def _name(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar}`"
+    value = f" {action.metavar}" if action.metavar and action.nargs != 0 else ""
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+
+
+PAGES = {"settings.md": settings_page, "commands.md": commands_page}
+
+
+if __name__ == "__main__":
+    for page, make in PAGES.items():
+        (FOLDER / page).write_text(make())

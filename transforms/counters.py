@@ -1,0 +1,50 @@
+"""Counter names, once: the keys of a commit's counts, of the manifest's, and of Beam's metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar, cast
+
+import apache_beam as beam
+
+from layerbeam.transforms.metrics import NAMESPACE
+
+Item = TypeVar("Item")
+_END = object()
+
+
+def count(name: str, amount: int) -> None:
+    """Add to a Beam counter; only inside a bundle (Beam loses what `setup` counts)."""
+    beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def note_time(name: str) -> None:
+    """Add the time of day to a Beam distribution, in milliseconds."""
+    beam.metrics.Metrics.distribution(NAMESPACE, name).update(round(time.time() * 1000))
+
+
+def count_time(name: str, seconds: float) -> None:
+    """Add a duration to a Beam counter of microseconds."""
+    count(name, round(seconds * 1e6))
+
+
+@contextlib.contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Add the time that passes inside it to a Beam counter of microseconds."""
+    started = time.perf_counter()
+    yield
+    count_time(name, time.perf_counter() - started)
+
+
+def timed_items(name: str, items: Iterable[Item]) -> Iterator[Item]:
+    """The items, with the time that making each takes added to a counter, not the time between them."""
+    iterator = iter(items)
+    while True:
+        started = time.perf_counter()
+        item = next(iterator, _END)
+        count_time(name, time.perf_counter() - started)
+        if item is _END:
+            return
+        yield cast(Item, item)

@@ -1,0 +1,132 @@
+"""An encoder and the threads that run its forward passes; a batch that does not fit in memory is halved."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from layerbeam.transforms import metrics
+from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array
+from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
+
+
+class Encoder(Protocol):
+    """A loaded encoder; several threads may call it at once."""
+
+    pad_id: int
+
+    def __call__(
+        self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
+    ) -> tuple[dict[int, Float32Array], Float32Array | None]:
+        """Layers and pooled output of one batch.
+
+        `token_ids`, `segment_ids`: [B, S], padded; `lengths`: [B], the real tokens of each row. Gives {layer: [n, H]},
+        the n real tokens row after row without padding, and the pooled output [B, H] where it was asked for.
+        """
+
+
+@dataclasses.dataclass
+class EncodeCost:
+    """What encoding took: tokens, with padding and without; seconds of forward passes (all threads) and of pooling.
+
+    `halved_batches`: how often a batch did not fit in memory, or would not.
+    """
+
+    padded_tokens: int = 0
+    encoded_tokens: int = 0
+    halved_batches: int = 0
+    forward_seconds: float = 0.0
+    pooling_seconds: float = 0.0
+
+
+class Forward:
+    """An encoder and the threads that run its forward passes, shared by the blocks that a process has in hand.
+
+    Any block's batches go to whichever thread is free: all cores work to the end of the last block, and while one
+    block is being written another is encoded. A batch's bits do not depend on it.
+
+    A batch that does not fit in memory is halved, and so is every later one that is not smaller.
+    """
+
+    def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
+        self.encoder = encoder
+        self._ahead = num_threads
+        self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
+
+    def __call__(
+        self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
+    ) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
+        """What comes out of each batch, in their order; a few are computed ahead."""
+        begun: deque[Future[tuple[Any, float, int]]] = deque()
+        for batch in batches:
+            cost.padded_tokens += batch[0].size
+            cost.encoded_tokens += int(batch[1].sum())
+            if self._threads is None:
+                yield self._noted(self._run(batch), cost)
+                continue
+            begun.append(self._threads.submit(self._run, batch))
+            if len(begun) > self._ahead:
+                yield self._noted(begun.popleft().result(), cost)
+        while begun:
+            yield self._noted(begun.popleft().result(), cost)
+
+    def check(self) -> None:
+        """Encode a sequence of one token: raises where the encoder works no more, or never did."""
+        token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
+        (layers, pooled), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
+        outputs = [*layers.values()] if pooled is None else [*layers.values(), pooled]
+        if any(len(not_finite_rows(values)) for values in outputs):
+            raise ValueError("the encoder gives NaN or infinite values whatever the text: its weights are damaged")
+
+    def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
+        started = time.perf_counter()
+        output, halved = self._encode(*batch)
+        metrics.note_encoded(int(batch[1].sum()))
+        return output, time.perf_counter() - started, halved
+
+    def _encode(self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array) -> tuple[Any, int]:
+        """(what comes out of a batch, how often it or a part of it was halved)."""
+        rows, size = token_ids.shape[0], token_ids.size
+        if rows == 1 or self._too_large is None or size < self._too_large:
+            try:
+                return self.encoder(token_ids, lengths, segment_ids), 0
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise EncoderFailedError(error) from error
+                if rows == 1:
+                    raise
+                self._too_large = min(size, self._too_large or size)
+        halves = [
+            self._encode(token_ids[part], lengths[part], segment_ids[part])
+            for part in (slice(rows // 2), slice(rows // 2, None))
+        ]
+        (first, first_halved), (second, second_halved) = halves
+        layers = {layer: np.concatenate([first[0][layer], second[0][layer]]) for layer in first[0]}
+        pooled = None if first[1] is None else np.concatenate([first[1], second[1]])
+        return (layers, pooled), 1 + first_halved + second_halved
+
+    @staticmethod
+    def _noted(done: tuple[Any, float, int], cost: EncodeCost) -> Any:
+        output, seconds, halved = done
+        cost.forward_seconds += seconds
+        cost.halved_batches += halved
+        return output
+
+
+def not_finite_rows(vectors: npt.NDArray[Any]) -> Int64Array:
+    """Which rows of [n, W] hold a NaN or an infinite value.
+
+    The sum tells at memory speed that there is none: either spreads to it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(vectors.sum(dtype=np.float32)):
+            return np.empty(0, np.int64)
+    return np.flatnonzero(~np.isfinite(vectors).all(axis=1))

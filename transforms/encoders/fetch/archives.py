@@ -1,0 +1,150 @@
+"""Archives of encoders unpacked: .zip (Google's checkpoints) and .tar, .tar.gz, .tgz (TF Hub's SavedModels)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from layerbeam.transforms.encoders.fetch.cache_file import CacheError, create
+from layerbeam.transforms.encoders.source import EncoderError, at, first_line
+
+ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
+
+# Too long, or that of a file that should be a folder at the same time.
+_ERRORS_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
+# (name in the archive, size in bytes, how to open it)
+_Member = tuple[str, int, Callable[[], IO[bytes]]]
+
+
+def is_archive(path: str) -> bool:
+    """Whether the name is that of an archive which `extract` can unpack."""
+    return path.lower().endswith(ENDINGS)
+
+
+def stem(name: str) -> str:
+    """The name without the archive's ending.
+
+    >>> stem("uncased_L-12_H-768_A-12.zip")
+    'uncased_L-12_H-768_A-12'
+    """
+    return name[: len(name) - len(ending_of(name))]
+
+
+def ending_of(name: str) -> str:
+    """The archive's ending, as it is written; empty where there is none.
+
+    >>> ending_of("bert.TAR.GZ"), ending_of("bert.gz")
+    ('.TAR.GZ', '')
+    """
+    return next((name[-len(ending) :] for ending in ENDINGS if name.lower().endswith(ending)), "")
+
+
+def extract(handle: str, archive: Path, folder: Path) -> None:
+    """Unpack the files of an archive into the folder.
+
+    EncoderError for an archive that is damaged or cannot be read, for an entry that would lie outside the folder and
+    for one that is neither file nor folder (a link), before anything is written; where the disk has too little room.
+    CacheError where the folder cannot be written.
+    """
+    place = at(handle, archive)
+    try:
+        with _zip_members(archive) if archive.suffix.lower() == ".zip" else _tar_members(archive) as members:
+            if not members:
+                raise EOFError("it holds no file")
+            for name, _, _ in members:
+                path = _path(name)
+                if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+                    raise EncoderError(
+                        f"{place}: the entry {name!r} would lie outside the folder; no honest encoder comes so: take "
+                        "it from its publisher"
+                    )
+            needed, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
+            if needed > free:
+                raise EncoderError(f"{handle}: unpacked it takes {needed:,} bytes, and {folder} has {free:,} free")
+            for name, size, open_member in members:
+                with open_member() as source, _create(folder / _path(name), name) as file:
+                    shutil.copyfileobj(source, file, 1 << 20)
+                    if file.tell() != size:
+                        raise EOFError(f"the entry {name!r} has {file.tell():,} bytes, not {size:,}")
+    except (EncoderError, CacheError):
+        raise
+    except Exception as error:
+        # An errno is the disk's that the archive lies on, but for EINVAL: a place so far off that no file can have it.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise EncoderError(f"{place}: cannot be read: {error.strerror}") from error
+        # zipfile, tarfile and the decompressors below them know a dozen exceptions for damage.
+        raise EncoderError(f"{place}: cannot be unpacked ({first_line(error)}); download it again") from error
+
+
+def _create(path: Path, name: str) -> IO[bytes]:
+    """The file of an entry. ValueError where it is the name's fault that it cannot be made."""
+    try:
+        return create(path)
+    except CacheError as error:
+        if getattr(error.__cause__, "errno", None) in _ERRORS_OF_NAMES:
+            raise ValueError(f"the entry {name[:80]!r} cannot have this name") from error
+        raise
+
+
+def _path(name: str) -> PurePosixPath:
+    """Where an entry goes in the folder; some that write .zip on Windows put backslashes between the names."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if not path.parts or "\0" in name:
+        raise ValueError(f"the entry {name!r} has no name")
+    return path
+
+
+@contextlib.contextmanager
+def _zip_members(archive: Path) -> Iterator[list[_Member]]:
+    with zipfile.ZipFile(archive) as file:
+        members: list[_Member] = []
+        for entry in file.infolist():
+            if entry.is_dir():
+                continue
+            if stat.S_ISLNK(entry.external_attr >> 16):
+                raise zipfile.BadZipFile(f"the entry {entry.filename!r} is a link")
+            members.append((entry.filename, entry.file_size, functools.partial(file.open, entry)))
+        yield members
+
+
+@contextlib.contextmanager
+def _tar_members(archive: Path) -> Iterator[list[_Member]]:
+    with tarfile.open(archive) as file:
+        members: list[_Member] = []
+        for entry in file:
+            if entry.isdir():
+                continue
+            if not entry.isfile():
+                raise tarfile.TarError(f"the entry {entry.name!r} is neither a file nor a folder")
+            members.append((entry.name, entry.size, functools.partial(_opened, file, entry)))
+        _check_end(file)
+        yield members
+
+
+def _check_end(file: tarfile.TarFile) -> None:
+    """TarError where the archive breaks off after a file, which tarfile takes for its end, or gzip's CRC is wrong."""
+    stream = file.fileobj
+    if stream is None:
+        return
+    stream.seek(file.offset)
+    end = stream.read(tarfile.BLOCKSIZE)
+    if end != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.TarError(f"it breaks off at byte {file.offset:,}")
+    while stream.read(1 << 20):
+        pass
+
+
+def _opened(file: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
+    opened = file.extractfile(entry)
+    if opened is None:
+        raise tarfile.TarError(f"the entry {entry.name!r} holds nothing")
+    return opened

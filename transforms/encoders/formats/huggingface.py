@@ -1,0 +1,206 @@
+"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt`. A pickle is never opened."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.bert import Activation, BertConfig, weight_shapes
+from layerbeam.transforms.encoders.fetch.cache import Located
+from layerbeam.transforms.encoders.formats.safetensors_file import DTYPES, StoredTensor, stored_tensors
+from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
+from layerbeam.transforms.encoders.source import (
+    EncoderError,
+    EncoderSource,
+    check_config,
+    check_depth,
+    fingerprint,
+    native_source,
+    read_json,
+    wrong_field,
+)
+
+# Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) written out to 10 digits; quick_gelu
+# is another function.
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+}
+
+
+def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> EncoderSource:
+    """The encoder in a folder. EncoderError for one that cannot be used."""
+    folder = located.folder
+    config = _read_config(handle, folder / "config.json")
+    vocabulary = read_vocabulary(handle, folder / "vocab.txt", vocab_size=config.vocab_size)
+    weight_files = _find_weight_files(handle, folder)
+    tensors = _find_tensors(handle, weight_files, config)
+    tokenizer_file = folder / "tokenizer_config.json"
+    tokenizer = read_json(handle, tokenizer_file) if tokenizer_file.is_file() else {}
+    said = tokenizer.get("do_lower_case")
+    if do_lower_case is None and said not in (None, True, False):
+        raise wrong_field(handle, tokenizer_file, tokenizer, "do_lower_case", "true or false")
+    casing = decide_casing(
+        do_lower_case,
+        (said, "tokenizer_config.json") if isinstance(said, bool) else None,
+        located.names,
+        vocabulary,
+    )
+    _check_tokenizer(handle, tokenizer, casing[0])
+    return native_source(
+        handle=handle,
+        kind="huggingface",
+        engine_because="config.json says plain BERT",
+        folder=str(folder),
+        weight_files=weight_files,
+        config=config,
+        vocabulary=vocabulary,
+        do_lower_case=casing[0],
+        casing_from=casing[1],
+        has_pooler="bert/pooler/dense/kernel" in tensors,
+        fingerprint=fingerprint(weight_files, folder / "vocab.txt", config),
+    )
+
+
+def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> dict[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array}, of all where `names` is None; mapped from the files, not read."""
+    tensors = _find_tensors(source.handle, source.weight_files, config)
+    weights = {name: tensors[name].read() for name in (tensors if names is None else names)}
+    return {name: values.T if name.endswith("/kernel") else values for name, values in weights.items()}
+
+
+def _read_config(handle: str, path: Path) -> BertConfig:
+    """config.json as a BertConfig. EncoderError for another architecture, or a BERT that computes something else."""
+    fields = read_json(handle, path)
+
+    def refuse(field: str, allowed: str) -> EncoderError:
+        return wrong_field(handle, path, fields, field, allowed)
+
+    if fields.get("model_type") != "bert":
+        raise refuse("model_type", '"bert" (RoBERTa, ALBERT, ELECTRA, DistilBERT and others compute differently)')
+    if fields.get("position_embedding_type", "absolute") != "absolute":
+        raise refuse("position_embedding_type", '"absolute"')
+    for field in ("is_decoder", "add_cross_attention"):
+        if fields.get(field):
+            raise refuse(field, "false")
+    activation = _ACTIVATIONS.get(str(fields.get("hidden_act")))
+    if activation is None:
+        raise refuse("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+    check_config(handle, path, fields)
+    epsilon = fields.get("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
+        raise refuse("layer_norm_eps", "a number from 0 to 1")
+    return BertConfig.from_fields(fields, hidden_act=activation, layer_norm_eps=float(epsilon))
+
+
+def _check_tokenizer(handle: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
+    """EncoderError where Google's WordPiece would give other ids than the encoder was trained on."""
+    needed = {
+        "tokenize_chinese_chars": (True,),
+        "do_basic_tokenize": (True,),
+        "strip_accents": (None, do_lower_case),
+        "word_tokenizer_type": ("basic",),
+        "subword_tokenizer_type": ("wordpiece",),
+    }
+    for field, allowed in needed.items():
+        if field in tokenizer and tokenizer[field] not in allowed:
+            raise EncoderError(
+                f"{handle}: tokenizer_config.json: {field} is {json.dumps(tokenizer[field])}; with do_lower_case "
+                f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}: texts would be "
+                "cut in other tokens than the encoder was trained on; take another encoder"
+            )
+
+
+def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
+    """model.safetensors, or the shards that its index names. A pickle is refused, never opened."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return (str(single),)
+    if index.is_file():
+        names = read_json(handle, index).get("weight_map")
+        if not isinstance(names, dict) or not names or not all(map(_is_file_name, names.values())):
+            raise EncoderError(f"{handle}: {index}: weight_map must give a file in this folder for each tensor")
+        return tuple(str(folder / name) for name in sorted(set(names.values())))
+    if (folder / "pytorch_model.bin").is_file():
+        pickle, made = str(folder / "pytorch_model.bin"), str(single)
+        raise EncoderError(
+            f"{handle}: {folder} has pytorch_model.bin and no model.safetensors; a pickle can run any code and is not "
+            "opened. Where PyTorch is installed, this line of Python converts it:\n"
+            "import torch, safetensors.torch; safetensors.torch.save_file({name: tensor.clone().contiguous() for name, "
+            f"tensor in torch.load({pickle!r}, map_location='cpu', weights_only=True).items()}}, {made!r})"
+        )
+    if handle.startswith("hf://"):
+        raise EncoderError(
+            f"{handle}: has no model.safetensors (a pytorch_model.bin is a pickle, which can run any code and is not "
+            "opened); take a revision that has it (hf://org/name@refs/pr/1, say), or convert it and give the folder"
+        )
+    raise EncoderError(f"{handle}: {single} is missing; it holds the weights: download it too")
+
+
+def _is_file_name(name: Any) -> bool:
+    return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
+
+
+def _stored(handle: str, files: Iterable[str]) -> dict[str, StoredTensor]:
+    try:
+        return stored_tensors(files)
+    except FileNotFoundError as error:
+        raise EncoderError(f"{handle}: {error.filename} is missing; download it too") from None
+    except ValueError as error:
+        raise EncoderError(
+            f"{handle}: {error}; download it again (a text of three lines in its place is a Git LFS pointer: `git lfs "
+            "pull`)"
+        ) from None
+
+
+def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, StoredTensor]:
+    """The tensors by their names in `weight_shapes`, checked; heads and position_ids are left out.
+
+    Kernels are as PyTorch keeps them, [out, in]. The pooler's are left out where not both are there. EncoderError for a
+    damaged file, a missing tensor, a wrong shape or number type.
+    """
+    found = _stored(handle, weight_files)
+    prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
+    check_depth(handle, Path(weight_files[0]).parent / "config.json", config, len(found))
+    tensors = {}
+    for name, shape in weight_shapes(config).items():
+        theirs = prefix + their_name(name)
+        # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
+        old = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", theirs)
+        old = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", old)
+        tensor = found.get(theirs) or found.get(old)
+        if tensor is None:
+            if name.startswith("bert/pooler"):
+                continue
+            raise EncoderError(
+                f"{handle}: {weight_files[0]}: no tensor {theirs} among {len(found)}, such as "
+                f"{', '.join(list(found)[:3])}; config.json and weights do not belong together: download both again"
+            )
+        expected = shape[::-1] if name.endswith("/kernel") else shape
+        if tensor.shape != expected or tensor.dtype not in DTYPES:
+            raise EncoderError(
+                f"{handle}: {tensor.file}: {theirs} is {tensor.dtype} {list(tensor.shape)}; by config.json it must be "
+                f"one of {', '.join(DTYPES)} {list(expected)}: take the config.json that belongs to the weights"
+            )
+        tensors[name] = tensor
+    pooler = [name for name in tensors if name.startswith("bert/pooler")]
+    return tensors if len(pooler) == 2 else {name: tensors[name] for name in tensors if name not in pooler}
+
+
+def their_name(name: str) -> str:
+    """Transformers' name of a weight, without prefix.
+
+    >>> their_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
+    'encoder.layer.11.attention.output.LayerNorm.weight'
+    """
+    name = re.sub(r"/(kernel|gamma)$", "/weight", name.removeprefix("bert/"))
+    name = re.sub(r"/beta$", "/bias", re.sub(r"_embeddings$", "_embeddings/weight", name))
+    return re.sub(r"layer_(\d+)/", r"layer/\1/", name).replace("/", ".")

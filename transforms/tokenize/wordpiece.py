@@ -1,0 +1,280 @@
+"""WordPiece as Google's reference does it, for a block of texts at once, with exact positions in the texts.
+
+Beside the shapes of `transforms/blocks.py`: C code points of a block's texts, W words, P pieces (tokens without [CLS]
+and [SEP]).
+
+Three steps: every code point becomes what BERT's BasicTokenizer makes of it (looked up in a table, so that each
+character left knows which character it comes from); the characters left are cut into words; TF Text's
+FastWordpieceTokenizer cuts each distinct word into pieces. `tf.strings.lower` is not used: it follows the locale (under
+LC_ALL=tr_TR it turns `I` into a dotless i), and its Unicode is not Python's, which the reference uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms.blocks import Int32Array, Int64Array, row_of_each, row_splits_of
+
+UInt8Array = npt.NDArray[np.uint8]
+UInt32Array = npt.NDArray[np.uint32]
+
+# BERT's `max_input_chars_per_word`: the reference makes one [UNK] of a longer word.
+MAX_CHARS_PER_WORD = 200
+
+_CODE_POINTS = 0x110000
+# Unicode, UAX #15, table "Maximum Expansion Factor": NFD makes at most 4 code points of one (U+1F82).
+_MAX_EXPANSION = 4
+# Kinds of character in normalized text. `_ALONE` is a word by itself: punctuation, CJK.
+_LETTER, _ALONE, _SPACE, _MARK = range(4)
+# The ranges of the reference's `_is_chinese_char`.
+_CJK = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
+)
+_CAPITAL_SIGMA, _FINAL_SIGMA, _DOTTED_CAPITAL_I = 0x03A3, 0x03C2, 0x0130
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
+
+    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_index`, `form`: int32 [P]. `start` and `end` count code
+    points of the text as given; `word_index` counts words (BERT's basic tokens) from 0 in each text. `forms[form]` is
+    the word that the piece is of, as the encoder normalizes it; `forms` are distinct.
+    """
+
+    row_splits: Int64Array
+    ids: Int32Array
+    start: Int32Array
+    end: Int32Array
+    word_index: Int32Array
+    form: Int32Array
+    forms: pa.StringArray
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> Pieces:
+        """Those that are `kept` [P]."""
+        text = row_of_each(self.row_splits)
+        row_splits = row_splits_of(np.bincount(text[kept], minlength=len(self.row_splits) - 1))
+        return dataclasses.replace(
+            self, row_splits=row_splits, **{name: getattr(self, name)[kept] for name in PIECE_COLUMNS}
+        )
+
+
+# The columns of `Pieces` that have a value for each piece.
+PIECE_COLUMNS = ("ids", "start", "end", "word_index", "form")
+
+
+def normalize_character(character: str, do_lower_case: bool) -> str:
+    """What the reference's BasicTokenizer makes of one character by itself, before it drops combining marks (Mn).
+
+    "" for a character that it removes, " " for white space.
+
+    >>> [normalize_character(c, True) for c in ("\\u200b", "\\t", "A", "\\u00c9")]
+    ['', ' ', 'a', 'e\u0301']
+    """
+    if character in "\t\n\r":
+        return " "
+    if character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
+        return ""
+    # `isspace`, because the reference splits with `str.split`: U+2028 and U+2029 are not Zs.
+    if character.isspace():
+        return " "
+    return unicodedata.normalize("NFD", character.lower()) if do_lower_case else character
+
+
+def _kind(character: str, do_lower_case: bool) -> int:
+    category = unicodedata.category(character)
+    if character == " ":
+        return _SPACE
+    if do_lower_case and category == "Mn":
+        return _MARK
+    # The reference takes all of ASCII but letters and digits for punctuation: `$`, `+`, `^`, `` ` `` too.
+    is_punctuation = category[0] == "P" or (character.isascii() and not character.isalnum())
+    return _ALONE if is_punctuation or _CJK.match(character) else _LETTER
+
+
+class Normalizer:
+    """The reference's cleaning, lower casing and accent stripping over arrays of code points.
+
+    The tables are filled when a code point is first seen. One instance per thread.
+    """
+
+    def __init__(self, do_lower_case: bool) -> None:
+        self._do_lower_case = do_lower_case
+        self._known = np.zeros(_CODE_POINTS, np.bool_)
+        self._expansion = np.zeros((_CODE_POINTS, _MAX_EXPANSION), np.uint32)
+        self._expansion_length = np.zeros(_CODE_POINTS, np.uint8)
+        self._kind = np.zeros(_CODE_POINTS, np.uint8)
+        self._combining = np.zeros(_CODE_POINTS, np.uint8)
+        self._learn(np.array([_FINAL_SIGMA], np.uint32))
+
+    def __call__(self, source: UInt32Array) -> tuple[UInt32Array, UInt8Array, Int64Array, Int64Array]:
+        """Normalized characters, their kinds, the index in `source` [C] of each, and where each source's marks end.
+
+        The last is int64 [C]: the index after source character i and the combining marks dropped right behind it.
+        """
+        self._learn(source)
+        if self._do_lower_case and (source == _CAPITAL_SIGMA).any():
+            source = self._with_final_sigma(source)
+        width = int(self._expansion_length[source].max(initial=1))
+        expanded = self._expansion[:, :width][source].ravel()
+        filled = np.flatnonzero(expanded)
+        chars, origin = expanded[filled], filled // width
+        kind = self._kind[chars]
+        marks_end = np.arange(1, len(source) + 1)
+        is_mark = kind == _MARK
+        combining = self._combining[chars]
+        if ((combining > 0) & ~is_mark).any():
+            # NFD sorts a run of combining characters by class; a few of them (U+302E, viramas) are not Mn and stay.
+            order = np.lexsort((combining, np.cumsum(combining == 0)))
+            chars, origin, kind, is_mark = chars[order], origin[order], kind[order], is_mark[order]
+        if is_mark.any():
+            dropped = np.zeros(len(source) + 1, np.bool_)
+            dropped[origin[is_mark]] = True
+            chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
+            dropped[origin] = False
+            stays = np.where(dropped, len(source), np.arange(len(source) + 1))
+            marks_end = np.minimum.accumulate(stays[::-1])[::-1][1:]
+        return chars, kind, origin, marks_end
+
+    def _learn(self, source: UInt32Array) -> None:
+        for code_point in np.unique(source[~self._known[source]]).tolist():
+            normalized = normalize_character(chr(code_point), self._do_lower_case)
+            self._expansion[code_point, : len(normalized)] = [ord(character) for character in normalized]
+            self._expansion_length[code_point] = len(normalized)
+            for character in normalized:
+                self._kind[ord(character)] = _kind(character, self._do_lower_case)
+                self._combining[ord(character)] = unicodedata.combining(character) if self._do_lower_case else 0
+            self._known[code_point] = True
+
+    def _with_final_sigma(self, source: UInt32Array) -> UInt32Array:
+        """`source` with a final sigma for each capital one that ends its word: `str.lower` looks at the neighbours."""
+        kept = np.flatnonzero(self._expansion_length[source])
+        cleaned = source[kept]
+        # The only character that `lower` makes longer; all that counts of a neighbour is that it is cased.
+        cleaned[cleaned == _DOTTED_CAPITAL_I] = ord("I")
+        lowered = _code_points(_text(cleaned).lower())
+        result: UInt32Array = source.copy()
+        result[kept[(cleaned == _CAPITAL_SIGMA) & (lowered == _FINAL_SIGMA)]] = _FINAL_SIGMA
+        return result
+
+
+class WordPiece:
+    """Google's FullTokenizer for texts in Arrow: the same ids, and the place of every piece in its text.
+
+    `vocab`: the entries, in the order of their ids. ValueError where it lacks [PAD], [UNK], [CLS] or [SEP]. Building it
+    takes 0.1 s for 30,000 entries and runs a TensorFlow operation: set TensorFlow's threads before. One instance per
+    thread. Source: `tokenization.py` of google-research/bert; as there, Unicode's tables are the running Python's.
+    """
+
+    def __init__(self, vocab: Sequence[str], do_lower_case: bool) -> None:
+        self.vocab = tuple(vocab)
+        self.do_lower_case = do_lower_case
+        # As in the reference, the last of equal entries counts.
+        ids = {entry: index for index, entry in enumerate(self.vocab)}
+        missing = [entry for entry in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if entry not in ids]
+        if missing:
+            raise ValueError(
+                f"vocab: no entry {', '.join(missing)} among {len(self.vocab):,}; use the vocab.txt that belongs to "
+                "the encoder, one entry per line without the line end"
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id = (ids[e] for e in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
+        self._normalizer = Normalizer(do_lower_case)
+
+        import tensorflow as tf
+        import tensorflow_text
+
+        # TF Text refuses equal entries. No word matches the stand-in: punctuation is always a word by itself.
+        usable = [e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab)]
+        try:
+            self._pieces_of_words = tensorflow_text.FastWordpieceTokenizer(
+                vocab=usable,
+                max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+                token_out_type=tf.int32,
+                unknown_token="[UNK]",  # noqa: S106 - no password
+                no_pretokenization=True,
+            )
+        except RuntimeError as error:
+            raise ValueError(f"vocab: TF Text refuses it: {error}") from error
+
+    def tokenize(self, texts: pa.StringArray) -> Pieces:
+        """The pieces of `texts` [T], without nulls.
+
+        A piece's span begins at the first character that it has a part of and ends behind the last one and the
+        combining marks dropped right behind that: `text[start:end]`, normalized, is the token without `##`. Not so for
+        [UNK], which spans its word, for several pieces of one character, which share its span, and for a final sigma.
+        """
+        source = _code_points("\n".join(texts.to_pylist()))
+        lengths = pc.utf8_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+        text_start = np.cumsum(lengths + 1) - (lengths + 1)
+
+        chars, kind, origin, marks_end = self._normalizer(source)
+        chars, origin, word_start = split_words(chars, kind, origin)
+        ids, words, piece_start, form, forms = self._cut_words(chars, word_start)
+
+        word_row = np.searchsorted(text_start, origin[word_start], side="right") - 1
+        first_word = np.searchsorted(word_row, np.arange(len(texts)))
+        row = word_row[words]
+        # Not simply the ends: NFD may have swapped characters.
+        start = np.minimum.reduceat(origin, piece_start) if len(ids) else origin
+        end = marks_end[np.maximum.reduceat(origin, piece_start)] if len(ids) else origin
+        return Pieces(
+            row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
+            ids=ids,
+            start=(start - text_start[row]).astype(np.int32),
+            end=(end - text_start[row]).astype(np.int32),
+            word_index=(words - first_word[row]).astype(np.int32),
+            form=form,
+            forms=forms,
+        )
+
+    def _cut_words(
+        self, chars: UInt32Array, word_start: Int64Array
+    ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, pa.StringArray]:
+        """Of each piece the id, the indexes of its word, its first character and its form, [P] each; and the forms."""
+        byte_start = row_splits_of(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
+        offsets = byte_start[np.append(word_start, len(chars))].astype(np.int32)
+        data = _text(chars).encode()
+        words = pa.StringArray.from_buffers(len(word_start), pa.py_buffer(offsets), pa.py_buffer(data))
+        words = words.dictionary_encode()
+        too_long = pc.greater(pc.utf8_length(words.dictionary), MAX_CHARS_PER_WORD)
+        distinct = pc.if_else(too_long, "[UNK]", words.dictionary).to_numpy(zero_copy_only=False)
+
+        import tensorflow as tf
+
+        ids, starts, _ = self._pieces_of_words.tokenize_with_offsets(tf.constant(distinct, tf.string))
+        splits = ids.row_splits.numpy()
+        word = words.indices.to_numpy(zero_copy_only=False)
+        counts = np.diff(splits)[word]
+        piece_word = np.repeat(np.arange(len(word)), counts)
+        piece = np.repeat(splits[word] - np.cumsum(counts) + counts, counts) + np.arange(len(piece_word))
+        # TF Text's offsets are bytes.
+        piece_byte = byte_start[word_start][piece_word] + starts.values.numpy()[piece]
+        first_char = np.searchsorted(byte_start, piece_byte)
+        form = word[piece_word].astype(np.int32, copy=False)
+        return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
+
+
+def split_words(chars: UInt32Array, kind: UInt8Array, origin: Int64Array) -> tuple[UInt32Array, Int64Array, Int64Array]:
+    """`chars` and `origin` without the white space, and the index of the first character of each word: int64 [W]."""
+    is_space = kind == _SPACE
+    breaks = is_space | (kind == _ALONE)
+    first = breaks.copy()
+    first[1:] |= breaks[:-1]
+    first[:1] = True
+    return chars[~is_space], origin[~is_space], np.flatnonzero(first[~is_space])
+
+
+def _code_points(text: str) -> UInt32Array:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _text(code_points: UInt32Array) -> str:
+    return code_points.tobytes().decode("utf-32-le")
