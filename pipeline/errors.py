@@ -36,7 +36,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def root_cause(error: BaseException) -> str:
     """The worker's own error: Beam hands on a traceback as text.
 
-    >>> cause(RuntimeError("Traceback:\\n  File x\\nOSError: No space left [while running 'write']"))
+    >>> root_cause(RuntimeError("Traceback:\\n  File x\\nOSError: No space left [while running 'write']"))
     'OSError: No space left'
     """
     lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT
+from repository import ROOT
 
 from layerbeam.pipeline.cli import beam_options, main
 from layerbeam.pipeline.cli import parser as command_line
@@ -70,7 +70,7 @@ def test_every_page_can_be_reached_from_the_readme():
 
 @pytest.mark.parametrize("page", ["settings.md", "commands.md"])
 def test_the_reference_is_up_to_date(page):
-    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "tools" / "make_reference.py")
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
     assert (ROOT / "docs" / page).read_text() == reference.PAGES[page](), "run: make reference"

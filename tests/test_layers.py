@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam is imported where a stage is wired, where a pipeline is built and run, and in what these share.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 REFUSED = {
     "import pickle": "TID251",

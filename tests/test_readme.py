@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import ROOT
+from repository import ROOT
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 BENCHMARKS = ROOT / "tests/benchmarks"
 

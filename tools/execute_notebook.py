@@ -1,6 +1,6 @@
 """Execute docs/word_senses.ipynb in a folder of its own and compare what comes out with what is in it.
 
-    python docs/execute_notebook.py [--write]
+    python tools/execute_notebook.py [--write]
 
 `--write` puts the new outputs into it instead (`make notebook`). Pictures may differ a little: another processor's
 rounding moves a point by less than one can see.

@@ -24,7 +24,7 @@ def plain_console(**settings: Any) -> Any:
 def escape_control(text: str) -> str:
     r"""The text without what would steer a terminal: control characters but tab and line feed, as `\x1b`.
 
-    >>> print(harmless("a\033[2Jb"))
+    >>> print(escape_control("a\033[2Jb"))
     a\x1b[2Jb
     """
     return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import random_lines, workplace_in
+from corpora import random_lines
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from workplace import workplace_in
 
 HOSTILE = (
     "<img src='http://127.0.0.1:9/x.png' onerror=\"document.title='hit'\"><script>document.title='hit'</script> bank"

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Workplace, random_lines
+from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+from workplace import Workplace
 
 from layerbeam.pipeline.config import job
 from layerbeam.pipeline.output import lock

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Workplace, random_lines
+from corpora import random_lines
+from workplace import Workplace
 
 
 def mounted(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import THREE_VIEWS, Workplace, random_lines
+from corpora import random_lines
+from workplace import THREE_VIEWS, Workplace
 
 HOOK = Path(__file__).parent / "hook"
 

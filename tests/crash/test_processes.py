@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Workplace, random_lines
+from corpora import random_lines
+from workplace import Workplace
 
 from layerbeam.pipeline.run import engines
 

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 from cluster import Cluster, cluster
-from conftest import DATA, ROOT, THREE_VIEWS, random_lines, tree_hashes
+from corpora import random_lines
+from repository import DATA, ROOT
+from workplace import THREE_VIEWS, tree_hashes
 
 HOOK = Path(__file__).parent / "hook"
 # No run here takes nearly as long; one that hangs would for ever.

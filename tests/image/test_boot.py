@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, Workplace
 from ports import free_port
+from repository import ROOT
+from workplace import Done, Workplace
 
 BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")
@@ -144,7 +145,8 @@ def without(wheel: Path, module: str, folder: Path) -> Path:
 
 
 def test_nothing_of_the_repository_is_in_the_image(image, tmp_path):
-    show = "import layerbeam as l, layerbeam.transforms as t, layerbeam.pipeline as p; print(*(m.__file__ for m in (l, t, p)))"
+    names = ("layerbeam", "layerbeam.transforms", "layerbeam.pipeline")
+    show = f"import {', '.join(names)}; print({', '.join(f'{name}.__file__' for name in names)})"
     clean = {"PATH": "/usr/bin:/bin"}
     command = [image / "bin" / "python", "-c", show]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)

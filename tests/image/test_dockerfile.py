@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 from dockerfile import Build, Dockerfile, Step, copied, expand, is_sent
+from repository import ROOT
 
 from layerbeam import __version__
 

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import DATA, ROOT
+from repository import DATA, ROOT
 
 from layerbeam import __version__
 

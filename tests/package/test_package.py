@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 from layerbeam import __version__
 

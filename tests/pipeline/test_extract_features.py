@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import DATA, ROOT, Done
+from repository import DATA, ROOT
+from workplace import Done
 
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main

@@ -11,7 +11,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that
 from apache_beam.transforms import window
-from conftest import DATA, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import vectors
 
 import layerbeam
 from layerbeam.pipeline.ptransform import EmbedText

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 SITE = ROOT / "out" / "site"
 PAGES = sorted(SITE.rglob("*.html"))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from repository import ROOT
 
 # What each shell offers after `layerbeam run --re`, after `layerbeam veri`, and for a file.
 ASK = {
@@ -29,7 +29,7 @@ ASK = {
 def script(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("completion") / request.param
     heavy = "assert not {'tensorflow', 'apache_beam', 'pyarrow', 'pydantic'} & set(sys.modules)"
-    code = f"import sys, layerbeam; status = layerbeam.main(); {heavy}; sys.exit(status)"
+    code = f"import sys; from layerbeam.__main__ import main; status = main(); {heavy}; sys.exit(status)"
     done = subprocess.run(
         [sys.executable, "-c", code, "completion", request.param], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import DATA
+from repository import DATA
 
 
 def test_everything_that_is_asked(workplace):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import DATA, ROOT
+from repository import DATA, ROOT
 
 HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from conftest import ROOT
+from repository import ROOT
 
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import schema, template

@@ -17,8 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, edit, random_lines, vectors, workplace_in
+from corpora import random_lines
 from object_store import upload
+from repository import ROOT
+from tampering import edit
+from weights import vectors
+from workplace import workplace_in
 
 import layerbeam
 from layerbeam.pipeline.dataset.reader import Run
@@ -478,4 +482,4 @@ def test_another_projects_pipeline(finished, tmp_path):
     for name in ("pipeline", "transforms"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')")
     done = python(f"import layerbeam; print(len(layerbeam.open_run({str(finished)!r}).views))", tmp_path)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert (done.stdout, done.stderr) == ("3\n", "")

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from conftest import random_lines
+from corpora import random_lines
 
 from layerbeam.pipeline.output import find, finish
 from layerbeam.pipeline.output.manifest import is_up_to_date

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from conftest import random_lines
+from corpora import random_lines
 
 VIEWS = {
     "tokens": {"level": "token", "layers": [-1]},

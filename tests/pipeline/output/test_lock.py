@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from conftest import random_lines
+from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.pipeline.errors import BusyError
@@ -108,7 +108,7 @@ def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path,
         for _ in range(8):
             beats.add((tmp_path / "out/_writer.json").stat().st_mtime_ns)
             time.sleep(0.05)
-        monkeypatch.setattr(lock, "_here", lambda: "elsewhere")  # else it would know its own process
+        monkeypatch.setattr(lock, "_host_id", lambda: "elsewhere")  # else it would know its own process
         with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
             pass
     assert len(beats) > 1

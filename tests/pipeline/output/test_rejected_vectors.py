@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from conftest import DATA
+from repository import DATA
 from safetensors.numpy import load_file, save_file
 
 VIEWS = {

@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from conftest import DATA, random_lines
+from corpora import random_lines
+from repository import DATA
 
 import layerbeam
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import DATA, ROOT, Done, Workplace, random_lines
+from corpora import random_lines
+from repository import DATA, ROOT
+from workplace import Done, Workplace
 
 pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not installed: make test-dataflow")
 

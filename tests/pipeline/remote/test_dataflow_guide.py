@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from repository import ROOT
 
 from layerbeam.pipeline.cli import beam_options
 from layerbeam.pipeline.cli.parser import make_parser

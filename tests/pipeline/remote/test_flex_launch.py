@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import DATA
+from repository import DATA
 
 from layerbeam.pipeline.remote import flex_template
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from repository import ROOT
 
 from layerbeam.pipeline.cli import beam_options
 from layerbeam.pipeline.cli.parser import make_parser
@@ -131,13 +131,16 @@ def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, 
 
 
 def test_the_names_of_our_modules_hide_nobody_elses(tmp_path):
-    """Where it lies Python would look first among modules named preflight, submit."""
+    """Python looks first where the script is: in the image it is a copy in a folder of its own."""
+    image = tmp_path / "image"
+    image.mkdir()
+    shutil.copy(ROOT / "pipeline/remote/flex_template.py", image)
     (tmp_path / "preflight.py").write_text("whose = 'theirs'\n")
     code = "import sys, runpy; sys.argv = ['x', '--config=nowhere.yaml']\n"
-    code += f"sys.path[0] = {str(ROOT / 'pipeline/remote')!r}\n"
+    code += f"sys.path[0] = {str(image)!r}\n"
     code += "try: runpy.run_path(sys.path[0] + '/flex_template.py', run_name='__main__')\n"
     code += "except SystemExit: import preflight; print(preflight.whose)"
-    settings = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    settings = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from conftest import DATA, ROOT, Workplace
 from ports import free_port
+from repository import DATA, ROOT
+from workplace import Workplace
 
 from layerbeam.pipeline.config import schema
 from layerbeam.pipeline.output.run_log import RefuseIfSuperseded, RunLog, load_runs

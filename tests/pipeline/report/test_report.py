@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random_lines, vectors
+from corpora import random_lines
 from object_store import upload
+from weights import vectors
 
 import layerbeam
 from layerbeam.pipeline.report.geometry import group, mean_cosine, pca, silhouette

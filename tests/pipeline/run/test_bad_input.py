@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import DATA
+from repository import DATA
 
 from layerbeam.pipeline.run import run
 
@@ -470,8 +470,8 @@ def test_show_of_no_run(workplace):
 def test_help_and_mistakes_import_nothing_heavy(workplace):
     workplace.configure(input={"recrod": "line"})
     program = (
-        "import sys, layerbeam; sys.argv = ['layerbeam', *sys.argv[1:]]\n"
-        "try: layerbeam.main()\nexcept SystemExit: pass\n"
+        "import sys; from layerbeam.__main__ import main; sys.argv = ['layerbeam', *sys.argv[1:]]\n"
+        "try: main()\nexcept SystemExit: pass\n"
         "heavy = ('tensorflow', 'tensorflow_text', 'apache_beam', 'pyarrow', 'numpy')\n"
         "print('heavy:', [name for name in heavy if name in sys.modules])"
     )

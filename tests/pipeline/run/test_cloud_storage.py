@@ -9,7 +9,8 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATA, random_lines
+from corpora import random_lines
+from repository import DATA
 
 from layerbeam.transforms import storage
 

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import DATA, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import vectors
 
 from layerbeam.pipeline.cli.main import main
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DATA, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import vectors
 
 TEXT = "The River's bank, near the bank; Banks\n\nbank\nno such word here\n"
 ALL = ("--sample", "1000")

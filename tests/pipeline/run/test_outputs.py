@@ -9,7 +9,8 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import random_lines, vectors
+from corpora import random_lines
+from weights import vectors
 
 VIEWS = {
     "parquet": {"level": "token", "layers": [-1, 0]},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import DATA, ROOT, Workplace, vectors
+from repository import DATA, ROOT
+from weights import vectors
+from workplace import Workplace
 
 from layerbeam.pipeline.config import schema
 

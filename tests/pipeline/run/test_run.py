@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATA, in_float64, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import in_float64, vectors
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward

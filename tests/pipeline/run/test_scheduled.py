@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from conftest import DATA, ROOT, Workplace
+from repository import DATA, ROOT
+from workplace import Workplace
 
 from layerbeam.pipeline.cli.parser import make_parser
 

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATA, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import vectors
 
 
 def corpus(workplace, **encoder) -> None:
@@ -26,7 +28,7 @@ def test_every_run_says_how_fast_it_was(workplace):
     assert record["padding_share"] == round(1 - counts["encoded_tokens"] / counts["padded_tokens"], 4)
     assert record["tokens_per_second"] == pytest.approx(counts["encoded_tokens"] / record["seconds"], rel=0.02)
     assert 0 < record["seconds_to_first_block"] < record["seconds"]
-    assert set(record["stage_shares"]) == {"read", "wordpiece", "forward", "pooling", "write"}
+    assert set(record["stage_shares"]) == {"read", "tokenize", "forward", "pooling", "write"}
     assert sum(record["stage_shares"].values()) == pytest.approx(1, abs=1e-3)
     assert all(counts[f"{stage}_microseconds"] > 0 for stage in record["stage_shares"])
     assert f"speed     {counts['encoded_tokens']:,} tokens in " in done.out

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Workplace, random_lines, vectors
+from corpora import random_lines
+from weights import vectors
+from workplace import Workplace
 
 import layerbeam
 from layerbeam.pipeline.output.manifest import view_schema

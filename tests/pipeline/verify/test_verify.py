@@ -16,7 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATA, Workplace, random_lines, vectors
+from corpora import random_lines
+from repository import DATA
+from weights import vectors
+from workplace import Workplace
 
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.parquet import write_parquet

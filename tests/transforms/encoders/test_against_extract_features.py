@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import DATA
+from repository import DATA
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import BlockId, InputFile

@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import DATA, deny, refused
+from repository import DATA
+from tampering import deny
+from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, open_encoder
 from layerbeam.transforms.encoders.fetch.archives import extract, is_archive, stem

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from conftest import DATA, in_float64, random_weights
+from repository import DATA
+from weights import in_float64, random_weights
 
 from layerbeam.pipeline.verify.verify import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DATA, deny, edit, flip, in_float64, random_weights, refused, same_weights
+from repository import DATA
+from tampering import deny, edit, flip
+from weights import in_float64, random_weights, refused, same_weights
 
 from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes

@@ -14,8 +14,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DATA, ROOT, deny, edit, refused, same_weights
+from repository import DATA, ROOT
 from safetensors.numpy import load_file, save_file
+from tampering import deny, edit
+from weights import refused, same_weights
 
 from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.bert import weight_shapes

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import refused
+from weights import refused
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
 

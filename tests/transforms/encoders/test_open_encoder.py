@@ -3,7 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from conftest import DATA, refused
+from repository import DATA
+from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, load_encoder, open_encoder
 

@@ -5,7 +5,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from conftest import read_file, texts_of
+from corpora import read_file, texts_of
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.commits import SkippedFile

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import UNLIMITED, read_file, texts_of
+from corpora import UNLIMITED, read_file, texts_of
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TextBlock

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import zstandard
-from conftest import UNLIMITED, read_file, texts_of
+from corpora import UNLIMITED, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import read_file, texts_of
+from corpora import read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

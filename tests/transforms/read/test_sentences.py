@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import read_file
+from corpora import read_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ import itertools
 import re
 
 import pytest
-from conftest import UNLIMITED, read_file, texts_of
+from corpora import UNLIMITED, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

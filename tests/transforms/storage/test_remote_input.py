@@ -9,7 +9,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import read_file, texts_of
+from corpora import read_file, texts_of
 
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.settings import BlockLimits, RecordFormat

@@ -8,18 +8,17 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import pathlib
 import random
 import unicodedata
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
+from repository import DATA
 
 from layerbeam.transforms.reference import CHINESE, ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-DATA = pathlib.Path(__file__).parent.parent / "data"
 CASES = {"uncased": True, "cased": False}
 # Of Python 3.10's Unicode 13, U+061D is no part; since 14, with which the files were made, it is punctuation.
 NEEDS_UNICODE_14 = {"\u061d"} if unicodedata.unidata_version < "14" else set()

@@ -1,0 +1,62 @@
+"""Corpora made on the spot, and files read through the stages without Beam."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from repository import DATA
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
+
+UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
+
+
+def read_file(
+    path: Path,
+    limits: BlockLimits = UNLIMITED,
+    *,
+    slice_bytes: int = 1 << 20,
+    done: Iterable[Commit] = (),
+    **record_format: Any,
+) -> list[Any]:
+    """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
+    (file,) = storage.find_files([str(path)])
+    form = RecordFormat(**record_format)
+    of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
+    ranges = cut_file(FileToRead(file, tuple(done)), slice_bytes, form)
+    scans = [scan_range(*range_, of_slices, form) for range_ in ranges]
+    items: list[Any] = []
+    for piece in number_slices(reversed(scans)):
+        items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
+    return items
+
+
+def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
+    """(line, text) of each text in the blocks among these."""
+    return [
+        (int(line), text)
+        for block in items
+        if isinstance(block, TextBlock)
+        for line, text in zip(block.line, block.texts.to_pylist(), strict=True)
+    ]
+
+
+def random_lines(count: int, *, seed: int = 0, longest: int = 40) -> list[str]:
+    """Lines of words of the small encoder's vocabulary, with some blank, equal and cut words among them."""
+    words = [word for word in (DATA / "hf_uncased" / "vocab.txt").read_text().split() if word.isalpha()]
+    random = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        length = int(random.integers(1, longest))
+        line = " ".join(random.choice(words, length))
+        lines.append("" if number % 17 == 5 else "the same line again" if number % 13 == 3 else line)
+    return lines

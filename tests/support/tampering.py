@@ -1,0 +1,37 @@
+"""Files edited, damaged or made unreadable."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def edit(path: Path, **fields: Any) -> None:
+    """Set fields of a JSON file; None takes a field out."""
+    content = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def flip(path: Path, place: int) -> None:
+    """Turn one bit of a file's byte."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let this file be one that may not be read; taking away its mode would not stop root."""
+    real = io.open
+
+    def open_other(file: Any, *arguments: Any, **named: Any) -> Any:
+        if str(file) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(file, *arguments, **named)
+
+    monkeypatch.setattr("io.open", open_other)
+    monkeypatch.setattr("builtins.open", open_other)

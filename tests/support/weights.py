@@ -1,0 +1,46 @@
+"""Encoders with random weights, and vectors compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
+from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+
+
+def refused(handle: Path | str, **settings: Any) -> str:
+    """What is said of an encoder that cannot be used; it begins with the handle."""
+    with pytest.raises(EncoderError) as caught:
+        open_encoder(str(handle), **settings)
+    assert str(caught.value).startswith(f"{handle}: ")
+    return str(caught.value)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Of two folders of encoders."""
+    first, second = load_weights(open_encoder(str(one))), load_weights(open_encoder(str(other)))
+    return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Float32 weights for an encoder that nobody trained."""
+    random = np.random.default_rng(seed)
+    shapes = weight_shapes(config)
+    weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: 1 + values if name.endswith("gamma") else values for name, values in weights.items()}
+
+
+def in_float64(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values.astype(np.float64) for name, values in weights.items()}
+
+
+def vectors(table: pa.Table, column: str) -> np.ndarray:
+    """[n, W] of a column of fixed-size lists."""
+    values = table[column].combine_chunks()
+    return values.flatten().to_numpy(zero_copy_only=False).reshape(-1, values.type.list_size)

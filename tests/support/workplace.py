@@ -1,0 +1,150 @@
+"""A folder with a corpus and a configuration, and the command run in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+import yaml
+from repository import DATA
+
+# Of each way to write: per block in two formats, and once at the end.
+THREE_VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
+    "types": {"level": "word_type", "layers": [1]},
+}
+
+
+def tree_hashes(output: Path) -> dict[str, str]:
+    """SHA-256 of each file of an output folder by its name, the records of single starts left out."""
+    return {
+        str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and path.parent.name != "_runs"
+    }
+
+
+@dataclasses.dataclass
+class Done:
+    """What one start of the command gave."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclasses.dataclass
+class Workplace:
+    """A folder with a corpus, a configuration and the command."""
+
+    folder: Path
+
+    def write(self, name: str, data: bytes | str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return path
+
+    def configure(self, **sections: Any) -> None:
+        """Write c.yaml: all layers of tokens by the small encoder, unless a section says otherwise."""
+        settings = {
+            "input": {"files": ["corpus/*"]} | sections.get("input", {}),
+            "encoder": {"handle": str(DATA / "hf_uncased")} | sections.get("encoder", {}),
+            "views": sections.get("views", {"tokens": {"level": "token", "layers": "all"}}),
+            "output": {"path": "out"} | sections.get("output", {}),
+            "beam": sections.get("beam", {}),
+        }
+        self.write("c.yaml", yaml.safe_dump(settings))
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command as it is installed here."""
+        return [str(Path(sys.executable).with_name("layerbeam")), *arguments]
+
+    def start(self, *arguments: str) -> Done:
+        """The command in a process of its own, in this folder."""
+        done = subprocess.run(self.command(*arguments), cwd=self.folder, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def at_work(
+        self, *arguments: str, commits: int = 1, output: str = "out", new_session: bool = False
+    ) -> subprocess.Popen[str]:
+        """A run in a process of its own, at work and with so many commits done."""
+        folder = self.folder / output / "_commits"
+        process = subprocess.Popen(
+            self.command("run", "c.yaml", *arguments),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=new_session,
+        )
+        while not folder.is_dir() or len(os.listdir(folder)) < commits:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.002)
+        return process
+
+    def run(self, *arguments: str, status: int = 0) -> Done:
+        """`layerbeam run c.yaml`, here in this process, which has TensorFlow loaded."""
+        return self._call("run", "c.yaml", *arguments, status=status)
+
+    def plan(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("plan", "c.yaml", *arguments, status=status)
+
+    def show(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("show", "out", *arguments, status=status)
+
+    def verify(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("verify", "out", *arguments, status=status)
+
+    def encoder(self, *arguments: str, status: int = 0) -> Done:
+        return self._call("encoder", *arguments, status=status)
+
+    def _call(self, *arguments: str, status: int) -> Done:
+        from layerbeam.pipeline.cli.main import main
+
+        got = main(arguments, version="test")
+        out, err = self._capture()
+        assert got == status, err
+        return Done(got, out, err)
+
+    _capture: Callable[[], tuple[str, str]] = dataclasses.field(init=False, repr=False)
+
+    def rows(self, view: str = "tokens", output: str = "out") -> pa.Table:
+        """All rows of a view, in the order file, line, token."""
+        table = ds.dataset(self.folder / output / view, format="parquet").to_table()
+        keys = [(name, "ascending") for name in ("file", "line", "token_index") if name in table.column_names]
+        return table.sort_by(keys) if keys else table
+
+    def manifest(self, output: str = "out") -> dict[str, Any]:
+        return json.loads((self.folder / output / "manifest.json").read_text())
+
+    def rejects(self) -> list[dict[str, Any]]:
+        paths = sorted((self.folder / "out" / "rejects").glob("*.jsonl"))
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    def files(self, output: str = "out") -> dict[str, str]:
+        return tree_hashes(self.folder / output)
+
+
+@contextlib.contextmanager
+def workplace_in(folder: Path) -> Iterator[Workplace]:
+    """For what a module makes once: what is printed meanwhile is kept by nobody."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        place = Workplace(folder)
+        place._capture = lambda: ("", "")
+        yield place

