@@ -1,4 +1,4 @@
-"""What went wrong, in one sentence that says how to mend it: printed without a traceback."""
+"""Errors that are printed as one sentence with the fix, without a traceback."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """Wrong configuration or usage: exit status 2. The message names the setting, what was given, what is allowed."""
+    """Wrong configuration or usage: exit status 2. The message names the setting, its value and what is allowed."""
 
 
 class BusyError(Exception):
-    """Another run is at work in the output folder: exit status 4."""
+    """Another run is active in the output folder: exit status 4."""
 
 
 class InterruptedRunError(Exception):
-    """A signal came while the run was waited for; `number` says which."""
+    """A signal interrupted the wait for a remote run; `number` is the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -24,7 +24,7 @@ class InterruptedRunError(Exception):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` where one of the known names is near, else nothing.
+    """`; did you mean ...?` if a known name is close, else an empty string.
 
     >>> did_you_mean("max_seq_lenght", ["max_seq_length", "handle"])
     '; did you mean `max_seq_length`?'
@@ -34,12 +34,12 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def root_cause(error: BaseException) -> str:
-    """The worker's own error: Beam hands on a traceback as text.
+    """The worker's own error: Beam passes on a traceback as text.
 
     >>> root_cause(RuntimeError("Traceback:\\n  File x\\nOSError: No space left [while running 'write']"))
     'OSError: No space left'
     """
     lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
     last = lines[-1] if lines else f"{type(error).__name__}: {error}"
-    last = re.sub(r"^(\w+\.)+(?=\w+\b)", "", last)  # modules' names
+    last = re.sub(r"^(\w+\.)+(?=\w+\b)", "", last)  # names of modules
     return last.removeprefix("RuntimeError: ").split(" [while running")[0].strip()

@@ -1,4 +1,4 @@
-"""Beam's own options, from the configuration and the command line. Beam alone drops one that it does not know."""
+"""Beam's own options, from configuration and command line, checked: Beam silently ignores options unknown to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Parser(_BeamArgumentParser):
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Options of the configuration as Beam's command line has them.
+    """The configuration's options as arguments of Beam's command line.
 
     >>> as_arguments({"project": "p", "no_auth": True, "streaming": False, "labels": ["a=1", "b=2"]})
     ['--project=p', '--no_auth', '--labels=a=1', '--labels=b=2']
@@ -45,7 +45,7 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """UsageError for an option in the configuration's `beam` that Beam does not know, or a value of a wrong type."""
+    """Raises UsageError for an option in the configuration's `beam` that Beam does not know, or a wrong type."""
     unknown = _first_unknown(as_arguments(settings))
     if unknown is not None:
         hint = did_you_mean(unknown, known_options()).replace("--", "")
@@ -53,10 +53,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
-    """UsageError for an option that Beam does not know, which Beam alone drops silently, a value of a wrong type, and
-    what is no option.
+    """Raises UsageError for options unknown to Beam, values of the wrong type, and positional arguments.
 
-    `own_options`: the command's, to be named where one is near.
+    `own_options`: the command's own options, for "did you mean".
     """
     unknown = _first_unknown(arguments)
     if unknown is not None and not unknown.startswith("-"):
@@ -67,7 +66,7 @@ def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
 
 
 def known_options() -> list[str]:
-    """All that Beam knows, as its command line has them."""
+    """All of Beam's options, as on its command line."""
     return [option for action in _parser()._actions for option in action.option_strings]
 
 

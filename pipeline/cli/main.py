@@ -1,4 +1,4 @@
-"""The command. Nothing heavy is imported before it is needed: `--help` and a wrong configuration answer at once."""
+"""The command. Heavy modules are imported by the command that needs them, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from layerbeam.pipeline.cli.console import echo, echo_error
 from layerbeam.pipeline.cli.parser import PATHS, escape_negative_layers, make_parser
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
+from layerbeam.pipeline.run.signals import only_main_thread_prints
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
@@ -25,25 +26,19 @@ DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
-    """Run the command and give its exit status, which `layerbeam run --help` lists."""
+    """Run the command and return its exit status; `layerbeam run --help` lists them."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "-v" in given or "--verbose" in given
+    with contextlib.nullcontext() if verbose else only_main_thread_prints():
+        return _main(given, version, verbose)
+
+
+def _main(given: list[str], version: str, verbose: bool) -> int:
     try:
-        shielded = escape_negative_layers(given) if given[:1] == ["extract-features"] else given
-        options, beam_arguments = make_parser(version).parse_known_args(shielded)
+        escaped = escape_negative_layers(given) if given[:1] == ["extract-features"] else given
+        options, beam_arguments = make_parser(version).parse_known_args(escaped)
         quiet_logs(options.verbose)
-        commands = {
-            "run": _run,
-            "plan": _plan,
-            "show": _show,
-            "verify": _verify,
-            "report": _report,
-            "encoder": _encoder,
-            "extract-features": _extract_features,
-            "init": _init,
-            "completion": _completion,
-        }
-        return commands[options.command](options, beam_arguments)
+        return COMMANDS[options.command](options, beam_arguments)
     except UsageError as error:
         echo_error(str(error))
         return USAGE
@@ -56,132 +51,32 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
         if verbose:
             raise
         echo_error(f"failed: {root_cause(error)}")
-        again = "what is committed stays: the same command goes on from there (-v shows more of the error)"
-        echo_error(again if options.command in ("run", "extract-features") else "-v shows more of the error")
+        if options.command in ("run", "extract-features"):
+            echo_error("completed blocks are kept; rerun the same command to resume (-v shows the whole error)")
+        else:
+            echo_error("-v shows the whole error")
         return FAILED
 
 
-def _is_elsewhere(path: str) -> bool:
-    """Whether it lies on one of Beam's file systems, or should: told without Beam, whose import takes 0.9 s."""
-    return "://" in path and not path.lower().startswith(("https://", "http://", "hf://"))
-
-
 def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
-    """Give Beam's file systems their options. UsageError for a path that they cannot reach."""
+    """Configure Beam's file systems. Raises UsageError for a path that they cannot reach."""
     from layerbeam.transforms import storage
 
     storage.set_options(beam_arguments)
     for path in paths:
-        unsupported_reason = storage.unsupported_reason(path)
-        if unsupported_reason is not None:
-            raise UsageError(f"{path}: {unsupported_reason}")
+        reason = storage.unsupported_reason(path)
+        if reason is not None:
+            raise UsageError(f"{path}: {reason}")
 
 
-def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # its input may lie elsewhere, too
-    if options.checksums:
-        return _verify_files(options)
-    from layerbeam.pipeline.verify.verify import print_verdict, verify
-
-    verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    _print(options, verdict, print_verdict)
-    return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
-
-
-def _verify_files(options: argparse.Namespace) -> int:
-    from layerbeam.pipeline.output.integrity import print_files_verdict, verify_files
-
-    verdict = verify_files(options.output)
-    _print(options, verdict, print_files_verdict)
-    return {"pass": DONE, "fail": FAILED}[verdict.result]
-
-
-def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    paths = [options.output, *([options.to] if options.to else [])]
-    if beam_arguments or any(map(_is_elsewhere, paths)):
+def _reach_stores(options: argparse.Namespace, beam_arguments: list[str], *paths: str) -> None:
+    """Configure Beam's file systems if options are given or a path is in a store; Beam's import takes 0.9 s."""
+    if beam_arguments or any(map(_is_in_store, paths)):
         _reach(paths, _beam_arguments(options, {}, beam_arguments))
-    from layerbeam.pipeline.report.write import print_written, write_report
-
-    written = write_report(
-        options.output,
-        words=options.word,
-        color=options.color_by,
-        sample=options.sample,
-        seed=options.seed,
-        to=options.to,
-    )
-    _print(options, written, print_written)
-    return DONE
 
 
-def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
-
-    if beam_arguments or _is_elsewhere(options.handle):
-        _reach([], _beam_arguments(options, {}, beam_arguments))
-    what = describe_encoder(options.handle)
-    _print(options, what, print_encoder)
-    return DONE
-
-
-def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    if beam_arguments or _is_elsewhere(options.output):
-        _reach([options.output], _beam_arguments(options, {}, beam_arguments))
-    _print_summary(options, options.output, rows=True)
-    return DONE
-
-
-def _print_summary(
-    options: argparse.Namespace, output_path: str, *, rows: bool = False, more: Mapping[str, Any] | None = None
-) -> None:
-    """Print what is in an output folder."""
-    from layerbeam.pipeline.output.summary import print_next, print_rows, print_summary, summarize
-
-    what = summarize(output_path) | dict(more or {})
-    _print(options, what, print_summary, *([print_rows] if rows else []), print_next)
-
-
-def _print(options: argparse.Namespace, what: Any, *printers: Callable[[Any], None]) -> None:
-    """By `printers`, or with --json for a program; then a value that is no plain one has `to_json`."""
-    with _reader_may_go():
-        if options.json:
-            print(json.dumps(what if isinstance(what, dict) else what.to_json(), indent=1))
-            return
-        for print_what in printers:
-            print_what(what)
-
-
-@contextlib.contextmanager
-def _reader_may_go() -> Iterator[None]:
-    """Whoever reads what is printed may go before its end (`| head`): the exit status stays."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _load_config(options: argparse.Namespace) -> Config:
-    import yaml
-
-    from layerbeam.pipeline.config import schema
-
-    overrides: dict[str, Any] = {}
-    for item in options.set:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
-        try:
-            overrides[key] = schema.parse_yaml(value)
-        except schema.RepeatedKeyError as error:
-            raise UsageError(f"--set {item}: {error}") from error
-        except (yaml.YAMLError, ValueError) as error:
-            raise UsageError(f"--set {item}: the value is not YAML") from error
-    if options.input:
-        overrides["input.files"] = options.input
-    if options.output is not None:
-        overrides["output.path"] = options.output
-    return schema.load(options.config, overrides)
+def _is_in_store(path: str) -> bool:
+    return "://" in path and not path.lower().startswith(("https://", "http://", "hf://"))
 
 
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -204,6 +99,52 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
     _print(options, plan, print_plan)
+    return DONE
+
+
+def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _reach_stores(options, beam_arguments, options.output)
+    _print_summary(options, options.output, rows=True)
+    return DONE
+
+
+def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # the run's input may be in a store
+    if options.checksums:
+        from layerbeam.pipeline.output.integrity import print_files_verdict, verify_files
+
+        files_verdict = verify_files(options.output)
+        _print(options, files_verdict, print_files_verdict)
+        return {"pass": DONE, "fail": FAILED}[files_verdict.result]
+    from layerbeam.pipeline.verify.verify import print_verdict, verify
+
+    verdict = verify(options.output, sample=options.sample, seed=options.seed)
+    _print(options, verdict, print_verdict)
+    return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
+
+
+def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _reach_stores(options, beam_arguments, options.output, *([options.to] if options.to else []))
+    from layerbeam.pipeline.report.write import print_written, write_report
+
+    written = write_report(
+        options.output,
+        words=options.word,
+        color=options.color_by,
+        sample=options.sample,
+        seed=options.seed,
+        to=options.to,
+    )
+    _print(options, written, print_written)
+    return DONE
+
+
+def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
+
+    if beam_arguments or _is_in_store(options.handle):
+        _reach([], _beam_arguments(options, {}, beam_arguments))
+    _print(options, describe_encoder(options.handle), print_encoder)
     return DONE
 
 
@@ -246,7 +187,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
 def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.config import template
 
-    _no_more(beam_arguments)
+    _refuse_arguments(beam_arguments)
     template.write(options.config)
     echo(f"{options.config}: written; it reads {template.INPUT}. Next: layerbeam run {shlex.quote(options.config)}")
     return DONE
@@ -255,7 +196,7 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _completion(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     import shtab
 
-    _no_more(beam_arguments)
+    _refuse_arguments(beam_arguments)
     parser = make_parser("")
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for command in commands.choices.values():
@@ -263,15 +204,81 @@ def _completion(options: argparse.Namespace, beam_arguments: list[str]) -> int:
             kind = PATHS.get(str(action.metavar))
             if kind is not None:
                 action.complete = getattr(shtab, kind)
-    with _reader_may_go():
+    with _tolerate_closed_pipe():
         print(shtab.complete(parser, options.shell))
     return DONE
 
 
-def _no_more(arguments: list[str]) -> None:
-    """UsageError where arguments are left: this command has nothing to do with Beam."""
+COMMANDS = {
+    "run": _run,
+    "plan": _plan,
+    "show": _show,
+    "verify": _verify,
+    "report": _report,
+    "encoder": _encoder,
+    "extract-features": _extract_features,
+    "init": _init,
+    "completion": _completion,
+}
+
+
+def _refuse_arguments(arguments: list[str]) -> None:
+    """Raises UsageError for arguments left over: the command takes none of Beam's options."""
     if arguments:
         raise UsageError(f"{' '.join(arguments)}: unknown here (see `layerbeam --help`)")
+
+
+def _print_summary(
+    options: argparse.Namespace, output_path: str, *, rows: bool = False, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print what an output folder holds."""
+    from layerbeam.pipeline.output.summary import print_next, print_rows, print_summary, summarize
+
+    summary = summarize(output_path) | dict(more or {})
+    _print(options, summary, print_summary, *([print_rows] if rows else []), print_next)
+
+
+def _print(options: argparse.Namespace, result: Any, *printers: Callable[[Any], None]) -> None:
+    """Print a result with `printers`, or as JSON with --json (by its `to_json` unless it is a dict)."""
+    with _tolerate_closed_pipe():
+        if options.json:
+            print(json.dumps(result if isinstance(result, dict) else result.to_json(), indent=1))
+            return
+        for print_result in printers:
+            print_result(result)
+
+
+@contextlib.contextmanager
+def _tolerate_closed_pipe() -> Iterator[None]:
+    """Keeps the exit status when the reader of the output stops reading (`| head`)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _load_config(options: argparse.Namespace) -> Config:
+    import yaml
+
+    from layerbeam.pipeline.config import schema
+
+    overrides: dict[str, Any] = {}
+    for item in options.set:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
+        try:
+            overrides[key] = schema.parse_yaml(value)
+        except schema.RepeatedKeyError as error:
+            raise UsageError(f"--set {item}: {error}") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise UsageError(f"--set {item}: the value is not YAML") from error
+    if options.input:
+        overrides["input.files"] = options.input
+    if options.output is not None:
+        overrides["output.path"] = options.output
+    return schema.load(options.config, overrides)
 
 
 def _run_config(
@@ -282,7 +289,7 @@ def _run_config(
     runner: str | None,
     extra_bytes_ratio: float = 0,
 ) -> bool:
-    """Run a configuration here; whether all of its input is embedded."""
+    """Run a configuration; True if all of its input is embedded afterwards."""
     job, arguments = _resolve(options, config, beam_arguments)
     from layerbeam.pipeline.remote.submit import RemoteRun
     from layerbeam.pipeline.run.engines import LocalRunner, choose_runner
@@ -303,14 +310,14 @@ def _run_config(
         "extra_bytes_ratio": extra_bytes_ratio,
     }
     run: Run = LocalRun(local=chosen, **given) if isinstance(chosen, LocalRunner) else RemoteRun(remote=chosen, **given)
-    return run()
+    return run.run()
 
 
 def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[str]) -> tuple[Job, list[str]]:
-    """(the job, Beam's options). UsageError for what does not fit together, and for paths out of reach."""
+    """The job and Beam's options. Raises UsageError for settings that do not fit, and paths out of reach."""
     from layerbeam.pipeline.config.layers import open_for
 
-    if _is_elsewhere(config.encoder.handle):
+    if _is_in_store(config.encoder.handle):
         _reach([], _beam_arguments(options, config.beam, beam_arguments))
     encoder = open_for(config)
     from layerbeam.pipeline.config.job import resolve
@@ -323,7 +330,7 @@ def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[s
 
 
 def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], given: list[str]) -> list[str]:
-    """Beam's options of configuration and command line, as its command line has them. UsageError for unknown ones."""
+    """Beam's options from configuration and command line, as command-line arguments. UsageError for unknown ones."""
     from layerbeam.pipeline.cli import beam_options
 
     settings = {name: value for name, value in configured.items() if name != "runner"}
@@ -333,5 +340,5 @@ def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], 
 
 
 def quiet_logs(verbose: bool) -> None:
-    """Of TensorFlow and Beam, unless `verbose`: what a person needs to know is said by us."""
+    """Hide the logs of TensorFlow and Beam unless `verbose`; layerbeam prints what a person needs."""
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(name)s: %(message)s")

@@ -1,1 +1,1 @@
-"""Runs whose workers are elsewhere: checked before (`preflight`), submitted, waited for; their image and template."""
+"""Runs on remote workers: `preflight` checks, `submit` submits and waits; the workers' image and the Flex Template."""

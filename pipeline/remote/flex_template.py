@@ -1,14 +1,13 @@
-"""What the launcher of a Dataflow Flex Template starts: `layerbeam run` with the template's parameters.
+"""The script that a Dataflow Flex Template launches: `layerbeam run` with the template's parameters.
 
-Google's python_template_launcher, which lies in the image, starts the file that FLEX_TEMPLATE_PYTHON_PY_FILE names and
-gives it the template's parameters and the job's options (runner, project, region, job_name, temp_location, ...), each
-as --name=value. One of them is --template_location: with it Beam posts no job but writes it there
-(`DataflowApplicationClient.create_job` in Beam 2.77), the service reads it when this process has ended with 0 ("Failed
-to read the job file: gs://.../template_launches/.../job_object", it says otherwise), and there is no job to wait for.
-The launcher is not public: what is said here of its options is from Google's guide "Configure Flex Templates" and from
-logs of launches.
+Google's python_template_launcher, part of the image, starts the file named by FLEX_TEMPLATE_PYTHON_PY_FILE with the
+template's parameters and the job's options (runner, project, region, job_name, temp_location, ...), each as
+--name=value. With --template_location among them, Beam posts no job but writes it there
+(`DataflowApplicationClient.create_job` in Beam 2.77). The service reads it when this process has ended with status 0;
+otherwise it reports "Failed to read the job file: gs://.../template_launches/.../job_object". There is no job to wait
+for. The launcher is not public: its options are known from Google's guide "Configure Flex Templates" and from logs.
 
-Apart from the standard library everything is imported late: this file may be started where it lies or as a copy.
+The image starts a copy of this file in a folder of its own, so that no module next to it hides another package's.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of `layerbeam` for those of the template; UsageError where `set` cannot be taken apart.
+    """The arguments of `layerbeam` for those of the template; UsageError if `set` cannot be split.
 
     >>> run_arguments(["--config=gs://b/c.yaml", "--set=views.v.layers='[-1, -2]' input.blank=keep", "--region=r"])
     ['run', 'gs://b/c.yaml', '--no_wait_until_finish', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
@@ -43,43 +42,43 @@ def run_arguments(given: Sequence[str]) -> list[str]:
         settings = shlex.split(own.set)
     except ValueError as error:
         raise UsageError(
-            f"set: {own.set!r} cannot be taken apart ({error}); settings are K=V with spaces between them, a value "
-            "with spaces in quotes: encoder.max_seq_length=64 views.tokens.layers='[-1, -2]'"
+            f"set: {own.set!r} cannot be split ({error}); settings are K=V separated by spaces, a value with "
+            "spaces in quotes: encoder.max_seq_length=64 views.tokens.layers='[-1, -2]'"
         ) from None
     arguments = ["run", own.config, "--no_wait_until_finish"]
     arguments += [f"--{name}={value}" for name in ("input", "output") if (value := getattr(own, name)) is not None]
     arguments += [f"--set={setting}" for setting in settings]
-    # Last, so that it wins: a launch never runs on the launcher's own small machine.
+    # Last, so that it wins: a launch must not run on the launcher's own small machine.
     return [*arguments, *_known(options), "--runner=DataflowRunner"]
 
 
 def _known(options: Sequence[str]) -> list[str]:
-    """Those that Beam knows. Parameters are checked before the launch, against the metadata: others are the launcher's
-    own, of which no list is public, and one more of them must not end every launch."""
+    """The options known to Beam. The service checks the template's parameters before the launch, against the metadata;
+    other options are the launcher's own. No list of these is public, and a new one must not fail every launch."""
     from layerbeam.pipeline.cli import beam_options
     from layerbeam.pipeline.cli.console import echo_error
 
     known = beam_options.known_options()
     for option in options:
         if option.split("=")[0] not in known:
-            echo_error(f"{option}: left out, Beam has no such option")
+            echo_error(f"{option}: ignored, Beam has no such option")
     return [option for option in options if option.split("=")[0] in known]
 
 
 def main(given: Sequence[str]) -> int:
     """Launch; the exit statuses are those of `layerbeam run`."""
     from layerbeam import __version__
-    from layerbeam.pipeline.cli import main
+    from layerbeam.pipeline.cli import main as cli
     from layerbeam.pipeline.cli.console import echo_error
     from layerbeam.pipeline.errors import UsageError
 
-    main.quiet_logs(verbose=False)  # of Beam's import
+    cli.quiet_logs(verbose=False)  # Beam logs a warning on import
     try:
         arguments = run_arguments(given)
     except UsageError as error:
         echo_error(str(error))
-        return main.USAGE
-    return main.main(arguments, version=__version__)
+        return cli.USAGE
+    return cli.main(arguments, version=__version__)
 
 
 if __name__ == "__main__":

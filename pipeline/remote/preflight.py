@@ -1,10 +1,10 @@
-"""What can be known before a job is given to a remote runner: it costs seconds here, and minutes and money there."""
+"""Checks before a job is submitted to a remote runner: a mistake costs seconds here, minutes and money there."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
@@ -19,9 +19,7 @@ from apache_beam.transforms.resources import parse_resource_hints
 from layerbeam.pipeline.cli.console import echo
 from layerbeam.pipeline.config.schema import Config
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.remote.image_labels import read_labels
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.versions import minor, versions
 from layerbeam.transforms import storage
 
 _ACCELERATOR = "worker_accelerator="
@@ -29,7 +27,7 @@ _CONNECT_SECONDS = 5
 
 
 def check_hints(config: Config) -> None:
-    """UsageError for resource hints that Beam does not know."""
+    """Raises UsageError for resource hints that Beam does not know."""
     for name, value in config.encoder.resource_hints.items():
         try:
             parse_resource_hints({name: value})
@@ -38,38 +36,37 @@ def check_hints(config: Config) -> None:
 
 
 def check(config: Config, remote: RemoteRunner) -> None:
-    """UsageError, with every mistake found, where the job cannot succeed."""
+    """Raises UsageError, naming every mistake found, if the job cannot succeed."""
     mistakes = [*_paths(config, remote), *_device(config, remote)]
     mistakes += _dataflow(remote.options) if remote.is_dataflow else _job_server(remote)
     if mistakes:
         raise UsageError("\n".join(mistakes))
     if remote.name == "FlinkRunner" and remote.options.view_as(FlinkRunnerOptions).parallelism < 1:
-        echo("beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N")
-    image = remote.options.view_as(WorkerOptions).sdk_container_image
-    if image:
-        _check_image(image, config, staged=_brings_packages(remote.options))
+        echo("beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N")
 
 
 def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
-    """Paths that mean something else where workers are, or nothing."""
+    """Mistakes in paths that workers cannot read, or would read as another file."""
     settings = [("input.files", path) for path in config.input.files] + [("output.path", config.output.path)]
     for setting, path in settings:
         if not storage.is_local(path):
             continue
         if remote.is_dataflow:
-            yield f"{setting}: {path}: Dataflow's workers do not see the files of this machine; give gs://..."
+            yield f"{setting}: {path}: Dataflow's workers cannot read files of this machine; give gs://..."
         elif not os.path.isabs(path):
             yield (
-                f"{setting}: {path}: is relative to this program's current folder, and workers have others; give the "
-                f"whole path ({os.path.abspath(path)}), on a disk that all workers see"
+                f"{setting}: {path}: is relative to this program's current folder, and workers have another; give the "
+                f"absolute path ({os.path.abspath(path)}), on a disk that all workers share"
             )
     handle = config.encoder.handle
     if os.path.exists(handle):
         image = remote.options.view_as(WorkerOptions).sdk_container_image
         if not os.path.isabs(handle):
-            yield f"encoder.handle: {handle}: is relative, and workers have other current folders; give the whole path"
+            yield (
+                f"encoder.handle: {handle}: is relative, and workers have other current folders; give the absolute path"
+            )
         elif remote.is_dataflow and not image:
-            yield f"encoder.handle: {handle}: Dataflow's workers do not see it; copy it to gs://... and give that"
+            yield f"encoder.handle: {handle}: Dataflow's workers cannot read it; copy it to gs://... and give that"
 
 
 def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
@@ -79,12 +76,12 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
     if hinted and pooled:
         yield (
             f"encoder.resource_hints.accelerator: Dataflow takes either it or {pooled[0]} among "
-            "beam.dataflow_service_options, never both; take one away"
+            "beam.dataflow_service_options, never both; remove one"
         )
     if remote.is_dataflow and device in ("gpu", "tpu") and not hinted and not pooled:
         example = "type:nvidia-l4;count:1;install-nvidia-driver" if device == "gpu" else "type:tpu-v5-lite-podslice;..."
         yield (
-            f"encoder.device: {device}, and the workers are asked for none: give "
+            f"encoder.device: is {device}, but no accelerator is requested for the workers: give "
             f"beam.dataflow_service_options: ['{_ACCELERATOR}{example}'] or encoder.resource_hints.accelerator"
         )
 
@@ -99,29 +96,29 @@ def _dataflow(options: PipelineOptions) -> Iterator[str]:
         yield "beam.region: is missing; give the region to run in, best the bucket's: --region=us-central1"
     for name, path in (("temp_location", cloud.temp_location), ("staging_location", cloud.staging_location)):
         if path is None and name == "temp_location":
-            yield "beam.temp_location: is missing; give a folder for what only the job needs: --temp_location=gs://..."
+            yield "beam.temp_location: is missing; give a folder for the job's temporary files: --temp_location=gs://..."
         elif path is not None and not path.startswith("gs://"):
-            yield f"beam.{name}: {path}: Dataflow wants a folder that begins with gs://"
+            yield f"beam.{name}: {path}: Dataflow needs a folder that begins with gs://"
         elif path is not None and storage.unsupported_reason(path) is None:
             try:
                 storage.check_bucket(path)
-            except OSError as error:  # Beam would try for ten minutes
+            except OSError as error:  # Beam would retry for ten minutes
                 yield f"beam.{name}: {path}: {storage.reason_of(error)}"
     if not options.view_as(WorkerOptions).sdk_container_image and not _brings_packages(options):
         yield (
-            "beam.sdk_container_image: is missing, and Dataflow's own image has no layerbeam: build one from the "
+            "beam.sdk_container_image: is missing, and Dataflow's own image lacks layerbeam: build one from the "
             "Dockerfile (docs/worker_image.md) and give its name: --sdk_container_image=..."
         )
 
 
 def _brings_packages(options: PipelineOptions) -> bool:
-    """Whether workers install something when they start."""
+    """Whether workers install packages when they start."""
     setup = options.view_as(SetupOptions)
     return bool(setup.extra_packages or setup.requirements_file or setup.setup_file)
 
 
 def _job_server(remote: RemoteRunner) -> Iterator[str]:
-    """A job server that is not there: Beam would wait for it for a minute, and then show a traceback."""
+    """A job server that does not answer: Beam would wait for it for a minute, and then show a traceback."""
     portable = remote.options.view_as(PortableOptions)
     endpoint = portable.job_endpoint
     if endpoint in (None, "", "embed"):
@@ -139,35 +136,3 @@ def _job_server(remote: RemoteRunner) -> Iterator[str]:
             f"beam.job_endpoint: {endpoint}: no job server answers there ({error.strerror or error}); start it, or "
             "give its host:port (docs/runners.md)"
         )
-
-
-def _check_image(image: str, config: Config, *, staged: bool) -> None:
-    try:
-        labels = read_labels(image)
-    except (OSError, ValueError, LookupError) as error:
-        echo(f"beam.sdk_container_image: {image}: not looked into ({error}); workers compare versions when they start")
-        return
-    wrong = list(_differences(labels, staged=staged))
-    if wrong:
-        raise UsageError(
-            f"beam.sdk_container_image: {image} has {', '.join(wrong)}: build it anew (docs/worker_image.md), or start "
-            "the run with its versions"
-        )
-    device = config.encoder.device
-    if device == "gpu" and labels.get("device", device) != device:
-        raise UsageError(
-            f"beam.sdk_container_image: {image} was built for {labels['device']}, and encoder.device is {device}; "
-            f"build it with --build-arg DEVICE={device}"
-        )
-
-
-def _differences(labels: Mapping[str, str], *, staged: bool) -> Iterator[str]:
-    here = versions()
-    expected = {"python": minor(here["python"]), "apache-beam": here["apache-beam"], "tensorflow": here["tensorflow"]}
-    if not staged:  # else a layerbeam of its own may come with the job
-        expected["version"] = here["layerbeam"]
-    for name, version in expected.items():
-        label = labels.get(name, version)
-        same = minor(label) == minor(version) if name == "tensorflow" else label == version
-        if not same:
-            yield f"{'layerbeam' if name == 'version' else name} {label} and not {version}"

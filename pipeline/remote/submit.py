@@ -1,4 +1,4 @@
-"""One run whose workers are elsewhere: checked, submitted, waited for."""
+"""A run on remote workers: checked, submitted, waited for."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from layerbeam.transforms.storage import reason_of_service
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRun(Run):
-    """A job given to a remote runner."""
+    """A job submitted to a remote runner."""
 
     remote: RemoteRunner
 
-    def __call__(self) -> bool:
+    def run(self) -> bool:
         preflight.check(self.job.config, self.remote)
-        return super().__call__()
+        return super().run()
 
     def _run(self, work: PendingWork) -> bool:
-        load_tensorflow(Hardware())  # for the estimate only
+        load_tensorflow(Hardware())  # for the estimate
         self._announce(work)
         log = self._begin_log(work, runner=self.remote.name, workers=None, processes=None)
         started, began = time.monotonic(), time.time()
-        stop = SignalGuard()
+        guard = SignalGuard()
         result = None
         try:
-            with stop, quiet(self.verbose):
+            with guard, quiet(self.verbose):
                 result = self._submit(log.number)
             log.submit(self._job_id(result))
-            self._say_where(result)
+            self._print_location(result)
             if not self.remote.waits:
                 return True
-            with stop, quiet(self.verbose):
+            with guard, quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            goes_on = stop.number is not None and self._job_id(result) is not None
-            if not goes_on:  # else the job itself will note its end
+            continues = guard.number is not None and self._job_id(result) is not None
+            if not continues:  # else the job itself will record its end
                 with contextlib.suppress(OSError):
-                    log.end("failed" if stop.number is None else "interrupted", error=root_cause(error))
-            if stop.number is None:
-                raise _refusal(error) or error from error
-            self._let_go(result)
-            raise InterruptedRunError(stop.number) from error
+                    log.end("failed" if guard.number is None else "interrupted", error=root_cause(error))
+            if guard.number is None:
+                raise _service_error(error) or error from error
+            self._detach(result)
+            raise InterruptedRunError(guard.number) from error
         complete = self._end_log(log, _metrics(result), started=started, began=began)
         echo(f"{log.record['seconds']:.1f} s on {self.remote.name}")
         return complete
@@ -70,10 +70,10 @@ class RemoteRun(Run):
         return pipeline.run()
 
     def _job_id(self, result: Any) -> str | None:
-        """Dataflow's; None where there is no job yet, or only a template. Other engines show theirs on their pages."""
+        """Dataflow's job id; None before there is a job, and for a template. Other engines show theirs on a page."""
         return result.job_id() if self.remote.is_dataflow and result is not None and result.has_job else None
 
-    def _say_where(self, result: Any) -> None:
+    def _print_location(self, result: Any) -> None:
         job = self._job_id(result)
         if job is None:
             echo(f"submitted to {self.remote.name}")
@@ -82,25 +82,25 @@ class RemoteRun(Run):
         echo(f"submitted to Dataflow as {cloud.job_name}, job {job}")
         echo(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
 
-    def _let_go(self, result: Any) -> None:
-        """After an interrupt: a job on Dataflow is its own; another engine is asked to end it, and Flink may not."""
+    def _detach(self, result: Any) -> None:
+        """After an interrupt: a Dataflow job continues; other engines are asked to cancel, which Flink may not do."""
         job = self._job_id(result)
         if job is not None:
             cloud = self.remote.options.view_as(GoogleCloudOptions)
             echo_error(
-                "interrupted; the job goes on. To stop it: "
+                "interrupted; the job continues. To stop it: "
                 f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
             )
             return
         if result is not None:
-            with contextlib.suppress(Exception):  # the engine may be gone
+            with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
-        still = "see on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
-        echo_error(f"interrupted; what is committed stays: {still}run the same command again to go on")
+        first = "check on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
+        echo_error(f"interrupted; completed blocks are kept: {first}run the same command again to resume")
 
 
 def _metrics(result: Any) -> Mapping[str, Any]:
-    """Beam's metrics, as far as the runner has them: the run is done without."""
+    """Beam's metrics, as far as the runner has them; a run does not fail without them."""
     try:
         found: Mapping[str, Any] = result.metrics().query()
     except Exception:
@@ -108,15 +108,17 @@ def _metrics(result: Any) -> Mapping[str, Any]:
     return found
 
 
-def _refusal(error: BaseException) -> Exception | None:
-    """What is wrong where a service is: Google's, in its own words, or a job server; None for anything else."""
+def _service_error(error: BaseException) -> Exception | None:
+    """The error of Google's service, in its own words, or of a job server; None for any other error."""
     if isinstance(error, grpc.RpcError):
-        return RuntimeError("the job server is gone, and its job may go on: look at the engine's page before you go on")
+        return RuntimeError(
+            "the job server does not answer, and its job may continue: look at the engine's page before you resume"
+        )
     status = getattr(error, "code", None)
     if type(error).__name__ == "DataflowJobAlreadyExistsError" or status == 409:
         return BusyError(f"{reason_of_service(str(error))}; wait for that job, or stop it")
     if not isinstance(status, int):
         return None
-    # What is wrong with the job or with who may start it stays wrong; of anything else another time may be better.
+    # A wrong job or a missing permission stays wrong; anything else may succeed on another try.
     kind = UsageError if status in (400, 401, 403, 404) else RuntimeError
-    return kind(f"Dataflow refuses the job: {reason_of_service(str(error))}")
+    return kind(f"Dataflow refused the job: {reason_of_service(str(error))}")

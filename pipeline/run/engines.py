@@ -1,7 +1,7 @@
-"""Which runner, with which of Beam's options. No runner, `local` and `DirectRunner` all mean the local runner.
+"""The runner of a run, with Beam's options. No runner, `local` and `DirectRunner` all mean the local runner.
 
-That is Beam's FnApiRunner with threads, by name: `DirectRunner` first tries to download another runner (Prism) and then
-ignores how many workers were asked for.
+That is Beam's FnApiRunner with threads: Beam's own `DirectRunner` first tries to download another runner (Prism) and
+then ignores the number of workers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ DATAFLOW = "DataflowRunner"
 _LOCAL = ("local", "directrunner", "fnapirunner")
 _REMOTE = (DATAFLOW, "FlinkRunner", "SparkRunner", "PrismRunner", "PortableRunner")
 _REFUSED = {
-    "dask": "Beam's runner for Dask loses what a bundle's end puts out (of 600 rows it wrote 595 and said DONE)",
+    "dask": "Beam's runner for Dask loses what a bundle's end emits (it wrote 595 of 600 rows and reported DONE)",
     "ray": "Beam 2.77 has no runner for Ray",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalRunner:
-    """Beam's local runner with its options. `threads`: of each process; `processes`: beside this one, or none."""
+    """Beam's local runner with its options. `threads`: per process; `processes`: None for threads only."""
 
     options: PipelineOptions
     runner: Any
@@ -51,13 +51,13 @@ class LocalRunner:
 
     @property
     def workers(self) -> int:
-        """Blocks in hand at once."""
+        """Blocks processed in parallel."""
         return self.processes or self.threads
 
 
 @dataclasses.dataclass(frozen=True)
 class RemoteRunner:
-    """A runner whose workers are not this process. `threads`: of each worker process; None: one for each core."""
+    """A runner with workers of its own. `threads`: per worker process; None: one per core."""
 
     name: str
     options: PipelineOptions
@@ -65,12 +65,12 @@ class RemoteRunner:
 
     @property
     def is_dataflow(self) -> bool:
-        """Whether the job goes to Google's cloud."""
+        """Whether the job runs on Google's cloud."""
         return self.name == DATAFLOW
 
     @property
     def waits(self) -> bool:
-        """Whether the command is to wait for the job: not for a template's, and not where Beam's option forbids it."""
+        """Whether the command waits for the job: not for a template, and not if Beam's option forbids it."""
         no_wait = self.options.view_as(StandardOptions).no_wait_until_finish
         return not (no_wait or self.options.view_as(GoogleCloudOptions).template_location)
 
@@ -78,7 +78,7 @@ class RemoteRunner:
 def choose_runner(
     arguments: list[str], name: str | None, output_path: str, *, workers: int | None, processes: int | None
 ) -> LocalRunner | RemoteRunner:
-    """The runner of this name with Beam's options. UsageError for one that there is not, or that loses data."""
+    """The runner of this name with Beam's options. Raises UsageError for an unknown one, or one that loses data."""
     given = "local" if name is None else str(name)
     for refused, why in _REFUSED.items():
         if refused in given.lower():
@@ -90,57 +90,54 @@ def choose_runner(
     if remote is None:
         allowed = ["local", *_REMOTE]
         raise UsageError(
-            f"runner: {given}: there is no such runner{did_you_mean(given, allowed)}; allowed: {', '.join(allowed)}"
+            f"runner: {given}: is not a known runner{did_you_mean(given, allowed)}; allowed: {', '.join(allowed)}"
         )
     if workers is not None or processes is not None:
-        instead = (
-            "--num_workers and --max_num_workers" if remote == DATAFLOW else "--parallelism, or what the engine has"
-        )
-        raise UsageError(
-            f"--{'workers' if workers is not None else 'processes'}: is of the local runner; {remote} has {instead}"
-        )
+        given_option = "--workers" if workers is not None else "--processes"
+        instead = "--num_workers and --max_num_workers" if remote == DATAFLOW else "--parallelism"
+        raise UsageError(f"{given_option} applies to the local runner only; use {instead} with {remote}")
     return _remote_runner(arguments, remote, output_path)
 
 
 def local_runner(arguments: list[str], *, workers: int | None = None, processes: int | None = None) -> LocalRunner:
-    """The local runner with `workers` threads, one for each core if None; or with processes that share the threads."""
+    """The local runner with `workers` threads (None: one per core), or with processes that share the threads."""
     threads = workers or cores()
     options = PipelineOptions(arguments)
     options.view_as(StandardOptions).runner = "FnApiRunner"
     if processes is None:
-        # Threads, as direct_running_mode: multi_threading has them, but for one thing: Beam's buffer sends what it
-        # holds once a second, also in the middle of an element that is being written to it. In 6 of 12 runs over
-        # 10,000 files elements were torn that way. -1: only when it is full, or the bundle ends.
+        # Threads as in direct_running_mode multi_threading, with one difference: Beam flushes its buffer once a second,
+        # also in the middle of an element. In 6 of 12 runs over 10,000 files elements were torn that way. -1: flush
+        # only when the buffer is full or the bundle ends.
         environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
         environment = SubprocessSDKEnvironment.from_command_string(_worker_command())
-    logging.getLogger(fn_runner.__name__).addFilter(_is_for_us)
+    logging.getLogger(fn_runner.__name__).addFilter(_is_relevant)
     direct = options.view_as(DirectOptions)
-    direct.direct_running_mode = "in_memory"  # with any other Beam takes an environment of its own instead
+    direct.direct_running_mode = "in_memory"  # with any other value Beam replaces the environment
     direct.direct_num_workers = processes or threads
-    # As Beam's own DirectRunner makes it, so that workers see the options.
+    # As in Beam's own DirectRunner, so that workers see the options.
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
     made = fn_runner.FnApiRunner(default_environment=environment, provision_info=provision)
     return LocalRunner(options, made, threads, processes)
 
 
-def _is_for_us(record: logging.LogRecord) -> bool:
-    """Whether a line of the log is not Beam's advice to take threads by its running mode: we have them otherwise."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """False for Beam's advice to set its running mode: the threads are set up differently here."""
     return "direct_running_mode" not in record.getMessage()
 
 
 def _worker_command() -> str:
-    """What Beam gives to a shell to start a worker."""
+    """The shell command with which Beam starts a worker."""
     command = [sys.executable, "-m", "layerbeam.pipeline.run.worker_process", str(os.getpid())]
-    return f"exec {shlex.join(command)}"  # no shell stays between
+    return f"exec {shlex.join(command)}"  # without a shell process in between
 
 
 def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteRunner:
     options = PipelineOptions(arguments)
     options.view_as(StandardOptions).runner = name
-    # All code is in a package: the session would only bring what the launcher's own script holds.
+    # All code is in the package; the session would only add what the launcher's own script holds.
     options.view_as(SetupOptions).save_main_session = False
     threads = options.view_as(DebugOptions).number_of_worker_harness_threads
     if name == DATAFLOW:
@@ -148,14 +145,14 @@ def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteR
         cloud.job_name = cloud.job_name or job_name(output_path)
         experiments = options.view_as(DebugOptions).experiments or []
         if "no_use_multiple_sdk_containers" not in experiments and threads is None:
-            # Dataflow starts a process for each core and, in batch, a thread for each: asked for one thread, by its API
-            # one "per worker harness", the whole machine might have but one.
+            # Dataflow starts one process per core and, in batch, one thread per process. If one thread were requested,
+            # the whole machine might get one: its API says "per worker harness".
             threads = 1
     return RemoteRunner(name, options, threads)
 
 
 def job_name(output_path: str) -> str:
-    """A name that is the output folder's own: of two jobs at work under one name Dataflow refuses the second.
+    """The job name of an output folder: Dataflow refuses a second active job of the same name.
 
     >>> job_name("gs://bucket/Nightly run/dt=2026-01-01")
     'layerbeam-nightly-run-dt-2026-01-01-cb4b32b2'

@@ -1,15 +1,14 @@
-"""One run, from the folder it may write to the record of what it did; on this machine (`LocalRun`)."""
+"""One run, from locking its output folder to the record of what it did; on this machine (`LocalRun`)."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, TextIO, cast
+from collections.abc import Mapping
+from typing import Any
 
 import apache_beam as beam
 
@@ -26,7 +25,7 @@ from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.signals import MainThreadStream, SignalGuard, WorkerCrashWatcher
+from layerbeam.pipeline.run.signals import SignalGuard, WorkerCrashWatcher, quiet, underlying
 from layerbeam.pipeline.run.speed import measure
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
@@ -34,10 +33,10 @@ from layerbeam.transforms.commits import InputFile
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A job and how it is run: what is the same here and elsewhere.
+    """A job and how to run it: what local and remote runs share.
 
-    `extra_bytes_ratio`: what is made from each byte of the parts afterwards, on the same disk. The rest as
-    `layerbeam run --help` has it.
+    `extra_bytes_ratio`: bytes written afterwards on the same disk, per byte of the parts. The other fields are options
+    of `layerbeam run`.
     """
 
     job: Job
@@ -46,8 +45,8 @@ class Run:
     verbose: bool = False
     extra_bytes_ratio: float = 0
 
-    def __call__(self) -> bool:
-        """Do what is left to do; whether all of the input is embedded now. UsageError, BusyError before it starts."""
+    def run(self) -> bool:
+        """Do what is left; True if all of the input is embedded. Raises UsageError or BusyError before it starts."""
         with only_writer(self.job.output.path):
             check_output(self.job.output.path, self.job.views, self.job.head)
             work = find_run_work(self.job.config.input.files, self.job.output.path, prune_missing=self.prune_missing)
@@ -60,9 +59,9 @@ class Run:
         raise NotImplementedError
 
     def _announce(self, work: PendingWork) -> Estimate:
-        """Say how much will be written. UsageError where the disk has less, unless `force`."""
+        """Print how much will be written. Raises UsageError if the disk has less space, unless `force`."""
         encoder = self.job.encoder
-        if encoder.kind == "savedmodel":  # of the others there is but one engine
+        if encoder.kind == "savedmodel":  # the other kinds have one engine only
             echo(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
         hint = wrapping_hint(self.job, work)
         if hint is not None:
@@ -70,15 +69,15 @@ class Run:
         expected = estimate(Tokenizer(self.job), work)
         done = work.texts_done
         if done:
-            echo(f"going on: {count_noun(done, 'text')} done before; what follows is the rest")
+            echo(f"resuming: {count_noun(done, 'text')} already embedded; the estimates below cover the rest")
         echo("to write: " + "; ".join(describe(expected, view) for view in self.job.views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         total_bytes = expected.total_bytes * (1 + self.extra_bytes_ratio)
         if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
-                "--force starts all the same"
+                f"{size_text(total_bytes)}; take fewer layers, level text, truncate_dim, float16 or another disk; "
+                "--force starts anyway"
             )
         return expected
 
@@ -96,7 +95,7 @@ class Run:
             raise UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}") from error
 
     def _end_log(self, log: RunLog, found: Mapping[str, Any], *, started: float, began: float) -> bool:
-        """Note what came of it, and how fast, by Beam's metrics; whether all of the input is embedded."""
+        """Record how the run ended and how fast it was, by Beam's metrics; True if all of the input is embedded."""
         complete = storage.exists(storage.join(self.job.output.path, SUCCESS))
         performance = measure(found, seconds=time.monotonic() - started, began=began)
         log.end("done" if complete else "incomplete", **performance)
@@ -123,40 +122,25 @@ class LocalRun(Run):
         return complete
 
     def _run_pipeline(self, log: RunLog, progress: Progress) -> Any:
-        stop = SignalGuard()
-        death = WorkerCrashWatcher(stop)
+        guard = SignalGuard()
+        watcher = WorkerCrashWatcher(guard)
+        terminal = underlying(sys.stderr)
         try:
-            with stop, death, shown(progress, plain=self.verbose), quiet(self.verbose):
+            with guard, watcher, shown(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
                 build(pipeline, self.job, num_threads=self.local.threads, prune_missing=self.prune_missing)
                 result = pipeline.run()
                 result.wait_until_finish()
+                return result
         except BaseException as error:
-            why = death.message or ("interrupted" if stop.number is not None else None)
-            state = "interrupted" if why == "interrupted" else "failed"
-            with contextlib.suppress(OSError):  # a full disk, say, must not hide the cause
-                log.end(state, error=death.message or root_cause(error))
-            # The runner makes a RuntimeError of an interrupt that comes while it works.
-            if why is None:
+            reason = watcher.message or ("interrupted" if guard.number is not None else None)
+            state = "interrupted" if reason == "interrupted" else "failed"
+            with contextlib.suppress(OSError):  # such as a full disk, which must not hide the cause
+                log.end(state, error=watcher.message or root_cause(error))
+            # The runner turns an interrupt during its work into a RuntimeError.
+            if reason is None:
                 raise
-            echo_error(f"{why}; what is committed stays: run the same command again to go on")
-            # The runner's threads may still hold a block, or wait for a worker that is no more, and nothing ends them
-            # but the end of the process. What they left unfinished lies under a name of its own, and goes with the
-            # next run.
-            os._exit(1 if stop.number is None or death.message else 128 + stop.number)
-        if isinstance(sys.stderr, MainThreadStream):
-            sys.stderr = sys.stderr.stream
-        return result
-
-
-@contextlib.contextmanager
-def quiet(verbose: bool) -> Iterator[None]:
-    """Beam prints the traceback of a worker's error before it raises it, and those of other workers even later, so
-    after the end of this, too: one message is enough. Nothing is kept back where `verbose`.
-    """
-    if verbose:
-        yield
-        return
-    sys.stderr = cast(TextIO, MainThreadStream(sys.stderr))
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield
+            echo_error(f"{reason}; completed blocks are kept: run the same command again to resume")
+            # The runner's threads may still process a block, or wait for a worker that died; only the end of the
+            # process ends them. Their unfinished files have names of their own, and the next run deletes them.
+            os._exit(1 if guard.number is None or watcher.message else 128 + guard.number)

@@ -1,4 +1,4 @@
-"""Versions of Python and the packages that decide what comes out: recorded in the manifest, compared on workers."""
+"""Versions of Python and of the packages that decide the output: recorded in the manifest, compared on workers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from importlib import metadata
 
 _PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
-# A worker must have the very same of these: objects go from one to the other as they are in memory.
+# Workers need exactly these versions: objects are pickled between the processes.
 _SAME = ("layerbeam", "apache-beam")
-# And of these the same but for the last number.
+# Of these, workers need the same minor version.
 _SAME_MINOR = ("python", "tensorflow", "tensorflow-text")
 
 
@@ -18,12 +18,12 @@ class VersionError(RuntimeError):
 
 
 def versions() -> dict[str, str]:
-    """Of this process."""
+    """The versions in this process."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}
 
 
 def minor(version: str) -> str:
-    """The first two numbers.
+    """The first two numbers of a version.
 
     >>> minor("3.11.7")
     '3.11'
@@ -32,13 +32,13 @@ def minor(version: str) -> str:
 
 
 def check_versions(expected: Mapping[str, str]) -> None:
-    """VersionError where this process has others than `expected`, in a way that matters."""
+    """Raises VersionError if this process differs from `expected` in a way that matters."""
     here = versions()
     wrong = [name for name in _SAME if here[name] != expected[name]]
     wrong += [name for name in _SAME_MINOR if minor(here[name]) != minor(expected[name])]
     if wrong:
-        differences = ", ".join(f"{name} {here[name]} and not {expected[name]}" for name in wrong)
+        differences = ", ".join(f"{name} {here[name]} instead of {expected[name]}" for name in wrong)
         raise VersionError(
-            f"the worker {platform.node()} has {differences}, which the run was started with: give the workers an "
-            "image of the same versions, or start the run with theirs"
+            f"the worker {platform.node()} has {differences}, with which the run was started: give the workers an "
+            "image with the same versions, or start the run with theirs"
         )

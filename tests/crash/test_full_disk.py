@@ -38,7 +38,7 @@ def test_a_full_disk_that_grows(place):
     assert "output.path: small/out has 4.19 MB free, and this run writes about" in refused
     err = place.run("--force", status=1).err
     assert "layerbeam: failed: OSError: [Errno 28] No space left on device" in err
-    assert err.splitlines()[-1].startswith("layerbeam: what is committed stays: the same command goes on from there")
+    assert err.splitlines()[-1].startswith("layerbeam: completed blocks are kept; rerun the same command to resume")
     before = list((place.folder / "small/out/_commits").iterdir())
     assert len(before) > 5
     place.run("--force", status=1)  # still full

@@ -118,8 +118,8 @@ def test_a_worker_killed_again_and_again(corpus, soak):
         status, said = killed(corpus, "--processes", "2", kill_at=f"block {number} worker_process")
         assert status == 1, said
         assert said.splitlines()[-1] == (
-            "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); what is "
-            "committed stays: run the same command again to go on"
+            "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); completed "
+            "blocks are kept: run the same command again to resume"
         )
         check_what_is_listed(corpus)
     assert killed(corpus, "--processes", "2", kill_at="")[0] == 0

@@ -68,8 +68,8 @@ def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err.splitlines()[-1] == (
-        "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); what is committed "
-        "stays: run the same command again to go on"
+        "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); completed "
+        "blocks are kept: run the same command again to resume"
     )
     assert "Traceback" not in err
     assert_they_end(workplace)
@@ -117,7 +117,7 @@ def test_interrupted_with_processes(workplace):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert err.splitlines()[-1].startswith("layerbeam: interrupted; what is committed stays")
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted; completed blocks are kept")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -128,7 +128,7 @@ def test_a_signal_to_the_whole_group_interrupts(workplace, number):
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert err.splitlines()[-1].startswith("layerbeam: interrupted; what is committed stays")
+    assert err.splitlines()[-1].startswith("layerbeam: interrupted; completed blocks are kept")
     assert "Traceback" not in err
     assert_they_end(workplace)
     assert "out: unfinished: interrupted" in workplace.show().out

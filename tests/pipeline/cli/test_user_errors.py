@@ -87,7 +87,7 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
         (
             "a word in place of a number",
             "run c.yaml --workers two",
-            "argument --workers: 'two' is no number from 1 up (see `layerbeam run --help`)",
+            "argument --workers: 'two' is not a positive integer (see `layerbeam run --help`)",
         ),
         ("a runner that loses rows", "run c.yaml --runner dask", "runner: dask cannot be used: Beam's runner for Dask"),
         ("nothing there to show", "show nothing", "nothing: holds no layerbeam run (no _runs folder in it)"),

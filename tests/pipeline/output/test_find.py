@@ -123,7 +123,7 @@ def test_success_is_gone_while_rows_of_a_gone_file_are_deleted(workplace, monkey
         err = workplace.run("--prune-missing", status=1).err
     assert err.splitlines()[-2:] == [
         "layerbeam: failed: OSError: [Errno 28] No space left on device",
-        "layerbeam: what is committed stays: the same command goes on from there (-v shows more of the error)",
+        "layerbeam: completed blocks are kept; rerun the same command to resume (-v shows the whole error)",
     ]
     assert "Traceback" not in err
     assert not os.path.exists("out/_SUCCESS")

@@ -177,9 +177,9 @@ def test_machines_share_the_blocks_out():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--price-per-hour", "free"), "'free' is no price such as 0.38"),
-        (("--price-per-hour", "-1"), "'-1' is no price"),
-        (("--machines", "0"), "'0' is no number from 1 up"),
+        (("--price-per-hour", "free"), "'free' is not a price such as 0.38"),
+        (("--price-per-hour", "-1"), "'-1' is not a price"),
+        (("--machines", "0"), "'0' is not a positive integer"),
         (("--input", "nowhere/*"), "input.files: no file matches nowhere/*"),
         (("--set", "encoder.handle=nowhere"), "encoder.handle: nowhere"),
         (("--set", "views.tokens.layers=[9]"), "views.tokens.layers"),

@@ -159,7 +159,7 @@ def test_right_fitting_beside_a_pool_of_gpus_is_refused(workplace, cloud):
 def test_a_gpu_that_is_not_asked_for_is_an_error(workplace, cloud):
     asked = ["--set", "encoder.device=gpu", *PLACES, *MINE, at(cloud)]
     done = workplace._call("run", shipped("cpu"), *asked, status=2)
-    assert "encoder.device: gpu, and the workers are asked for none" in done.err
+    assert "encoder.device: is gpu, but no accelerator is requested for the workers" in done.err
     assert cloud.jobs == []
 
 
@@ -322,7 +322,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(workplace, cloud, 
 
 def test_paths_of_this_machine_are_refused(workplace, cloud):
     done = run(workplace, cloud, "--output", "out/vectors", status=2)
-    assert "output.path: out/vectors: Dataflow's workers do not see the files of this machine" in done.err
+    assert "output.path: out/vectors: Dataflow's workers cannot read files of this machine" in done.err
 
 
 def test_credentials_that_are_not_there(workplace, cloud, monkeypatch):
@@ -358,6 +358,6 @@ def test_an_interrupt_leaves_the_job_at_work_and_says_how_to_end_it(workplace, c
     _, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 128 + number
     assert "Traceback" not in err
-    assert "the job goes on" in err
+    assert "the job continues" in err
     assert "gcloud dataflow jobs cancel 2026-01-01_00_00_00-1 --region=europe-west1 --project=proj" in err
     assert cloud.asked == []

@@ -96,12 +96,12 @@ def test_an_option_that_beam_does_not_know_is_left_out(capsys):
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--new_in_the_launcher=3", "--region=r"])
     assert arguments[-2:] == ["--region=r", "--runner=DataflowRunner"]
     assert "--new_in_the_launcher=3" not in arguments
-    assert capsys.readouterr().err == "layerbeam: --new_in_the_launcher=3: left out, Beam has no such option\n"
+    assert capsys.readouterr().err == "layerbeam: --new_in_the_launcher=3: ignored, Beam has no such option\n"
 
 
 def test_settings_that_cannot_be_taken_apart():
     with pytest.raises(
-        UsageError, match=r"^set: \"a\.b='c\" cannot be taken apart \(No closing quotation\); settings are"
+        UsageError, match=r"^set: \"a\.b='c\" cannot be split \(No closing quotation\); settings are"
     ):
         flex_template.run_arguments(["--config=gs://b/c.yaml", "--set=a.b='c"])
 

@@ -123,7 +123,7 @@ def test_interrupted_while_it_waits(workplace, job_server, pool):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == (
-        "layerbeam: interrupted; what is committed stays: run the same command again to go on"
+        "layerbeam: interrupted; completed blocks are kept: run the same command again to resume"
     )
     workplace.run(*where)
     workplace.verify(status=0)
@@ -154,7 +154,7 @@ def test_a_worker_with_another_beam(workplace, tmp_path, job_server):
     with worker_pool(tmp_path, PYTHONPATH=str(OTHER_BEAM)) as pool:
         err = workplace.run(*where, *external(job_server, pool), status=1).err
     assert "layerbeam: failed: VersionError: the worker " in err
-    assert " has apache-beam 2.76.0 and not 2.77" in err
+    assert " has apache-beam 2.76.0 instead of 2.77" in err
 
 
 def test_a_device_that_this_machine_has_not(workplace):
@@ -165,7 +165,10 @@ def test_a_device_that_this_machine_has_not(workplace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runner=flink", "--workers=2"], "--workers: is of the local runner; FlinkRunner has --parallelism"),
+        (
+            ["--runner=flink", "--workers=2"],
+            "--workers applies to the local runner only; use --parallelism with Fl",
+        ),
         (["--runner=PortableRunner"], "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port"),
         (["--runner=SparkRunner", "--job_endpoint=here"], "beam.job_endpoint: here: is not of the form host:port"),
         (
@@ -178,7 +181,7 @@ def test_a_device_that_this_machine_has_not(workplace):
         ),
         (
             ["--runner=FlinkRunner", "--set", "encoder.handle=encoder", "--job_endpoint=embed"],
-            "encoder.handle: encoder: is relative, and workers have other current folders; give the whole path",
+            "encoder.handle: encoder: is relative, and workers have other current folders; give the absolute path",
         ),
         (
             ["--set", "encoder.resource_hints={accelerator: a, min_ram: many}"],

@@ -154,7 +154,7 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
     assert "remains   about" in unfinished
     assert "first rows of tokens" in unfinished
     done = workplace.run("--json")
-    assert f"going on: {texts:,} texts done before; what follows is the rest\n" in done.err
+    assert f"resuming: {texts:,} texts already embedded; the estimates below cover the rest\n" in done.err
     assert workplace.files() == workplace.files("undisturbed")
     total = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
     again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
@@ -171,7 +171,7 @@ def test_an_interrupted_run_says_how_to_go_on(workplace, number):
         _, err = process.communicate()
     assert process.returncode == 128 + number
     assert err.splitlines()[-1] == (
-        "layerbeam: interrupted; what is committed stays: run the same command again to go on"
+        "layerbeam: interrupted; completed blocks are kept: run the same command again to resume"
     )
     assert "Traceback" not in err
     assert "out: unfinished: interrupted" in workplace.show().out

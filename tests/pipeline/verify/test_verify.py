@@ -426,5 +426,5 @@ def test_nothing_but_blank_lines(workplace):
 
 
 def test_wrong_numbers(workplace):
-    assert "'-1' is no number from 0 up" in workplace.verify("--seed=-1", status=2).err
-    assert "'0' is no number from 1 up" in workplace.verify("--sample", "0", status=2).err
+    assert "'-1' is not an integer from 0 up" in workplace.verify("--seed=-1", status=2).err
+    assert "'0' is not a positive integer" in workplace.verify("--sample", "0", status=2).err
