@@ -112,7 +112,7 @@ def test_configurations_are_some(page):
 def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    page = "docs/first_corpus.md"
+    page = "docs/getting_started.md"
     done = []
     for line in indented(page):
         command, *arguments = shlex.split(line)
