@@ -52,7 +52,7 @@ def test_links_lead_somewhere(page):
 
 def test_anchors_are_githubs():
     assert "5-what-to-watch" in anchors("docs/dataflow.md")
-    assert "what-the-exit-status-asks-for" in anchors("docs/scheduled_runs.md")
+    assert "exit-statuses" in anchors("docs/scheduled_runs.md")
 
 
 def test_every_page_can_be_reached_from_the_readme():
