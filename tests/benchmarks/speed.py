@@ -1,4 +1,4 @@
-"""layerbeam against what people use today, on this machine: everything interleaved, medians, ratios; for docs/tuning.md.
+"""layerbeam compared with what people use today, on this machine: interleaved, medians, ratios; for docs/tuning.md.
 
 python speed.py RIVALS_PYTHON TFHUB_PACKAGES [--rounds N] [--lines N] [--write]
 
