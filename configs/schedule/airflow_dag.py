@@ -50,8 +50,8 @@ with DAG(
             }
         },
     )
-    # A job can succeed although the run is incomplete: files skipped, or more than max_rejected rejected. A retry does
-    # not fix that.
+    # A job can succeed although the run is incomplete: files skipped, or more rejects than max_reject_rate allows. A
+    # retry does not fix that.
     complete = GCSObjectExistenceSensor(
         task_id="complete",
         bucket=BUCKET,
