@@ -202,10 +202,10 @@ $(TFHUB)/installed: tests/benchmarks/requirements-tfhub.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(TFHUB) --requirement $<
 	@touch $@
 
-bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the README's table of speed (needs Debian's bible-kjv; half an hour)
+bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the table of speed in docs/tuning.md (needs Debian's bible-kjv; half an hour)
 	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) --write
 
-bench-sizes: $(VENV)/installed ## the README's table of sizes (needs Debian's bible-kjv)
+bench-sizes: $(VENV)/installed ## the table of sizes in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
 
 bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)

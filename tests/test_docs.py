@@ -53,7 +53,7 @@ def test_links_lead_somewhere(page):
 
 def test_anchors_are_githubs():
     assert "5-what-to-watch" in anchors("docs/dataflow.md")
-    assert "what-the-exit-status-asks-for" in anchors("docs/scheduled_runs.md")
+    assert "exit-statuses" in anchors("docs/scheduled_runs.md")
 
 
 def test_every_page_can_be_reached_from_the_readme():
@@ -113,7 +113,7 @@ def test_configurations_are_some(page):
 def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    page = "docs/first_corpus.md"
+    page = "docs/getting_started.md"
     done = []
     for line in indented(page):
         command, *arguments = shlex.split(line)
@@ -150,7 +150,7 @@ def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
             **{f"{level}s": {"level": level, **both} for level in ("token", "word", "text", "record")},
             "with_text": {"level": "token", "include_text": True, **base},
             "words_with_text": {"level": "word", "include_text": True, **base},
-            "word_type": {"level": "word_type", "by": ["year"], **base},
+            "word_type": {"level": "word_type", "group_by": ["year"], **base},
             "word_types": {"level": "word_type", **both},
             "pooler": {"level": "text", "pooling": "pooler"},
         },

@@ -1,4 +1,4 @@
-"""The snippets of README and docs/output.md do what they say, on what the demo writes."""
+"""The snippets of README.md and docs/output.md work on the output of the demo."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import schema
 
 README = (ROOT / "README.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 OUTPUT = (ROOT / "docs" / "output.md").read_text()
 # By the tool's name, with which the first line begins.
 SNIPPETS = {
@@ -83,11 +84,13 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
         assert names["history"]["loss"][-1] < names["history"]["loss"][0]
 
 
-def test_the_configuration_explained_is_one():
-    explained, other = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    settings = yaml.safe_load(explained)
-    assert schema.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
-    assert schema.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
+def test_the_configurations_explained_are_valid():
+    (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    explained, other = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    for source, text in {"README.md": short, "configuration.md": explained}.items():
+        assert schema.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
+    settings = yaml.safe_load(explained) | yaml.safe_load(other)
+    assert schema.check(settings, source="configuration.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():

@@ -1,6 +1,6 @@
-"""Every night the texts of the day before, on Dataflow: for Airflow's DAG folder. The guide is docs/dataflow.md.
+"""An Airflow DAG that embeds the previous day's texts on Dataflow every night. The guide is docs/dataflow.md.
 
-Needs Airflow 3 with the providers google and apache-beam, and the connection google_cloud_default with a service
+It needs Airflow 3 with the providers google and apache-beam, and the connection google_cloud_default with a service
 account that may launch Dataflow jobs and read the bucket.
 """
 
@@ -17,23 +17,23 @@ IMAGE = "us-central1-docker.pkg.dev/my-project/layerbeam/layerbeam:0.1.0-cpu"
 
 with DAG(
     "layerbeam",
-    # An interval, so that {{ ds }} is the day that has ended; a plain cron string gives Airflow 3 the day of the start.
+    # An interval, so that {{ ds }} is the day that has ended. With a plain cron string, Airflow 3 gives the start day.
     schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
-    # A job that is started again goes on where the one before stopped: what is committed is not encoded twice.
+    # A retried job resumes where the previous one stopped: committed blocks are not encoded again.
     default_args={"retries": 2, "retry_delay": timedelta(minutes=10)},
 ):
     embed = DataflowStartFlexTemplateOperator(
         task_id="embed",
         project_id=PROJECT,
         location=REGION,
-        deferrable=True,  # the triggerer waits for the job's end; no worker is held
+        deferrable=True,  # the triggerer waits for the end of the job and holds no worker
         body={
             "launchParameter": {
                 "containerSpecGcsPath": f"gs://{BUCKET}/templates/layerbeam-cpu.json",
-                "jobName": "layerbeam-{{ ds_nodash }}",  # the operator appends a suffix: each try has a name of its own
+                "jobName": "layerbeam-{{ ds_nodash }}",  # the operator makes it unique by a suffix
                 "parameters": {
                     "config": f"gs://{BUCKET}/configs/dataflow-cpu.yaml",
                     "input": f"gs://{BUCKET}/logs/{{{{ ds }}}}/*.txt",
@@ -50,8 +50,8 @@ with DAG(
             }
         },
     )
-    # A job may end well and the run be incomplete: files left out, or more than max_rejected rejected. A retry does not
-    # mend that.
+    # A job can succeed although the run is incomplete: files skipped, or more rejects than max_reject_rate allows. A
+    # retry does not fix that.
     complete = GCSObjectExistenceSensor(
         task_id="complete",
         bucket=BUCKET,

@@ -1,4 +1,4 @@
-"""The README's table of sizes: what text becomes, by the tokens that WordPiece finds in the Bible."""
+"""The table of sizes in docs/output.md, from the number of WordPiece tokens in the Bible."""
 
 from __future__ import annotations
 

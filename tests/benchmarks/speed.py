@@ -1,4 +1,4 @@
-"""layerbeam against what people use today, on this machine: everything interleaved, medians, ratios; for the README.
+"""layerbeam compared with what people use today, on this machine: interleaved, medians, ratios; for docs/tuning.md.
 
 python speed.py RIVALS_PYTHON TFHUB_PACKAGES [--rounds N] [--lines N] [--write]
 
@@ -205,7 +205,7 @@ def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
 
 
 def table(bench: Bench, rounds: int) -> list[str]:
-    """What the README says."""
+    """The lines of docs/tuning.md between its two markers."""
     return [
         f"{datetime.date.today().isoformat()}, {processor()}, {len(os.sched_getaffinity(0))} cores, "
         f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, {bench.rivals}; "
@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("tfhub_packages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=6000)
-    parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/tuning.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name), options.rivals_python, options.tfhub_packages, options.lines)
@@ -314,9 +314,9 @@ def main() -> None:
         (ROOT / "out/speed.json").write_text(json.dumps(bench.found, indent=1))
     print("\n".join(["", *lines]))
     if options.write:
-        readme = ROOT / "README.md"
-        before, rest = readme.read_text().split(BEGIN)
-        readme.write_text("\n".join([before + BEGIN, *lines, END + rest.split(END)[1]]))
+        page = ROOT / "docs/tuning.md"
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text("\n".join([before + BEGIN, *lines, END + rest.split(END)[1]]))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ import sys
 import pytest
 from repository import ROOT
 
-# What each shell offers after `layerbeam run --re`, after `layerbeam veri`, and for a file.
+# What each shell offers after `layerbeam run --pr`, after `layerbeam veri`, and for a file.
 ASK = {
     "bash": """
         source {script}
         ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_layerbeam; echo "${{COMPREPLY[@]}}"; }}
-        ask layerbeam run --re; ask layerbeam veri; ask layerbeam run corp
+        ask layerbeam run --pr; ask layerbeam veri; ask layerbeam run corp
     """,
     "fish": """
         source {script}
-        complete -C 'layerbeam run --re' | cut -f 1
+        complete -C 'layerbeam run --pr' | cut -f 1
         complete -C 'layerbeam veri' | cut -f 1
         complete -C 'layerbeam run corp' | cut -f 1
     """,
@@ -54,5 +54,5 @@ def test_a_shell_takes_it(script):
 
 def test_every_command_is_in_it(script):
     text = script.read_text()
-    for word in ("extract-features", "remove-gone", "completion", "init"):
+    for word in ("extract-features", "prune-missing", "completion", "init"):
         assert word in text

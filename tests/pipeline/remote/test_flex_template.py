@@ -100,9 +100,7 @@ def test_an_option_that_beam_does_not_know_is_left_out(capsys):
 
 
 def test_settings_that_cannot_be_taken_apart():
-    with pytest.raises(
-        UsageError, match=r"^set: \"a\.b='c\" cannot be split \(No closing quotation\); settings are"
-    ):
+    with pytest.raises(UsageError, match=r"^set: \"a\.b='c\" cannot be split \(No closing quotation\); settings are"):
         flex_template.run_arguments(["--config=gs://b/c.yaml", "--set=a.b='c"])
 
 

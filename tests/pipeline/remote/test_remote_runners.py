@@ -177,7 +177,7 @@ def test_a_device_that_this_machine_has_not(workplace):
         ),
         (
             ["--runner=FlinkRunner", "--input=corpus/*", "--job_endpoint=embed"],
-            "input.files: corpus/*: is relative to this program's current folder, and workers have others; give the",
+            "input.files: corpus/*: is relative to this program's current folder, and workers have another; give the",
         ),
         (
             ["--runner=FlinkRunner", "--set", "encoder.handle=encoder", "--job_endpoint=embed"],
@@ -211,7 +211,7 @@ def test_flink_without_parallelism_is_said(capsys):
         "output": {"path": "/out"},
     }
     checked = schema.check(settings, source="c.yaml")
-    said = "beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N\n"
+    said = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
     for name, arguments, expected in (
         ("FlinkRunner", [], said),
         ("FlinkRunner", ["--parallelism=2"], ""),
