@@ -164,6 +164,7 @@ lint: $(VENV)/installed ## format and lint, as checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/codespell
 
 # mypy does not follow an editable installation: it gets the packages laid out as in the wheel.
 types: $(VENV)/installed ## mypy, strict

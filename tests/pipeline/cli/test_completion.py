@@ -9,16 +9,16 @@ import sys
 import pytest
 from repository import ROOT
 
-# What each shell offers after `layerbeam run --pr`, after `layerbeam veri`, and for a file.
+# What each shell offers after `layerbeam run --pru`, after `layerbeam veri`, and for a file.
 ASK = {
     "bash": """
         source {script}
         ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_layerbeam; echo "${{COMPREPLY[@]}}"; }}
-        ask layerbeam run --pr; ask layerbeam veri; ask layerbeam run corp
+        ask layerbeam run --pru; ask layerbeam veri; ask layerbeam run corp
     """,
     "fish": """
         source {script}
-        complete -C 'layerbeam run --pr' | cut -f 1
+        complete -C 'layerbeam run --pru' | cut -f 1
         complete -C 'layerbeam veri' | cut -f 1
         complete -C 'layerbeam run corp' | cut -f 1
     """,
