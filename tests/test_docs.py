@@ -150,7 +150,7 @@ def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
             **{f"{level}s": {"level": level, **both} for level in ("token", "word", "text", "record")},
             "with_text": {"level": "token", "include_text": True, **base},
             "words_with_text": {"level": "word", "include_text": True, **base},
-            "word_type": {"level": "word_type", "by": ["year"], **base},
+            "word_type": {"level": "word_type", "group_by": ["year"], **base},
             "word_types": {"level": "word_type", **both},
             "pooler": {"level": "text", "pooling": "pooler"},
         },

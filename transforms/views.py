@@ -44,7 +44,7 @@ class View:
     combine: Combine = "separate"
     pooling: Pooling = "mean"
     special_tokens: bool = True
-    dims: int | None = None
+    truncate_dim: int | None = None
     normalize: bool = False
     dtype: Literal["float32", "float16"] = "float32"
     given_layers: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class View:
     keep_words: tuple[str, ...] | None = None
     match_case: bool = False
     include_text: bool = False
-    by: tuple[str, ...] = ()
+    group_by: tuple[str, ...] = ()
     min_count: int = 1
 
     @property
@@ -76,7 +76,7 @@ class View:
         """Values in one vector."""
         full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
         full *= 2 if self.pooling == "mean_max" else 1
-        return full if self.dims is None else min(self.dims, full)
+        return full if self.truncate_dim is None else min(self.truncate_dim, full)
 
     @property
     def row_bytes(self) -> int:
@@ -127,7 +127,7 @@ def _has(view: View, column: Column) -> bool:
 def schema(view: View) -> pa.Schema:
     """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
     columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
-    kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.by]
+    kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.group_by]
     through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
     after = 0 if view.level == "word_type" else 1
     type_ = vector_type(view.dtype, view.width)

@@ -50,8 +50,8 @@ with DAG(
             }
         },
     )
-    # A job may end well and the run be incomplete: files left out, or more than max_rejected rejected. A retry does not
-    # mend that.
+    # A job may end well and the run be incomplete: files were skipped, or more than max_reject_rate
+    # rejected. A retry does not fix that.
     complete = GCSObjectExistenceSensor(
         task_id="complete",
         bucket=BUCKET,

@@ -51,7 +51,7 @@ class Run:
         with only_writer(self.job.output.path):
             check_output(self.job.output.path, self.job.views, self.job.head)
             work = find_run_work(self.job.config.input.files, self.job.output.path, prune_missing=self.prune_missing)
-            if work.is_empty and is_finished(self.job.output.path, self.job.config.input.max_rejected):
+            if work.is_empty and is_finished(self.job.output.path, self.job.config.input.max_reject_rate):
                 echo("nothing to do: all of the input is embedded already")
                 return True
             return self._run(work)
@@ -77,7 +77,7 @@ class Run:
         if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(total_bytes)}; take fewer layers, level text, dims, float16 or another disk; "
+                f"{size_text(total_bytes)}; take fewer layers, level text, truncate_dim, float16 or another disk; "
                 "--force starts all the same"
             )
         return expected

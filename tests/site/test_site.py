@@ -48,7 +48,7 @@ def test_style_sheets_fetch_nothing_from_elsewhere():
 def test_files_of_the_repository_are_pages():
     page = (SITE / "scheduled_runs" / "index.html").read_text()
     assert 'href="../repository/configs/nightly.yaml/"' in page
-    assert "max_rejected" in (SITE / "repository" / "configs" / "nightly.yaml" / "index.html").read_text()
+    assert "max_reject_rate" in (SITE / "repository" / "configs" / "nightly.yaml" / "index.html").read_text()
     assert 'href="scheduled_runs/"' in (SITE / "index.html").read_text()
 
 
