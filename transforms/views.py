@@ -28,6 +28,11 @@ Combine = Literal["separate", "sum", "mean", "concat"]
 Pooling = Literal["first", "last", "mean", "sum", "max", "cls", "pooler", "mean_max"]
 
 
+def is_aggregated(level: str) -> bool:
+    """Whether the rows of this level are made at the end of the run, from all blocks."""
+    return level == "word_type"
+
+
 @dataclasses.dataclass(frozen=True)
 class View:
     """One thing to keep, with everything that a configuration may leave open resolved.
@@ -57,6 +62,16 @@ class View:
     include_text: bool = False
     group_by: tuple[str, ...] = ()
     min_count: int = 1
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether the rows are made at the end of the run, from all blocks."""
+        return is_aggregated(self.level)
+
+    @property
+    def has_word_rows(self) -> bool:
+        """Whether a block's rows are words."""
+        return self.level in ("word", "word_type")
 
     @property
     def uses_pooler(self) -> bool:
@@ -127,12 +142,12 @@ def _has(view: View, column: Column) -> bool:
 def schema(view: View) -> pa.Schema:
     """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
     columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
-    kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.group_by]
+    kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
     through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
-    after = 0 if view.level == "word_type" else 1
+    after = 0 if view.aggregates else 1
     type_ = vector_type(view.dtype, view.width)
     vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
-    if view.level == "word_type":
+    if view.aggregates:
         vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
     return pa.schema([*columns[:after], *through, *columns[after:], *vectors])
 
@@ -209,7 +224,7 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.where(norms == 0, np.float32(1), norms)
     with np.errstate(over="ignore"):  # who asked for it looks for infinite values
-        return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
+        return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
 
 
 def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:

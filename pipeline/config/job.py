@@ -200,7 +200,7 @@ def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     target_part_bytes = config.output.target_part_bytes
     token_bytes = max((view.row_bytes for view in views if view.level == "token"), default=1)
     # Words are fewer than tokens: the estimate is on the safe side.
-    word_bytes = max((view.row_bytes for view in views if view.level in ("word", "word_type")), default=1)
+    word_bytes = max((view.row_bytes for view in views if view.has_word_rows), default=1)
     text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,

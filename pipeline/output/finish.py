@@ -120,7 +120,7 @@ def _finish_views(
     described, empty = describe_views(views), set()
     for view in views:
         parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
-        if view.level == "word_type":
+        if view.aggregates:
             parts = [write_word_types(output, view, parts)]
             described[view.name] |= {"path": parts[0].path, "sha256": parts[0].sha256}
         described[view.name] |= count_rows(parts)
