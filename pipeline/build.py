@@ -43,7 +43,7 @@ def build(
     )
     encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, hardware=hardware)
     write = WriteBlocks(job.output, job.views, encoder.vocabulary)
-    finish = FinishRun(job.output, job.views, job.head, config.input.max_rejected, job.records)
+    finish = FinishRun(job.output, job.views, job.head, config.input.max_reject_rate, job.records)
 
     # Which files there are, and what of them is done already.
     files = root | beam.Create([None]) | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)

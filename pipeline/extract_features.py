@@ -69,7 +69,7 @@ def settings(
             VIEW: {
                 "level": "token",
                 "layers": list(layers),
-                "numbering": "extract_features",
+                "layer_numbering": "extract_features",
                 "format": "jsonl",
                 # They stay beside the documents put together from them.
                 "compress": True,

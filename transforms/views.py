@@ -28,6 +28,11 @@ Combine = Literal["separate", "sum", "mean", "concat"]
 Pooling = Literal["first", "last", "mean", "sum", "max", "cls", "pooler", "mean_max"]
 
 
+def is_aggregated(level: str) -> bool:
+    """Whether the rows of this level are made at the end of the run, from all blocks."""
+    return level == "word_type"
+
+
 @dataclasses.dataclass(frozen=True)
 class View:
     """One thing to keep, with everything that a configuration may leave open resolved.
@@ -44,7 +49,7 @@ class View:
     combine: Combine = "separate"
     pooling: Pooling = "mean"
     special_tokens: bool = True
-    dims: int | None = None
+    truncate_dim: int | None = None
     normalize: bool = False
     dtype: Literal["float32", "float16"] = "float32"
     given_layers: tuple[int, ...] = ()
@@ -55,8 +60,18 @@ class View:
     keep_words: tuple[str, ...] | None = None
     match_case: bool = False
     include_text: bool = False
-    by: tuple[str, ...] = ()
+    group_by: tuple[str, ...] = ()
     min_count: int = 1
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether the rows are made at the end of the run, from all blocks."""
+        return is_aggregated(self.level)
+
+    @property
+    def has_word_rows(self) -> bool:
+        """Whether a block's rows are words."""
+        return self.level in ("word", "word_type")
 
     @property
     def uses_pooler(self) -> bool:
@@ -76,7 +91,7 @@ class View:
         """Values in one vector."""
         full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
         full *= 2 if self.pooling == "mean_max" else 1
-        return full if self.dims is None else min(self.dims, full)
+        return full if self.truncate_dim is None else min(self.truncate_dim, full)
 
     @property
     def row_bytes(self) -> int:
@@ -127,12 +142,12 @@ def _has(view: View, column: Column) -> bool:
 def schema(view: View) -> pa.Schema:
     """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
     columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
-    kept = [field for field in view.fields if view.level != "word_type" or field[0] in view.by]
+    kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
     through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
-    after = 0 if view.level == "word_type" else 1
+    after = 0 if view.aggregates else 1
     type_ = vector_type(view.dtype, view.width)
     vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
-    if view.level == "word_type":
+    if view.aggregates:
         vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
     return pa.schema([*columns[:after], *through, *columns[after:], *vectors])
 
@@ -209,7 +224,7 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.where(norms == 0, np.float32(1), norms)
     with np.errstate(over="ignore"):  # who asked for it looks for infinite values
-        return vectors.astype(view.dtype if view.level != "word_type" else np.float32, copy=False)
+        return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
 
 
 def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
+
+# Former names of layerbeam's own options.
+_RENAMED = {"--remove-gone": "--prune-missing", "--files": "--checksums", "--color": "--color-by"}
 
 
 class _Parser(_BeamArgumentParser):
@@ -52,7 +55,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
 
 
-def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
+def check_arguments(arguments: list[str], own_options: Collection[str]) -> None:
     """Raises UsageError for options unknown to Beam, values of the wrong type, and positional arguments.
 
     `own_options`: the command's own options, for "did you mean".
@@ -60,6 +63,8 @@ def check_arguments(arguments: list[str], own_options: Iterable[str]) -> None:
     unknown = _first_unknown(arguments)
     if unknown is not None and not unknown.startswith("-"):
         raise UsageError(f"{unknown}: unexpected argument")
+    if unknown is not None and _RENAMED.get(unknown) in own_options:
+        raise UsageError(f"{unknown}: was renamed to {_RENAMED[unknown]}")
     if unknown is not None:
         hint = did_you_mean(unknown, [*own_options, *known_options()])
         raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")

@@ -27,7 +27,7 @@ _PASSED_ON = {
     "combine",
     "pooling",
     "special_tokens",
-    "dims",
+    "truncate_dim",
     "normalize",
     "dtype",
     "format",
@@ -103,7 +103,7 @@ def resolve(config: Config, encoder: EncoderSource) -> Job:
             given_layers=given_layers(view, encoder),
             fields=kept_fields(config),
             keep_words=check_forms(name, view.words, read_forms(name, view.keep_words), encoder.do_lower_case),
-            by=tuple(view.by),
+            group_by=tuple(view.group_by),
             **view.model_dump(include=_PASSED_ON),
         )
         for name, view in config.views.items()
@@ -177,7 +177,7 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
     """What the fingerprint is made of: encoder and settings that decide rows, columns, values or where blocks end."""
     return {
         "schema_version": manifest.SCHEMA_VERSION,
-        "input": config.input.model_dump(exclude={"files", "max_rejected"}),
+        "input": config.input.model_dump(exclude={"files", "max_reject_rate"}),
         "encoder": {
             "fingerprint": encoder.fingerprint,
             "engine": encoder.engine,  # they differ by rounding only, but the manifest names one
@@ -185,27 +185,27 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
             **config.encoder.model_dump(include={"max_seq_length", "long_text", "window_overlap", "compute_dtype"}),
         },
         "views": {
-            view.name: config.views[view.name].model_dump(exclude={"layers", "keep_words", "numbering"})
+            view.name: config.views[view.name].model_dump(exclude={"layers", "keep_words", "layer_numbering"})
             | {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
             # These lines say how each layer was asked for.
             | ({"given_layers": list(view.given_layers)} if is_extract_features(view) else {})
             for view in views
         },
-        "output": {"part_bytes": config.output.part_bytes},
+        "output": {"target_part_bytes": config.output.target_part_bytes},
     }
 
 
 def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
-    """How much goes into a block, so that the part of its largest view stays near `part_bytes`."""
-    part_bytes = config.output.part_bytes
+    """How much goes into a block, so that the part of its largest view stays near `target_part_bytes`."""
+    target_part_bytes = config.output.target_part_bytes
     token_bytes = max((view.row_bytes for view in views if view.level == "token"), default=1)
     # Words are fewer than tokens: the estimate is on the safe side.
-    word_bytes = max((view.row_bytes for view in views if view.level in ("word", "word_type")), default=1)
+    word_bytes = max((view.row_bytes for view in views if view.has_word_rows), default=1)
     text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
-        token_rows=max(part_bytes // max(token_bytes, word_bytes), 1),
-        text_rows=max(part_bytes // text_bytes, 1),
+        token_rows=max(target_part_bytes // max(token_bytes, word_bytes), 1),
+        text_rows=max(target_part_bytes // text_bytes, 1),
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
     )

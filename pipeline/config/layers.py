@@ -40,8 +40,8 @@ def open_for(config: Config) -> EncoderSource:
         layers = resolve_layers(name, view, encoder)
         width = encoder.hidden_size * (len(layers) if view.combine == "concat" else 1)
         width *= 2 if view.pooling == "mean_max" else 1
-        if view.dims is not None and view.dims > width:
-            raise UsageError(f"views.{name}.dims: is {view.dims}; the vectors have {width} dimensions")
+        if view.truncate_dim is not None and view.truncate_dim > width:
+            raise UsageError(f"views.{name}.truncate_dim: is {view.truncate_dim}; the vectors have {width} dimensions")
     return encoder
 
 
@@ -49,7 +49,9 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
     """Absolute layers of the view; none for the pooler. UsageError for what the encoder does not have."""
     pooler = view.level == "text" and view.pooling == "pooler"
     try:
-        layers = () if pooler else tuple(expand_layers(view.layers or [], encoder.num_hidden_layers, view.numbering))
+        layers = (
+            () if pooler else tuple(expand_layers(view.layers or [], encoder.num_hidden_layers, view.layer_numbering))
+        )
     except ValueError as error:
         raise UsageError(f"views.{name}.layers: {error}") from error
     unsupported_reason = encoder.unsupported_reason(layers, pooler=pooler)
@@ -59,9 +61,9 @@ def resolve_layers(name: str, view: ViewConfig, encoder: EncoderSource) -> tuple
 
 
 def expand_layers(
-    layers: list[int | str] | Literal["all"], num_layers: int, numbering: str = "hidden_states"
+    layers: list[int | str] | Literal["all"], num_layers: int, layer_numbering: str = "hidden_states"
 ) -> list[int]:
-    """Absolute numbers of the layers asked for, in that order; `num_layers` is L, `numbering` as in `ViewConfig`.
+    """Absolute numbers of the layers asked for, in that order; `num_layers` is L, `layer_numbering` as in `ViewConfig`.
 
     ValueError for a layer that the encoder does not have or one that comes twice.
 
@@ -72,7 +74,7 @@ def expand_layers(
     >>> expand_layers([-1, 0], 2, "extract_features")
     [2, 1]
     """
-    first_layer = 1 if numbering == "extract_features" else 0
+    first_layer = 1 if layer_numbering == "extract_features" else 0
     given = [f"0..{num_layers - first_layer}"] if layers == "all" else layers
     expanded: list[int] = []
     for item in given:
@@ -102,7 +104,7 @@ def given_layers(view: ViewConfig, encoder: EncoderSource) -> tuple[int, ...]:
     """The view's layers with the signs that they were written with, ranges expanded: as extract_features.py has it."""
     num_layers, given = encoder.num_hidden_layers, []
     for item in view.layers if isinstance(view.layers, list) else [view.layers] if view.layers else []:
-        for layer in expand_layers("all" if item == "all" else [item], num_layers, view.numbering):
-            first_layer = 1 if view.numbering == "extract_features" else 0
+        for layer in expand_layers("all" if item == "all" else [item], num_layers, view.layer_numbering):
+            first_layer = 1 if view.layer_numbering == "extract_features" else 0
             given.append(layer - num_layers - 1 if str(item).startswith("-") else layer - first_layer)
     return tuple(given)

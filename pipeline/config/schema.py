@@ -18,6 +18,14 @@ from layerbeam.pipeline.config.rules import check_encoding, input_contradictions
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
 RESERVED_VIEW_NAMES = ("rejects",)
+# Former names of settings.
+RENAMED = {
+    "by": "group_by",
+    "dims": "truncate_dim",
+    "max_rejected": "max_reject_rate",
+    "numbering": "layer_numbering",
+    "part_bytes": "target_part_bytes",
+}
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
@@ -57,7 +65,7 @@ class InputConfig(_Section):
         {}, "jsonl, parquet: more fields that go through, with their types"
     )
     blank: Literal["skip", "keep"] = _setting("skip", "what happens to a record of nothing but white space")
-    max_rejected: float = _setting(
+    max_reject_rate: float = _setting(
         1.0, "share of the records; with more rejected the run ends with status 3 and no _SUCCESS", ge=0, le=1
     )
     slice_bytes: int = _setting(
@@ -119,7 +127,7 @@ class ViewConfig(_Section):
         None,
         "integers and ranges such as 0..12, or all; 0 is the embedding layer's output, -1 the encoder's last block",
     )
-    numbering: Literal["hidden_states", "extract_features"] = _setting(
+    layer_numbering: Literal["hidden_states", "extract_features"] = _setting(
         "hidden_states",
         "what `layers` that are not negative count from: 0 is the embedding layer's output, or, as in "
         "extract_features.py, the first block's",
@@ -133,9 +141,9 @@ class ViewConfig(_Section):
     match_case: bool = _setting(False, "whether keep_words regards case")
     include_text: bool = _setting(False, "token, word: the text beside each row")
     special_tokens: bool = _setting(True, "token: keep rows of [CLS] and [SEP]; text: count them in pooling")
-    by: list[str] = _setting([], "word_type: one row per form and these kept fields")
+    group_by: list[str] = _setting([], "word_type: one row per form and these kept fields")
     min_count: int = _setting(1, "word_type: rarer forms get no row", ge=1)
-    dims: int | None = _setting(None, "keep the first n dimensions of the result", ge=1)
+    truncate_dim: int | None = _setting(None, "keep the first n dimensions of the result", ge=1)
     normalize: bool = _setting(False, "to unit length, last")
     dtype: Literal["float32", "float16"] = _setting("float32", "number type of the vectors in the file")
     format: Literal["parquet", "tfrecord", "jsonl"] = _setting("parquet", "file format")
@@ -146,7 +154,7 @@ class OutputConfig(_Section):
     """Where the files go."""
 
     path: _Path = Field(description="the folder, local or on any Beam file system", min_length=1)
-    part_bytes: int = _setting(
+    target_part_bytes: int = _setting(
         134_217_728, "vectors of the largest part of a block before compression, estimated from the bytes of text", ge=1
     )
     byte_stream_split: bool = _setting(
@@ -174,7 +182,7 @@ LEVELS = {
     "pooling": ("word", "text"),
     "include_text": ("token", "word"),
     "special_tokens": ("token", "text"),
-    "by": ("word_type",),
+    "group_by": ("word_type",),
     "min_count": ("word_type",),
 }
 POOLINGS = {"word": ("first", "last", "mean", "sum", "max"), "text": ("cls", "pooler", "mean", "max", "mean_max")}
@@ -271,6 +279,8 @@ def _explain(source: str, mistake: Any) -> str:
     name = ".".join(place)
     if mistake["type"] == "extra_forbidden":
         known = _known_keys(place[:-1])
+        if RENAMED.get(place[-1]) in known:
+            return f"{source}: {name}: was renamed to {RENAMED[place[-1]]}"
         hint = did_you_mean(place[-1], known) or f"; known here: {', '.join(known)}"
         return f"{source}: {name}: unknown setting{hint}"
     if mistake["type"] == "missing":
@@ -327,10 +337,10 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{where}.normalize: level word_type gives means beside their standard deviations; take it away"
         if view.level == "word_type" and view.format == "tfrecord":
             yield f"{where}.format: tfrecord holds texts, and level word_type has none; take parquet or jsonl"
-        for field in view.by:
+        for field in view.group_by:
             if field not in config.input.keep_fields:
                 known = ", ".join(config.input.keep_fields) or "none"
-                yield f"{where}.by: {field} is not in input.keep_fields (there: {known})"
+                yield f"{where}.group_by: {field} is not in input.keep_fields (there: {known})"
         lines = view.format == "jsonl" and view.level == "token" and view.combine == "separate"
         if lines and view.include_text:
             yield f"{where}.include_text: extract_features.py's lines have no text; take another format or combine"

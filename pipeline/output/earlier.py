@@ -45,7 +45,7 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity) -> None:
         )
 
 
-def is_finished(path: str, max_rejected: float) -> bool:
+def is_finished(path: str, max_reject_rate: float) -> bool:
     """Whether an earlier run ended well, also by what this one allows to be rejected, and all it wrote is there."""
     manifest = load_manifest(path)
     if (
@@ -56,7 +56,7 @@ def is_finished(path: str, max_rejected: float) -> bool:
     ):
         return False
     try:
-        same = manifest["settings"]["input"]["max_rejected"] == max_rejected
+        same = manifest["settings"]["input"]["max_reject_rate"] == max_reject_rate
         return same and not missing_tables(path, manifest)
     except (KeyError, TypeError):
         return False  # somebody's changes: it is written anew

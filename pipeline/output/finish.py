@@ -43,7 +43,7 @@ def finish_run(
     output: Output,
     views: Iterable[View],
     head: RunIdentity,
-    max_rejected: float,
+    max_reject_rate: float,
     record_format: RecordFormat,
     found: Iterable[Report],
 ) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def finish_run(
         compared = {"ids_compared_in": "block" if doubled is None else "run"}
         counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if doubled is None else doubled
     described, empty = _finish_views(output, views, commits)
-    problems = _problems(reports, counts, max_rejected)
+    problems = _problems(reports, counts, max_reject_rate)
     manifest = {
         **head.to_json(),
         "complete": not problems,
@@ -120,7 +120,7 @@ def _finish_views(
     described, empty = describe_views(views), set()
     for view in views:
         parts = [commit.parts[view.name] for commit in commits if view.name in commit.parts]
-        if view.level == "word_type":
+        if view.aggregates:
             parts = [write_word_types(output, view, parts)]
             described[view.name] |= {"path": parts[0].path, "sha256": parts[0].sha256}
         described[view.name] |= count_rows(parts)
@@ -129,7 +129,7 @@ def _finish_views(
     return described, empty
 
 
-def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_rejected: float) -> list[str]:
+def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_reject_rate: float) -> list[str]:
     """Why the run is not complete."""
     problems = [f"{printable(r.path)}: {r.reason}" for r in _sorted(reports, SkippedFile)]
     problems += [
@@ -137,9 +137,9 @@ def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_rejected
         for r in _sorted(reports, MissingInput)
     ]
     rejected, records = counts.get(metrics.REJECTED, 0), counts.get(metrics.RECORDS, 0)
-    if rejected > max_rejected * records:
+    if rejected > max_reject_rate * records:
         problems.append(
-            f"{rejected:,} of {records:,} records were rejected: more than max_rejected {max_rejected:g} allows"
+            f"{rejected:,} of {records:,} records were rejected: more than max_reject_rate {max_reject_rate:g} allows"
         )
     return problems
 
@@ -197,16 +197,16 @@ class FinishRun(beam.DoFn):
         output: Output,
         views: tuple[View, ...],
         head: RunIdentity,
-        max_rejected: float,
+        max_reject_rate: float,
         record_format: RecordFormat,
     ) -> None:
         self._output = output
         self._views = views
         self._head = head
-        self._max_rejected = max_rejected
+        self._max_reject_rate = max_reject_rate
         self._how = record_format
 
     def process(self, element: tuple[Any, Iterable[Any]]) -> Iterator[str]:
         # Text: a path that is no UTF-8 goes through JSON's escapes, not through Beam's coder for strings.
-        manifest = finish_run(self._output, self._views, self._head, self._max_rejected, self._how, element[1])
+        manifest = finish_run(self._output, self._views, self._head, self._max_reject_rate, self._how, element[1])
         yield json.dumps(manifest)

@@ -88,7 +88,7 @@ class Estimate:
     def rows(self, view: View) -> Figure:
         """Rows of a view."""
         rows = self.figure(ROWS.format(view.name))
-        return _forms(self, view, rows) if view.level == "word_type" else rows
+        return _forms(self, view, rows) if view.aggregates else rows
 
     @property
     def view_bytes(self) -> dict[str, int]:
@@ -165,7 +165,7 @@ def count_place(tokenize: Tokenizer, place: Place) -> Counted:
         rows = tokens.rows[view.name]
         count = len(records_of(tokens.text)) - 1 if view.level == "record" else len(rows.text)
         figures[ROWS.format(view.name)] = count
-        if view.level == "word_type" and rows.words is not None:
+        if view.aggregates and rows.words is not None:
             words = rows.words
             forms[view.name] = set(words.forms.take(np.unique(words.form)).to_pylist())
     reasons = collections.Counter(reject.kind for reject in tokens.text.rejected)
@@ -265,7 +265,7 @@ def _blocks(stratum: Stratum, counted: Sequence[Counted], limits: BlockLimits) -
 
 
 def _row_bytes(view: View) -> float:
-    return len(view.vector_columns) * view.width * value_bytes(view) * (2 if view.level == "word_type" else 1)
+    return len(view.vector_columns) * view.width * value_bytes(view) * (2 if view.aggregates else 1)
 
 
 def value_bytes(view: View) -> float:

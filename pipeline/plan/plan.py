@@ -214,12 +214,12 @@ def _views(drawn: Estimate, burst: Calibration | None, num_blocks: int) -> dict[
         size = 0.0
         if burst is not None:
             # A word_type view has one file; its blocks' sums are gone at the end.
-            parts = 1 if view.level == "word_type" else num_blocks
+            parts = 1 if view.aggregates else num_blocks
             size = rows.value * burst.row_bytes[view.name] + parts * burst.part_bytes[view.name]
         views[view.name] = {
             "level": view.level,
             "rows": round(rows.value),
-            "margin": round(rows.margin) if view.level == "word_type" or not drawn.is_whole else 0,
+            "margin": round(rows.margin) if view.aggregates or not drawn.is_whole else 0,
             "vector_bytes": before,
             "bytes": round(size),
         }

@@ -50,7 +50,7 @@ class Run:
         with only_writer(self.job.output.path):
             check_output(self.job.output.path, self.job.views, self.job.head)
             work = find_run_work(self.job.config.input.files, self.job.output.path, prune_missing=self.prune_missing)
-            if work.is_empty and is_finished(self.job.output.path, self.job.config.input.max_rejected):
+            if work.is_empty and is_finished(self.job.output.path, self.job.config.input.max_reject_rate):
                 echo("nothing to do: all of the input is embedded already")
                 return True
             return self._run(work)

@@ -181,10 +181,10 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
             view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype)
         )
         for view in job.views
-        if view.level != "word_type"
+        if not view.aggregates
         for column in view.vector_columns
     }
-    hash_only = [view.name for view in job.views if view.level == "word_type"]
+    hash_only = [view.name for view in job.views if view.aggregates]
     verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, hash_only, list(columns.values()))
     verdict.problems += check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
     for table in table_parts(manifest).values():
@@ -212,7 +212,7 @@ def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> 
         verdict.problems += expected.check_tokens(tokens, texts)
         for view in job.views:
             part = commit.parts.get(view.name)
-            if view.level == "word_type":
+            if view.aggregates:
                 continue
             of_view = {column: columns[view.name, column] for column in view.vector_columns}
             verdict.problems += _check_part(output_path, part, tokens, view, texts, expected, of_view)

@@ -195,7 +195,7 @@ def plain(block: Case, view: View) -> list[np.ndarray]:
             columns = [column[1:4] for column in columns]
     finished = []
     for column in columns:
-        column = column[:, : view.dims]
+        column = column[:, : view.truncate_dim]
         if view.normalize:
             column = np.stack([row / (np.sqrt((row**2).sum()) or 1) for row in column])
         finished.append(column)
@@ -232,7 +232,9 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("finish", [{}, {"dims": 3}, {"normalize": True}, {"dims": 3, "normalize": True}])
+@pytest.mark.parametrize(
+    "finish", [{}, {"truncate_dim": 3}, {"normalize": True}, {"truncate_dim": 3, "normalize": True}]
+)
 @pytest.mark.parametrize("special_tokens", [True, False])
 @pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda s: "-".join(map(str, s.values())))
 def test_vectors_are_the_plain_computation(block, settings, special_tokens, finish, dtype):

@@ -66,7 +66,7 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
             reasons = find_faults(tokens, encode)
             if not reasons and isinstance(error, MemoryError):
                 name = tokens.text.block.name
-                raise MemoryError(f"the vectors of block {name} do not fit: lower output.part_bytes") from error
+                raise MemoryError(f"the vectors of block {name} do not fit: lower output.target_part_bytes") from error
             if not reasons:
                 raise
         tokens = _reject(tokens, reasons)

@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 4096
 
 def part_folder(view: View) -> str:
     """Where a view's parts go: those of `word_type`, sums of a block, are no rows of the view yet."""
-    return f"_word_types/{view.name}" if view.level == "word_type" else view.name
+    return f"_word_types/{view.name}" if view.aggregates else view.name
 
 
 def part_path(view: View, name: str) -> str:
@@ -36,7 +36,7 @@ def part_path(view: View, name: str) -> str:
     >>> part_path(View("t", "token", (1,), 4, format="tfrecord"), "a-0986df41-000000000000")
     't/a-0986df41-000000000000.tfrecord.gz'
     """
-    ending = ".parquet" if view.level == "word_type" else _ending(view)
+    ending = ".parquet" if view.aggregates else _ending(view)
     return f"{part_folder(view)}/{name}{ending}"
 
 

@@ -100,7 +100,7 @@ def keep_words_of(views: Iterable[View], wordpiece: WordPiece) -> dict[str, Keep
 
 def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:
     """The rows of a view in a block."""
-    if view.level in ("word", "word_type"):
+    if view.has_word_rows:
         return _word_rows(view, tokens, keep)
     if view.level == "token":
         return _token_rows(view, tokens, keep)

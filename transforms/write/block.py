@@ -51,7 +51,7 @@ def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
     """Write the view's rows of one block under `<view>/<name>.<format>`; equal tables give equal bytes."""
     path = part_path(view, name)
     with storage.write_whole(storage.join(output.path, path), temporary=output.temporary) as file:
-        if view.format == "parquet" or view.level == "word_type":  # a block's sums are for the end of the run only
+        if view.format == "parquet" or view.aggregates:  # a block's sums are for the end of the run only
             write_parquet(table, file, metadata=_metadata(output, view), byte_stream_split=output.byte_stream_split)
         else:
             with gzip_stream(file) if view.compress else contextlib.nullcontext(file) as stream:
@@ -134,7 +134,7 @@ def write_block(
     parts = {}
     for view in views:
         vectors = block.vectors[view.name]
-        if view.level == "word_type":
+        if view.aggregates:
             table = sum_words(view, block.tokens, vectors)
         else:
             table = make_table(view, block.tokens, vectors, vocabulary)

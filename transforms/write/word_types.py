@@ -34,7 +34,7 @@ Key = tuple[Any, ...]
 def sums_schema(view: View) -> pa.Schema:
     """The columns of a block's part."""
     types = dict(view.fields)
-    keys = [pa.field(name, FIELD_TYPES[types[name]]) for name in view.by]
+    keys = [pa.field(name, FIELD_TYPES[types[name]]) for name in view.group_by]
     type_ = vector_type(np.float64, view.width)
     vectors = [
         pa.field(f"{name}{ending}", type_, nullable=False)
@@ -51,7 +51,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     words = rows.words
     assert words is not None  # noqa: S101 - for mypy
     forms = words.forms.take(pa.array(words.form)).to_pylist()
-    kept = [tokens.text.fields[name].take(pa.array(rows.text)).to_pylist() for name in view.by]
+    kept = [tokens.text.fields[name].take(pa.array(rows.text)).to_pylist() for name in view.group_by]
     keys = _keys([*kept, forms])
     distinct = sorted(set(keys), key=_order)
     number = {key: index for index, key in enumerate(distinct)}
@@ -59,7 +59,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     order = np.argsort(of_row, kind="stable")
     counts = np.bincount(of_row, minlength=len(distinct))
     begins = np.cumsum(counts) - counts
-    columns: list[Any] = [[key[index] for key in distinct] for index in range(len(view.by) + 1)]
+    columns: list[Any] = [[key[index] for key in distinct] for index in range(len(view.group_by) + 1)]
     columns.append(counts)
     for values in vectors:
         ordered = values[order].astype(np.float64)
@@ -111,7 +111,9 @@ def _tables(
 
 def _finish(view: View, keys: list[Key], counts: Int64Array, sums: dict[str, Float64Array]) -> pa.Table:
     """Means and standard deviations (of the population: over n) beside each other."""
-    columns: dict[str, Any] = {name: [key[index] for key in keys] for index, name in enumerate((*view.by, "word"))}
+    columns: dict[str, Any] = {
+        name: [key[index] for key in keys] for index, name in enumerate((*view.group_by, "word"))
+    }
     columns["count"] = counts
     for name in view.vector_columns:
         mean = sums[f"{name}{_SUM}"] / counts[:, None]
@@ -125,8 +127,8 @@ def _finish(view: View, keys: list[Key], counts: Int64Array, sums: dict[str, Flo
 def _read_keys(output_path: str, view: View, parts: Sequence[Part]) -> tuple[list[list[Key]], list[Int64Array]]:
     keys, counts = [], []
     for part in parts:
-        table = _read(output_path, part, [*view.by, "word", "count"])
-        columns = [table[name].to_pylist() for name in (*view.by, "word")]
+        table = _read(output_path, part, [*view.group_by, "word", "count"])
+        columns = [table[name].to_pylist() for name in (*view.group_by, "word")]
         keys.append(_keys(columns))
         counts.append(table["count"].to_numpy())
     return keys, counts

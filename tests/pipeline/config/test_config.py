@@ -46,7 +46,7 @@ def test_defaults():
     loaded = schema.check(yaml.safe_load(MINIMAL), source="c.yaml")
     assert loaded.encoder.handle == "minilm"
     assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
-    assert (loaded.input.slice_bytes, loaded.output.part_bytes) == (1_048_576, 134_217_728)
+    assert (loaded.input.slice_bytes, loaded.output.target_part_bytes) == (1_048_576, 134_217_728)
     assert loaded.views["tokens"].layers == [-1, "-2..-4"]
     assert loaded.views["tokens"].combine == "separate"
 
@@ -57,8 +57,16 @@ def test_defaults():
         ("input: {recrod: line}", "c.yaml: input.recrod: unknown setting; did you mean `record`?"),
         ("encodr: {}", "c.yaml: encodr: unknown setting; did you mean `encoder`?"),
         ("views: {tokens: {layer: 3}}", "c.yaml: views.tokens.layer: unknown setting; did you mean `layers`?"),
-        ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, part_bytes, byte_stream_split"),
+        ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, target_part_bytes, byte_stream_split"),
         ("output: null", "c.yaml: output: should be a valid dictionary or instance of OutputConfig; given: None"),
+        ("input: {max_rejected: 0.5}", "c.yaml: input.max_rejected: was renamed to max_reject_rate"),
+        ("output: {part_bytes: 1}", "c.yaml: output.part_bytes: was renamed to target_part_bytes"),
+        ("views: {tokens: {dims: 3}}", "c.yaml: views.tokens.dims: was renamed to truncate_dim"),
+        ("views: {tokens: {by: [year]}}", "c.yaml: views.tokens.by: was renamed to group_by"),
+        (
+            "views: {tokens: {numbering: extract_features}}",
+            "c.yaml: views.tokens.numbering: was renamed to layer_numbering",
+        ),
         ("input: {files: []}", "c.yaml: input.files: is empty; at least one is needed"),
         (
             "encoder: {max_seq_length: 2}",
@@ -230,6 +238,10 @@ def test_every_column_of_ours_is_refused_as_a_kept_field():
     from layerbeam.transforms.views import COLUMNS
 
     assert {column.name for column in COLUMNS} <= COLUMN_NAMES
+
+
+def test_old_names_are_unknown_in_other_sections():
+    assert "encoder.dims: unknown setting" in mistakes("encoder: {dims: 3}")
 
 
 def test_all_mistakes_at_once():

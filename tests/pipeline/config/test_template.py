@@ -80,7 +80,7 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
 def test_settings_are_read_off_the_models():
     (layers,) = [item for item in settings("views") if item.name == "layers"]
     assert (layers.default, layers.allowed) == ("null", "list of integer or text, all, null")
-    (share,) = [item for item in settings("input") if item.name == "max_rejected"]
+    (share,) = [item for item in settings("input") if item.name == "max_reject_rate"]
     assert (share.default, share.allowed) == ("1.0", "number, at least 0, at most 1")
     (words,) = [item for item in settings("views") if item.name == "words"]
     assert (words.levels, words.choices) == (("word", "word_type"), ("basic", "whitespace"))

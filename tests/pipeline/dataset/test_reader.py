@@ -348,7 +348,7 @@ def test_a_run_that_has_not_ended(out, manifest):
 
 def test_a_run_that_is_not_complete(workplace):
     workplace.write("corpus/a.txt", b"one line\n\xff\nanother\n")
-    workplace.configure(input={"max_rejected": 0.1}, views={"texts": {"level": "text", "layers": [-1]}})
+    workplace.configure(input={"max_reject_rate": 0.1}, views={"texts": {"level": "text", "layers": [-1]}})
     workplace.run(status=3)
     with pytest.raises(ValueError, match=r"ended without _SUCCESS:\n  1 of 3 records were rejected(.|\n)*allow_incomp"):
         layerbeam.open_run("out")

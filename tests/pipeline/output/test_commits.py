@@ -175,7 +175,7 @@ def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
     workplace.run()
     files = workplace.files()
     workplace.write("out/_runs/1.json", b"")
-    workplace.run("--set", "input.max_rejected=0.5")
+    workplace.run("--set", "input.max_reject_rate=0.5")
     assert {name: workplace.files()[name] for name in files if name != "manifest.json"} == {
         name: digest for name, digest in files.items() if name != "manifest.json"
     }

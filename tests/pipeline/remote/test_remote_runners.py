@@ -103,7 +103,7 @@ def test_workers_elsewhere_write_the_bytes_of_the_local_runner(workplace, job_se
 
 
 def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, pool):
-    where = prepare(workplace, input={"max_rejected": 0.0})
+    where = prepare(workplace, input={"max_reject_rate": 0.0})
     workplace.write("corpus/d.txt", b"one\n\xff\n")
     out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
     assert f"{workplace.folder}/out: unfinished: submitted, and not at its end yet" in out

@@ -206,8 +206,8 @@ def test_longer_than_the_positions(workplace):
 
 
 def test_more_dims_than_there_are(workplace):
-    workplace.configure(views={"t": {"level": "token", "layers": [1], "dims": 65}})
-    assert "views.t.dims: is 65; the vectors have 64 dimensions" in workplace.run(status=2).err
+    workplace.configure(views={"t": {"level": "token", "layers": [1], "truncate_dim": 65}})
+    assert "views.t.truncate_dim: is 65; the vectors have 64 dimensions" in workplace.run(status=2).err
 
 
 @pytest.mark.parametrize("output", ["file/below", "file"])
@@ -343,9 +343,9 @@ def test_rejects_hold_the_raw_bytes(workplace):
 
 def test_too_many_rejected(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure(input={"max_rejected": 0.4})
+    workplace.configure(input={"max_reject_rate": 0.4})
     done = workplace.run(status=3)
-    assert "1 of 2 records were rejected: more than max_rejected 0.4 allows" in done.out
+    assert "1 of 2 records were rejected: more than max_reject_rate 0.4 allows" in done.out
     assert workplace.rows().num_rows > 0
     assert not os.path.exists("out/_SUCCESS")
 
@@ -446,7 +446,7 @@ def test_stricter_share_of_rejects_on_a_finished_run(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
     workplace.configure()
     workplace.run()
-    assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_rejected=0", status=3).out
+    assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_reject_rate=0", status=3).out
     workplace.run()
 
 

@@ -22,7 +22,7 @@ SETTINGS = {
         "forms": {"level": "word_type", "layers": [-1]},
         "lines": {"level": "text", "layers": [-1], "format": "jsonl"},
     },
-    "output": {"part_bytes": 300_000},
+    "output": {"target_part_bytes": 300_000},
     "input": {"slice_bytes": 4_000},
 }
 

@@ -20,7 +20,7 @@ VIEWS = {
     "words": {"level": "word", "layers": [2], "pooling": "sum", "include_text": True},
     "texts": {"level": "text", "layers": [1], "pooling": "mean_max"},
     "pooled": {"level": "text", "pooling": "pooler", "normalize": True},
-    "records": {"level": "record", "layers": [3], "dims": 5},
+    "records": {"level": "record", "layers": [3], "truncate_dim": 5},
     "types": {"level": "word_type", "layers": [-1]},
     "concatenated": {"level": "token", "layers": [3, 2], "combine": "concat", "special_tokens": False},
 }

@@ -164,8 +164,8 @@ def test_records_with_fields_and_pairs_equal_a_loop_whatever_the_workers(workpla
 def test_a_field_may_have_the_name_of_the_folder_of_rejects(workplace):
     workplace.write("corpus/a", '{"text": "one", "rejects": 1}\n{"text": "two", "rejects": 2}\nnot json\n')
     views = TEXTS | {f"{name}_view": TEXTS["t"] | {"format": name} for name in ("tfrecord", "jsonl")}
-    views["types"] = {"level": "word_type", "layers": [2], "by": ["rejects"]}
-    fields = {"format": "jsonl", "keep_fields": {"rejects": "int64"}, "max_rejected": 0.5}
+    views["types"] = {"level": "word_type", "layers": [2], "group_by": ["rejects"]}
+    fields = {"format": "jsonl", "keep_fields": {"rejects": "int64"}, "max_reject_rate": 0.5}
     workplace.configure(input=fields, views=views)
     workplace.run()
     assert workplace.rows("t")["rejects"].to_pylist() == [1, 2]
@@ -228,7 +228,7 @@ def test_verify_sees_a_changed_field(workplace):
 
 def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
     workplace.write("corpus/a", '{"text": "fine", "id": 1}\nnot json\n{"text": 3}\n\n{"text": "fine too", "id": 1}\n')
-    workplace.configure(input={"format": "jsonl", "id_field": "id", "max_rejected": 0.5}, views=TEXTS)
+    workplace.configure(input={"format": "jsonl", "id_field": "id", "max_reject_rate": 0.5}, views=TEXTS)
     done = workplace.run()
     assert [reject["reason"] for reject in workplace.rejects()] == [
         "is no JSON: Expecting value at character 0",

@@ -231,7 +231,12 @@ LEVELS = {
 def test_every_combination_is_the_plain_computation(workplace, level, words):
     """All poolings, combinations, finishes and number types of a level, from one run, row by row by `verify`."""
     workplace.write("corpus/a.txt", "\n".join(random_lines(25, longest=9)))
-    finishes = [{}, {"dims": 7}, {"normalize": True}, {"special_tokens": False, "dims": 70, "normalize": True}]
+    finishes = [
+        {},
+        {"truncate_dim": 7},
+        {"normalize": True},
+        {"special_tokens": False, "truncate_dim": 70, "normalize": True},
+    ]
     formats = [("parquet", 32, finishes), ("parquet", 16, finishes), ("tfrecord", 32, [{}])]
     formats += [("jsonl", 32, [{}]), ("jsonl", 16, [{}])]
     views = {}
@@ -242,8 +247,8 @@ def test_every_combination_is_the_plain_computation(workplace, level, words):
                 view["format"] = format_
                 if "special_tokens" in view and level not in ("token", "text"):
                     del view["special_tokens"]
-                if view.get("dims", 0) > 64 and combine != "concat" and pooling != "mean_max":
-                    view["dims"] = 64
+                if view.get("truncate_dim", 0) > 64 and combine != "concat" and pooling != "mean_max":
+                    view["truncate_dim"] = 64
                 view |= {} if pooling is None else {"pooling": pooling}
                 view |= {} if words is None else {"words": words}
                 views[f"{pooling}-{combine}-{format_}-{dtype}-{number}"] = view

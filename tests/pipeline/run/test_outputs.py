@@ -125,7 +125,7 @@ def test_the_same_layers_by_another_name_are_the_same_run_where_nobody_sees_it(w
     workplace.configure(views={"t": {"level": "token", "layers": [-1]}})
     workplace.run()
     assert "nothing to do" in workplace.run("--set", "views.t.layers=[3]").err
-    again = ("--set", "views.t.layers=[2]", "--set", "views.t.numbering=extract_features")
+    again = ("--set", "views.t.layers=[2]", "--set", "views.t.layer_numbering=extract_features")
     assert "nothing to do" in workplace.run(*again).err
 
 

@@ -19,7 +19,7 @@ from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-SMALL_BLOCKS = {"output": {"part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
+SMALL_BLOCKS = {"output": {"target_part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
 
 
 def many_blocks(workplace, **sections) -> list[str]:
@@ -141,7 +141,7 @@ def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
 
 def test_a_killed_run_goes_on_where_it_stopped(workplace):
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
-    many_blocks(workplace, views=views, output={"part_bytes": 50_000})
+    many_blocks(workplace, views=views, output={"target_part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
     with workplace.at_work(commits=5) as process:
         process.send_signal(signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(workplace, number):
-    many_blocks(workplace, output={"part_bytes": 50_000})
+    many_blocks(workplace, output={"target_part_bytes": 50_000})
     with workplace.at_work(commits=5) as process:
         process.send_signal(number)
         _, err = process.communicate()

@@ -68,8 +68,13 @@ def test_every_combination(workplace, format_):
     workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
     made = itertools.product(("separate", "sum", "mean", "concat"), ("float32", "float16"), (None, 9))
     settings = {
-        f"{combine}-{dtype}-{dims}": {"layers": [2, 0], "combine": combine, "dtype": dtype, "dims": dims}
-        for combine, dtype, dims in made
+        f"{combine}-{dtype}-{truncate_dim}": {
+            "layers": [2, 0],
+            "combine": combine,
+            "dtype": dtype,
+            "truncate_dim": truncate_dim,
+        }
+        for combine, dtype, truncate_dim in made
     }
     views = {name: {"level": "word_type", "format": format_, **view} for name, view in settings.items()}
     words = {f"w-{name}": {"level": "word", **view, "dtype": "float32"} for name, view in settings.items()}
@@ -99,7 +104,7 @@ def test_kept_fields_part_the_forms(workplace):
     workplace.write("corpus/a.jsonl", "\n".join(json.dumps(record) for record in records))
     workplace.configure(
         input={"format": "jsonl", "keep_fields": {"year": "int64"}},
-        views={"types": {"level": "word_type", "layers": [1], "by": ["year"]}},
+        views={"types": {"level": "word_type", "layers": [1], "group_by": ["year"]}},
     )
     workplace.run()
     rows = types(workplace).drop(["layer_1", "layer_1_std"]).to_pylist()
@@ -115,7 +120,7 @@ def test_a_kept_nan_is_one_key(workplace):
     years = pa.array([1.5, float("nan"), None, float("nan"), float("inf")])
     workplace.folder.joinpath("corpus").mkdir()
     pq.write_table(pa.table({"text": ["bank"] * 5, "year": years}), workplace.folder / "corpus" / "a.parquet")
-    by_year = {"level": "word_type", "layers": [1], "by": ["year"]}
+    by_year = {"level": "word_type", "layers": [1], "group_by": ["year"]}
     workplace.configure(
         input={"format": "parquet", "keep_fields": {"year": "float64"}},
         views={
@@ -158,7 +163,7 @@ def test_settings(workplace):
         ({"words": "whitespace"}, [("a", 1), ("bank", 1), ("river,", 1), ("river;", 1), ("the", 2)]),
         ({"keep_words": ["RIVER", "sea"]}, [("river", 2)]),
         ({"keep_words": ["River"], "match_case": True, "dtype": "float16"}, [("river", 1)]),
-        ({"combine": "concat", "dims": 70, "min_count": 9}, []),
+        ({"combine": "concat", "truncate_dim": 70, "min_count": 9}, []),
     ):
         configure(workplace, **settings)
         workplace.run("--output", "out")
@@ -175,7 +180,7 @@ def test_settings(workplace):
     ("settings", "message"),
     [
         ({"normalize": True}, "normalize: level word_type gives means beside their standard deviations; take it away"),
-        ({"by": ["year"]}, "by: year is not in input.keep_fields (there: none)"),
+        ({"group_by": ["year"]}, "group_by: year is not in input.keep_fields (there: none)"),
         ({"format": "tfrecord"}, "format: tfrecord holds texts, and level word_type has none; take parquet or jsonl"),
         ({"pooling": "mean"}, "pooling: level word_type has no such setting"),
     ],

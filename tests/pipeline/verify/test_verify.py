@@ -28,7 +28,7 @@ from layerbeam.transforms.write.block import Output, write_part
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},
-    "words": {"level": "token", "layers": [-1, 1], "combine": "concat", "special_tokens": False, "dims": 70},
+    "words": {"level": "token", "layers": [-1, 1], "combine": "concat", "special_tokens": False, "truncate_dim": 70},
     "halves": {"level": "token", "layers": [1, 2, 3], "combine": "sum", "dtype": "float16"},
     "means": {"level": "text", "layers": [3, 0], "special_tokens": False, "normalize": True},
     "maxima": {"level": "text", "layers": [2, 1], "combine": "mean", "pooling": "max"},

@@ -75,7 +75,7 @@ VIEWS = [
     view("token", compress=False),
     view("token", combine="sum", fields=()),
     view("text", combine="concat"),
-    view("text", pooling="pooler", layers=(), dims=3),
+    view("text", pooling="pooler", layers=(), truncate_dim=3),
 ]
 
 
