@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.filesystem import BeamIOError
 
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import recorded_commits, sound_commits
@@ -100,7 +99,7 @@ def find_run_work(patterns: list[str], output_path: str, *, prune_missing: bool 
     """What is left to do. UsageError where no file matches, or a pattern cannot be matched."""
     try:
         work = find_work(patterns, output_path, prune_missing=prune_missing)
-    except BeamIOError as error:
+    except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
     if not work.known and not work.to_read:
         relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)

@@ -21,7 +21,7 @@ from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import Run, quiet
 from layerbeam.pipeline.run.signals import SignalGuard
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.storage import reason_of_service
+from layerbeam.transforms.storage.stores import reason_of_service
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,10 @@ from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 from workplace import Workplace
 
+from layerbeam import transforms
 from layerbeam.pipeline.config import job
 from layerbeam.pipeline.output import lock
-from layerbeam.transforms import storage
+from layerbeam.transforms.storage import atomic, files, listing
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")
 VIEWS = {
@@ -122,7 +123,7 @@ def any_thread_at_work() -> bool:
     """Whether a thread that the runner has left behind is still in a block."""
     for thread, frame in sys._current_frames().items():
         while thread != threading.main_thread().ident and frame is not None:
-            if frame.f_code.co_filename.startswith(os.path.dirname(storage.__file__)):
+            if frame.f_code.co_filename.startswith(os.path.dirname(transforms.__file__)):
                 return True
             frame = frame.f_back
     return False
@@ -142,7 +143,7 @@ def test_a_store_that_fails(place, plan, monkeypatch):
 
 
 class FaultyDisk:
-    """What `layerbeam.transforms.storage` takes for the module `os`, and for `open`: fails by the plan."""
+    """Replaces the module `os` and `open` in `layerbeam.transforms.storage`, and fails by the plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -200,8 +201,9 @@ def test_a_disk_that_fails(place, plan, monkeypatch):
     faulty = shares(1000 + plan)
     with monkeypatch.context() as patch:
         disk = FaultyDisk(faulty)
-        patch.setattr(storage, "os", disk)
-        patch.setattr(storage, "open", disk.open, raising=False)
+        for module in (atomic, files, listing):  # all of the package that touch a disk
+            patch.setattr(module, "os", disk)
+            patch.setattr(module, "open", disk.open, raising=False)
         statuses = run_until_done(place, "out")
     assert place.files() == place.files("undisturbed")
     print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")

@@ -131,7 +131,7 @@ def test_truncated_gzip_is_named(workplace):
     workplace.write("corpus/cut.txt.gz", data[: len(data) // 2])
     workplace.configure()
     done = workplace.run(status=3)
-    assert "problem   corpus/cut.txt.gz: the compressed data ends before its end" in done.out
+    assert "problem   corpus/cut.txt.gz: the compressed data is truncated" in done.out
 
 
 def test_utf16_file_is_named_with_the_way_out(workplace):
@@ -453,7 +453,7 @@ def test_stricter_share_of_rejects_on_a_finished_run(workplace):
 def test_empty_gzip_is_truncated(workplace):
     workplace.write("corpus/a.txt.gz", b"")
     workplace.configure()
-    assert "problem   corpus/a.txt.gz: the compressed data ends before its end" in workplace.run(status=3).out
+    assert "problem   corpus/a.txt.gz: the compressed data is truncated" in workplace.run(status=3).out
 
 
 def test_nothing_is_left_in_the_folder_but_what_is_promised(workplace):

@@ -122,7 +122,7 @@ def test_truncated_compressed_file_is_left_out_after_the_whole_blocks(corpus, en
         corpus(packed[: len(packed) // 2], f"corpus.txt{ending}"), BlockLimits(10_000, 1 << 30, 1 << 30, 128)
     )
     assert isinstance(left_out, SkippedFile)
-    assert "ends before its end" in left_out.reason
+    assert "is truncated" in left_out.reason
     assert all(isinstance(block, TextBlock) for block in blocks)
     expected = data.decode().splitlines()
     assert [text for _, text in texts_of(blocks)] == expected[: len(texts_of(blocks))]
@@ -149,7 +149,7 @@ def test_line_longer_than_many_slices_is_one_record(corpus):
 def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
     (file,) = storage.find_files([str(corpus(b"x" * 100_000 + b"\n"))])
     read, chunks = [], storage.read_chunks
-    monkeypatch.setattr(storage, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr("layerbeam.transforms.storage.compression._CHUNK_BYTES", 100)
     monkeypatch.setattr(storage, "read_chunks", lambda *given: (read.append(len(c)) or c for c in chunks(*given)))
     assert list(read_blocks(Slice(file, 50_000, 51_000, 0), UNLIMITED, RecordFormat(record=record))) == []
     assert 1_000 <= sum(read) <= 1_100

@@ -15,11 +15,12 @@ from corpora import read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics, storage
+from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
 from layerbeam.transforms.input import paragraphs
 from layerbeam.transforms.settings import BlockLimits
+from layerbeam.transforms.storage import compression
 
 MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\n\r\x0b\x0c"
@@ -128,8 +129,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chunks_of(num_bytes: int) -> Iterator[None]:
     """Let files come in pieces of so many bytes, so that every seam lies everywhere at some time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "_CHUNK_BYTES", num_bytes)
-        patch.setattr(storage, "_COMPRESSED_CHUNK_BYTES", num_bytes)
+        patch.setattr(compression, "_CHUNK_BYTES", num_bytes)
+        patch.setattr(compression, "_COMPRESSED_CHUNK_BYTES", num_bytes)
         patch.setattr(paragraphs, "_BACKWARDS_BYTES", num_bytes)
         yield
 

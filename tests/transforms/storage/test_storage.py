@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import glob
 import os
+import subprocess
+import sys
 
 import pytest
+from apache_beam.io.filesystems import FileSystems
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.storage import paths
 
 
 def names(found: list) -> list[str]:
@@ -128,7 +132,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(store):
 def test_a_store_that_keeps_less_than_it_was_given_is_caught(store):
     root, plan = store
     plan.shares = {"truncate": 1.0}
-    with pytest.raises(OSError, match="/a: 5 bytes came to be written, not 10 bytes"):
+    with pytest.raises(OSError, match="/a: only 5 of 10 bytes were written"):
         write_to(f"{root}/a")
     assert not storage.exists(f"{root}/a")
 
@@ -155,3 +159,52 @@ def test_an_object_is_found_again_whatever_its_name(store, name):
     assert storage.stat_file(found.path) == found
     assert storage.find_change(found) is None
     assert storage.stat_file(f"{root}/other") == SkippedFile(f"{root}/other", "No such file")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/a",
+        "a",
+        "gs://b/a",
+        " s3://b",
+        "file:///a",
+        "C:/a",
+        "C:\\a",
+        "c+.-1://x",
+        "1c://x",
+        "a/b://c",
+        "://a",
+        "a:/b",
+        "a\n://b",
+        "",
+    ],
+)
+def test_paths_are_local_by_beam_s_own_rule(path):
+    assert paths.scheme_of(path) == FileSystems.get_scheme(path)
+    assert storage.is_local(path) == (FileSystems.get_scheme(path) is None)
+
+
+def test_beam_is_imported_for_the_first_path_in_a_store():
+    """With the options that were set before; local paths do without."""
+    script = f"""
+import sys
+from layerbeam.transforms import storage
+storage.set_options(["--s3_region_name=here"])
+assert storage.find_files([{__file__!r}]) and storage.unsupported_reason("/a") is None
+assert "apache_beam" not in sys.modules
+assert "Beam has no file system for ftp://" in storage.unsupported_reason("ftp://a")
+from apache_beam.io.filesystems import FileSystems
+assert FileSystems._pipeline_options.get_all_options()["s3_region_name"] == "here"
+storage.set_options([])
+assert FileSystems._pipeline_options.get_all_options()["s3_region_name"] is None
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_cannot_be_listed(store):
+    root, plan = store
+    plan.shares = {"list": 1.0}
+    with pytest.raises(storage.PatternError, match="list failed, as planned"):
+        storage.find_files([f"{root}/*"])

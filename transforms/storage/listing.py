@@ -1,0 +1,131 @@
+"""Which files exist, with their sizes and times."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+
+from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.storage.paths import is_local, join, reason_of
+
+
+class PatternError(OSError):
+    """A pattern whose matches a store could not list."""
+
+
+def find_files(patterns: Iterable[str]) -> list[InputFile | SkippedFile]:
+    """The files that match the globs, sorted by path; each file once, under the first path that was found.
+
+    A path that exists is taken literally, whatever characters it has. A match that is not a readable file (a folder, a
+    broken link, a pipe) becomes a `SkippedFile`. Raises PatternError if a store cannot be listed.
+    """
+    found: dict[str, InputFile | SkippedFile] = {}
+    for pattern in patterns:
+        if is_local(pattern):
+            for path in [pattern] if os.path.lexists(pattern) else _match(pattern):
+                # A glob matches folders next to the files; only a folder that was named itself is reported.
+                if path == pattern or not os.path.isdir(path):
+                    found.setdefault(os.path.normpath(path), stat_file(path))
+        else:
+            try:
+                matches = _list(pattern)
+            except OSError as error:
+                raise PatternError(f"{pattern}: {reason_of(error)}") from error
+            for file in matches:
+                found.setdefault(file.path, file)
+    return sorted(found.values(), key=lambda file: file.path)
+
+
+def _list(pattern: str) -> list[InputFile]:
+    from layerbeam.transforms.storage import stores
+
+    return stores.list_files(pattern)
+
+
+def _match(pattern: str) -> Iterator[str]:
+    """Like Python's glob, but `**` does not enter a folder from within itself: a link upwards would not end."""
+    names = pattern.split("/")
+    if "**" not in names:
+        yield from glob.iglob(pattern)
+        return
+    index = names.index("**")
+    rest = list(itertools.dropwhile("**".__eq__, names[index:])) or ["*"]
+    tops = glob.iglob("/".join(names[:index]) or "/") if index else [""]
+    for folder in itertools.chain.from_iterable(map(_walk, tops)):
+        yield from _match(os.path.join(glob.escape(folder), *rest))
+
+
+def _walk(top: str) -> Iterator[str]:
+    """The folder and all folders below it. Follows links; skips names with a leading dot, as glob does."""
+    to_visit: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
+    while to_visit:
+        folder, above = to_visit.pop()
+        try:
+            status = os.stat(folder or ".")
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        here = (status.st_dev, status.st_ino)
+        if here not in above:
+            yield folder
+            paths = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+            to_visit += [(path, above | {here}) for path in paths if os.path.isdir(path)]
+
+
+def stat_file(path: str) -> InputFile | SkippedFile:
+    """Current size and time of a file, or the reason why it cannot be read."""
+    try:
+        if not is_local(path):
+            # `?` matches any character, also those with a meaning in patterns.
+            found = [file for file in _list(re.sub(r"[\[*?\\]", "?", path)) if file.path == path]
+            return found[0] if found else SkippedFile(path, "No such file")
+        status = os.stat(path)
+    except OSError as error:
+        return SkippedFile(path, reason_of(error))
+    if stat.S_ISDIR(status.st_mode):
+        return SkippedFile(path, f"is a folder; to read the files in it, write {path.rstrip('/')}/*")
+    if not stat.S_ISREG(status.st_mode):
+        return SkippedFile(path, "is not a regular file")
+    return InputFile(path, status.st_size, status.st_mtime)
+
+
+def find_change(file: InputFile) -> SkippedFile | None:
+    """The reason to skip a file that is missing or has another size or time than when it was found; None if equal."""
+    now = stat_file(file.path)
+    if isinstance(now, SkippedFile):
+        return now
+    return None if now == file else SkippedFile(file.path, "changed while it was being read; run again")
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder of that name."""
+    if is_local(path):
+        return os.path.lexists(path)
+    from layerbeam.transforms.storage import stores
+
+    return stores.exists(path)
+
+
+def check_bucket(folder: str) -> None:
+    """Raises OSError if the store's bucket is missing or access is denied; the folder itself may be missing."""
+    _list(join(folder, "_*"))  # without a star Beam reports a missing bucket as a missing file
+
+
+def list_folder(folder: str) -> dict[str, int]:
+    """{name: size in bytes} of the files directly in the folder; empty if there is no folder."""
+    if not is_local(folder):
+        return {file.path.rsplit("/", 1)[-1]: file.size for file in _list(join(folder, "*"))}
+    if not os.path.isdir(folder):
+        return {}
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+
+
+def list_tree(folder: str) -> dict[str, InputFile]:
+    """The files in and below a folder of a store, by their path relative to it."""
+    root = folder.rstrip("/") + "/"
+    return {file.path.removeprefix(root): file for file in _list(root + "**")}
