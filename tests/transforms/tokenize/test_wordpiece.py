@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-DATA = pathlib.Path(__file__).parent.parent / "data"
+DATA = pathlib.Path(__file__).parents[2] / "data"
 CASES = {"uncased": True, "cased": False}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 # Of Python 3.10's Unicode 13, U+061D is no part; since 14, with which the files were made, it is punctuation.
@@ -303,5 +303,5 @@ def test_a_vocabulary_that_tf_text_refuses() -> None:
 
 
 def test_importing_the_module_does_not_import_tensorflow() -> None:
-    program = "import sys, transforms.wordpiece; sys.exit('tensorflow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=DATA.parent.parent)
+    program = "import sys, layerbeam.transforms.tokenize.wordpiece; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -19,7 +19,7 @@ import pytest
 from layerbeam.transforms.reference import CHINESE, ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-DATA = pathlib.Path(__file__).parent.parent / "data"
+DATA = pathlib.Path(__file__).parents[2] / "data"
 CASES = {"uncased": True, "cased": False}
 # Of Python 3.10's Unicode 13, U+061D is no part; since 14, with which the files were made, it is punctuation.
 NEEDS_UNICODE_14 = {"\u061d"} if unicodedata.unidata_version < "14" else set()
