@@ -44,7 +44,7 @@ def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] 
 
 
 def _cheapest_ends(lengths: list[int], batch_tokens: int) -> list[int]:
-    """Where each batch ends in lengths of falling order: the cheapest cut, found from the end by dynamic programming."""
+    """Where each batch ends in falling lengths: the cheapest cut, by dynamic programming from the end."""
     total = len(lengths)
     cost = [0] * (total + 1)
     end_of = [0] * total

@@ -58,8 +58,8 @@ class Tally:
             self.value += amount
 
 
-# Tokens that this process has encoded, in all runs. Beam reports its metrics only when a run has ended, and the progress
-# bar has no way to the `Forward` inside a DoFn, so all of them count here.
+# Tokens that this process has encoded, in all runs. Beam reports its metrics only when a run has ended, and the
+# progress bar cannot reach the `Forward` inside a DoFn, so every `Forward` counts here.
 TOKENS_ENCODED = Tally()
 
 
