@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
 import apache_beam as beam
@@ -18,6 +18,17 @@ _END = object()
 def count(name: str, amount: int) -> None:
     """Add to a Beam counter. Call it inside a bundle only: Beam loses what `setup` counts."""
     beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def count_all(counts: Mapping[str, int]) -> None:
+    """Add these amounts to Beam counters."""
+    for name, amount in counts.items():
+        count(name, amount)
+
+
+def count_changes(before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Add to Beam counters what a stage changed in the counts of a block."""
+    count_all({name: amount - before.get(name, 0) for name, amount in after.items()})
 
 
 def note_time(name: str) -> None:
