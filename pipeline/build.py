@@ -10,7 +10,6 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import FinishRun
 from layerbeam.pipeline.output.run_log import RecordRunEnd, RefuseIfSuperseded
-from layerbeam.transforms import coders
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -33,16 +32,13 @@ def build(
     `run_number`: of the start that the pipeline itself is to end in `_runs`, as whoever submits it may not wait.
     """
     config, encoder = job.config, job.encoder
-    coders.register()
     hardware = Hardware(num_threads, config.encoder.device)
 
     find = FindWork(config.input.files, job.output.path, prune_missing=prune_missing)
     read = ReadBlocks(job.limits, job.records, hardware)
-    tokenize = TokenizeBlocks(
-        encoder.vocabulary, job.sequences, job.views, do_lower_case=encoder.do_lower_case, hardware=hardware
-    )
-    encode = EncodeBlocks(job.load_encoder, job.views, job.encoding, hardware=hardware)
-    write = WriteBlocks(job.output, job.views, encoder.vocabulary)
+    tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
+    encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=hardware)
+    write = WriteBlocks(job.output, encoder, views=job.views)
     finish = FinishRun(job.output, job.views, job.head, config.input.max_reject_rate, job.records)
 
     # Which files there are, and what of them is done already.
@@ -56,9 +52,9 @@ def build(
     blocks = slices[SliceFiles.SLICES] | "read" >> read
     commits = (
         blocks[ReadBlocks.BLOCKS]
-        | "tokenize" >> beam.ParDo(tokenize)
-        | "encode" >> beam.ParDo(encode).with_resource_hints(**config.encoder.resource_hints)
-        | "write" >> beam.ParDo(write)
+        | "tokenize" >> tokenize
+        | "encode" >> encode.with_resource_hints(**config.encoder.resource_hints)
+        | "write" >> write
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.

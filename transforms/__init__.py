@@ -1,0 +1,5 @@
+"""The library: stages as Beam transforms, in the order in which data flows.
+
+`slice` -> `read` -> `tokenize` -> `encode` -> `write`, one folder each: the package wires the Beam transform, its
+modules do the work. `blocks` has what flows between them, `layerbeam` exports the transforms.
+"""

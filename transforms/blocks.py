@@ -1,21 +1,23 @@
-"""What flows between the stages, declared once.
+"""The blocks that flow from stage to stage.
 
-Shapes, here and everywhere below: T texts in a block, N tokens of those texts with [CLS] and [SEP],
-B texts in a batch, S padded tokens in a batch, H hidden size, L Transformer blocks.
+Shapes, in all modules: T texts in a block, N tokens of those texts with [CLS] and [SEP], B texts in a batch, S padded
+tokens in a batch, R rows of a view, W values of a vector, H hidden size, L Transformer blocks.
 
-From reading to writing, one object per block is handed on by reference. It holds NumPy and Arrow arrays, never a
+A block is one Python object, passed by reference from reading to writing. It holds NumPy and Arrow arrays, never a
 Python object per row.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from layerbeam.transforms import metrics
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Rejected
 
 BoolArray = npt.NDArray[np.bool_]
@@ -24,12 +26,12 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-# The types that a kept field may be declared as.
+# The types of kept fields.
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
 
 def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
-    """Where each row begins and, at the end, where the last one ends: row i is `row_splits[i]:row_splits[i + 1]`.
+    """Row splits of rows with these lengths: row i is `row_splits[i]:row_splits[i + 1]`.
 
     >>> row_splits_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2, 5]
@@ -38,7 +40,7 @@ def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
 
 
 def row_of_each(row_splits: Int64Array) -> Int64Array:
-    """Of each of the values that `row_splits` cuts into rows, its row.
+    """The row of each value.
 
     >>> row_of_each(np.array([0, 2, 2, 5])).tolist()
     [0, 0, 2, 2, 2]
@@ -48,10 +50,10 @@ def row_of_each(row_splits: Int64Array) -> Int64Array:
 
 @dataclasses.dataclass
 class Slice:
-    """A byte range of one file (lines: that of one block; Parquet: some row groups), and what of it is already done.
+    """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
 
-    A record belongs to the slice in which its first byte lies. `first_line` counts the line ends before `start`.
-    A compressed file is one slice: `start` 0, `end` None.
+    A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
+    A compressed file is one slice: `start` 0, `end` None. `done`: commits of blocks that begin in it.
     """
 
     file: InputFile
@@ -66,12 +68,12 @@ class TextBlock:
     """Consecutive texts of one slice.
 
     `texts`: string [T]; `line`: int64 [T], the record's first line; `sentence`: int32 [T], from 0 in the record;
-    `offset`: int32 [T], where the text begins in its record, in code points. `counts` balances:
-    records = embedded (T where the unit is the record) + blank + filtered + rejected.
+    `offset`: int32 [T], the first code point in the record. `counts` balances: records = embedded (T if the unit is
+    the record) + blank + filtered + rejected.
 
-    `pairs`: string [T], the second text of each pair, null where there is none; `pair_offset` as `offset`, of these.
-    Both None where no text is a pair. `fields`: columns that go through to the output (`id` and kept fields), [T] each,
-    of the declared types, null where a record has none.
+    `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
+    the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
+    each, of the declared types, null if a record has none.
     """
 
     block: BlockId
@@ -85,8 +87,29 @@ class TextBlock:
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def of(cls, texts: Iterable[str], *, name: str = "texts", first_line: int = 0) -> TextBlock:
+        """A block of texts that come from no file, each a record of its own.
+
+        Args:
+            texts: The texts.
+            name: What the column `file` and the names of blocks and rejects say.
+            first_line: The number of the first text; the others follow. Different blocks of one name need different
+                numbers.
+
+        >>> block = TextBlock.of(["A river bank.", "A bank holiday."], name="examples", first_line=10)
+        >>> block.line.tolist(), block.block.name
+        ([10, 11], 'examples-c590b3c9-000000000010')
+        """
+        column = pa.array(texts, pa.string())
+        count = len(column)
+        block = BlockId(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
+        counts = {metrics.RECORDS: count, metrics.EMBEDDED: count}
+        zeros = np.zeros(count, np.int32)
+        return cls(block, column, first_line + np.arange(count), zeros, zeros, counts, [])
+
     def take(self, texts: Int64Array) -> TextBlock:
-        """The block with these of its texts only; its counts are as they were."""
+        """The block with these texts only; the counts stay as they are."""
         index = pa.array(texts)
         return dataclasses.replace(
             self,
@@ -110,7 +133,7 @@ def _no_strings() -> pa.StringArray:
 
 @dataclasses.dataclass
 class DroppedTokens:
-    """The tokens of a block that were cut off, int32 [D] each: their text, segment, place, word and its form."""
+    """The D tokens of a block that were cut off, int32 [D] each."""
 
     text: Int32Array = dataclasses.field(default_factory=_no_int32)
     segment: Int32Array = dataclasses.field(default_factory=_no_int32)
@@ -121,7 +144,7 @@ class DroppedTokens:
 
 @dataclasses.dataclass
 class Words:
-    """Where the rows of a view stand in their records: int32 [R] each. `forms[form]`: the word as it is normalized.
+    """The places of a view's rows in their records: int32 [R] each. `forms[form]` is the normalized word.
 
     `segment`: int8 [R], 1 in the second text of a pair.
     """
@@ -136,10 +159,10 @@ class Words:
 
 @dataclasses.dataclass
 class Rows:
-    """Which tokens the R rows of a view are made of, in the order of the texts.
+    """The tokens of the R rows of a view, in the order of the texts.
 
-    `text`: int64 [R]; row r has the block's tokens `positions[splits[r]:splits[r + 1]]`. `words`: of rows of words.
-    `counts`: what is to be counted of them, by name.
+    `text`: int64 [R]; row r has the block's tokens `positions[splits[r]:splits[r + 1]]`. `words`: only if rows are
+    words. `counts`: what the commit counts, by name.
     """
 
     text: Int64Array
@@ -154,10 +177,9 @@ class TokenBlock:
     """The tokens of a block's texts, [CLS] and [SEP] included, one text after the other.
 
     Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
-    `segment_ids`: int8 [N]; `start`, `end`: int32 [N], code points of the record, -1 for special tokens;
-    `word_index`: int32 [N], from 0 in the text, -1 for special tokens; `num_dropped`: int32 [T], tokens lost to
-    `max_seq_length`; `form`: int32 [N], the word that the token is of is `forms[form]`, -1 for special tokens.
-    `rows`: of each view.
+    `segment_ids`: int8 [N]; `start`, `end`: int32 [N], code points of the record; `word_index`: int32 [N], from 0 in
+    the text; `form`: int32 [N], `forms[form]` is the word each token belongs to. These four are -1 for special tokens.
+    `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}.
     """
 
     text: TextBlock
@@ -176,10 +198,10 @@ class TokenBlock:
 
 @dataclasses.dataclass
 class VectorBlock:
-    """What the views keep of a block: `vectors[view]` holds an array for each of its vector columns.
+    """The vectors of a block: `vectors[view]` holds one array per vector column of the view.
 
-    float32 or float16, [R, W]: a row for each of `tokens.rows[view]`; at record level for each record. The layers
-    themselves are never held for a whole block: a view of texts needs a hundredth of their memory.
+    float32 or float16, [R, W]: a row for each of `tokens.rows[view]`; at record level for each record. The layers are
+    never held for a whole block: a view of texts needs a hundredth of their memory.
     """
 
     tokens: TokenBlock
@@ -187,7 +209,7 @@ class VectorBlock:
 
 
 def token_positions(row_splits: Int64Array, texts: Int64Array) -> Int64Array:
-    """Where the tokens of these texts stand, one text after the other: int64, the sum of their lengths.
+    """The positions of these texts' tokens in the block, one text after the other: int64.
 
     >>> token_positions(np.array([0, 2, 3, 6]), np.array([2, 0])).tolist()
     [3, 4, 5, 0, 1]

@@ -1,10 +1,10 @@
-"""Counter names, once: the keys of a commit's counts, of the manifest's, and of Beam's metrics."""
+"""Beam metrics: counts, times and the time of day, under the names of `metrics`."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
 import apache_beam as beam
@@ -16,8 +16,19 @@ _END = object()
 
 
 def count(name: str, amount: int) -> None:
-    """Add to a Beam counter; only inside a bundle (Beam loses what `setup` counts)."""
+    """Add to a Beam counter. Call it inside a bundle only: Beam loses what `setup` counts."""
     beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def count_all(counts: Mapping[str, int]) -> None:
+    """Add these amounts to Beam counters."""
+    for name, amount in counts.items():
+        count(name, amount)
+
+
+def count_changes(before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Add to Beam counters what a stage changed in the counts of a block."""
+    count_all({name: amount - before.get(name, 0) for name, amount in after.items()})
 
 
 def note_time(name: str) -> None:
@@ -32,14 +43,14 @@ def count_time(name: str, seconds: float) -> None:
 
 @contextlib.contextmanager
 def timed(name: str) -> Iterator[None]:
-    """Add the time that passes inside it to a Beam counter of microseconds."""
+    """Add the duration of the `with` block to a Beam counter of microseconds."""
     started = time.perf_counter()
     yield
     count_time(name, time.perf_counter() - started)
 
 
 def timed_items(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """The items, with the time that making each takes added to a counter, not the time between them."""
+    """Passes the items on; adds the time to produce them, not the time between, to a counter."""
     iterator = iter(items)
     while True:
         started = time.perf_counter()

@@ -12,7 +12,6 @@ from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Encoder, Forward
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
@@ -42,24 +41,13 @@ def embed_texts(
 
     n rows: its tokens or words, or one at text level.
     """
-    count = len(texts)
-    zeros = np.zeros(count, np.int32)
-    block = TextBlock(
-        block=BlockId(InputFile("", 0, 0.0), 0, count, 0, 0, ""),
-        texts=pa.array(texts, pa.string()),
-        line=np.arange(count),
-        sentence=zeros,
-        offset=zeros,
-        counts={},
-        rejected=[],
-    )
-    tokens = find_rows(tokenize_block(block, wordpiece, sequences), views, keep)
+    tokens = find_rows(tokenize_block(TextBlock.of(texts), wordpiece, sequences), views, keep)
     vectors = encode_block(tokens, forward, views, settings).vectors
     given: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
     for view in views:
         beside = row_columns(view, tokens, vocabulary)
         line = beside["line"].to_numpy()
-        begins = np.searchsorted(line, np.arange(count + 1))
+        begins = np.searchsorted(line, np.arange(len(texts) + 1))
         for text, (begin, end) in enumerate(zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)):
             rows: dict[str, Any] = {
                 name: values.slice(begin, end - begin).to_pylist()

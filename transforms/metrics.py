@@ -1,8 +1,7 @@
-"""Counter names, once: the keys of a commit's counts, of the manifest's, and of Beam's metrics."""
+"""Names of counters (in commits, in the manifest, in Beam's metrics) and the balances that they must keep."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 
 NAMESPACE = "layerbeam"
@@ -12,25 +11,25 @@ EMBEDDED = "embedded"
 BLANK = "blank_skipped"
 FILTERED = "filtered"
 REJECTED = "rejected"
-# Where the unit is a sentence, the same again.
+# The same for sentences, if the unit is a sentence.
 SENTENCES = "sentences_read"
 SENTENCES_EMBEDDED = "sentences_embedded"
 SENTENCES_BLANK = "sentences_blank_skipped"
 SENTENCES_FILTERED = "sentences_filtered"
 SENTENCES_REJECTED = "sentences_rejected"
-DUPLICATE_IDS = "doubled_ids"  # records with the id of an earlier one: of the same block, in the manifest of the run
+DUPLICATE_IDS = "doubled_ids"  # ids seen before: in the block (commit), in the run (manifest)
 TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
 DROPPED_TOKENS = "dropped_tokens"
 BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only
 
-ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoch: its least is the first block's
-# What one start of the program did and how long its stages took: Beam metrics and `_runs` only, for they differ from
-# run to run. Times are of all threads together.
-PADDED_TOKENS = "padded_tokens"  # what was computed, padding included
-ENCODED_TOKENS = "encoded_tokens"  # the same without padding: with [CLS] and [SEP], texts in windows more than once
-HALVED_BATCHES = "halved_batches"  # they did not fit in memory
+ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoch; its minimum is the first block's
+# Work and time of one attempt. These differ from run to run, so they are in Beam's metrics and in `_runs` only. Times
+# are summed over all threads.
+PADDED_TOKENS = "padded_tokens"  # padding included
+ENCODED_TOKENS = "encoded_tokens"  # without padding; with [CLS] and [SEP], and overlapping windows counted twice
+HALVED_BATCHES = "halved_batches"  # did not fit in memory
 READ_TIME = "read_microseconds"
 TOKENIZE_TIME = "tokenize_microseconds"
 FORWARD_TIME = "forward_microseconds"
@@ -44,7 +43,7 @@ STAGES = {
     "write": WRITE_TIME,
 }
 
-# What was read, and the ends that make it up.
+# {number read: the outcomes that must add up to it}
 BALANCES = {
     RECORDS: (EMBEDDED, BLANK, FILTERED, REJECTED),
     SENTENCES: (SENTENCES_EMBEDDED, SENTENCES_BLANK, SENTENCES_FILTERED, SENTENCES_REJECTED),
@@ -54,7 +53,7 @@ OF_SENTENCES = {FILTERED: SENTENCES_FILTERED, REJECTED: SENTENCES_REJECTED}
 
 
 def unbalanced(counts: Mapping[str, int]) -> str | None:
-    """What is wrong with the balance `read = embedded + blank + filtered + rejected`, of records or sentences, or None.
+    """The first of the balances that does not hold, as text; None if all do.
 
     >>> unbalanced({"records_read": 3, "embedded": 2, "rejected": 1})
     >>> unbalanced({"records_read": 3, "embedded": 2})
@@ -69,7 +68,7 @@ def unbalanced(counts: Mapping[str, int]) -> str | None:
 
 
 def embedded_texts(counts: Mapping[str, int]) -> int:
-    """How many texts were embedded: sentences where they are the unit, else records.
+    """The number of embedded texts: sentences if they are the unit, else records.
 
     >>> embedded_texts({"embedded": 2}), embedded_texts({"embedded": 2, "sentences_embedded": 5})
     (2, 5)
@@ -78,7 +77,7 @@ def embedded_texts(counts: Mapping[str, int]) -> int:
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums, by name, names in order.
+    """The sums by name, sorted by name.
 
     >>> total([{"tokens": 1}, {"tokens": 2, "embedded": 1}])
     {'embedded': 1, 'tokens': 3}
@@ -88,29 +87,3 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for name, count in one.items():
             sums[name] = sums.get(name, 0) + count
     return dict(sorted(sums.items()))
-
-
-class _Tally:
-    """A number that many threads add to."""
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._lock = threading.Lock()
-
-    def add(self, amount: int) -> None:
-        with self._lock:
-            self.value += amount
-
-
-# Beam tells its metrics when a run has ended. Whoever shows how far it is asks the process itself.
-_encoded = _Tally()
-
-
-def note_encoded(tokens: int) -> None:
-    """A batch of so many tokens was encoded."""
-    _encoded.add(tokens)
-
-
-def encoded_here() -> int:
-    """Tokens that this process has encoded, in all runs."""
-    return _encoded.value

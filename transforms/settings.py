@@ -23,10 +23,10 @@ class BlockLimits:
     taken to have.
     """
 
-    text_bytes: int
-    token_rows: int
-    text_rows: int
-    max_seq_length: int
+    text_bytes: int = 1 << 20
+    token_rows: int = 1 << 16
+    text_rows: int = 1 << 16
+    max_seq_length: int = 128
     sentence_bytes: int | None = None
 
 
@@ -62,8 +62,8 @@ class EncodeSettings:
     `length_buckets`: ascending; batches are padded to these lengths and to powers of two of texts, so shapes are few.
     """
 
-    batch_tokens: int
-    max_seq_length: int
+    batch_tokens: int = 1024
+    max_seq_length: int = 128
     window_overlap: int = 0
     length_buckets: tuple[int, ...] | None = None
 
@@ -75,7 +75,7 @@ class SequenceSettings:
     `long_text`: what is longer is cut off, rejected, or kept whole to be encoded in windows.
     """
 
-    max_seq_length: int
+    max_seq_length: int = 128
     long_text: Literal["truncate", "window", "reject"] = "truncate"
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console
 from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 from layerbeam.transforms.write.block import COMMITS
 
 _POLL_INTERVAL_SECONDS = 0.5
@@ -40,7 +41,7 @@ class Progress:
         self._folder = storage.join(self.output_path, COMMITS)
         self._known = self._commits()
         self._committed = 0
-        self._before = metrics.encoded_here()
+        self._before = TOKENS_ENCODED.value
         self._seen: collections.deque[tuple[float, int]] = collections.deque([(time.monotonic(), 0)])
 
     def look(self, now: float | None = None) -> None:
@@ -55,7 +56,7 @@ class Progress:
             self.rejected += counts.get(metrics.SENTENCES_REJECTED, 0) or counts.get(metrics.REJECTED, 0)
             self._committed += counts.get(metrics.TOKENS, 0) + 2 * texts
         # Equal texts are encoded once, so the commits may be ahead of what was encoded.
-        self.tokens = max(self.tokens, self._committed, metrics.encoded_here() - self._before)
+        self.tokens = max(self.tokens, self._committed, TOKENS_ENCODED.value - self._before)
         now = time.monotonic() if now is None else now
         self._seen.append((now, self.tokens))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:

@@ -62,11 +62,11 @@ class Watch:
         from apache_beam.portability import common_urns
         from apache_beam.runners.portability.fn_api_runner import execution, fn_runner
 
-        from layerbeam.transforms.encode import EncodeBlocks
+        from layerbeam.transforms.encode import _EncodeBlock
 
         names: dict[int, str] = {}
         append, get_buffer = execution.GroupingBuffer.append, execution.BundleContextManager.get_buffer
-        run, setup = fn_runner.FnApiRunner.run_via_runner_api, EncodeBlocks.setup
+        run, setup = fn_runner.FnApiRunner.run_via_runner_api, _EncodeBlock.setup
 
         def appended(buffer: Any, data: bytes) -> None:
             name = names[id(buffer)]
@@ -103,7 +103,7 @@ class Watch:
         execution.GroupingBuffer.append = appended
         execution.BundleContextManager.get_buffer = named
         fn_runner.FnApiRunner.run_via_runner_api = ran
-        EncodeBlocks.setup = set_up
+        _EncodeBlock.setup = set_up
         yield
 
 

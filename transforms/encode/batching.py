@@ -1,4 +1,4 @@
-"""Which texts go through the encoder together: pure functions of lengths, so that equal runs make equal batches."""
+"""Batches planned from the texts' lengths alone, so that equal runs make equal batches."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import numpy.typing as npt
 
 from layerbeam.transforms.blocks import Int64Array
 
-# What a batch costs beside its tokens, in tokens: the fixed part of some 300 operations, the slower products of small
-# batches (in bfloat16 those of 256 tokens are 8 to 12 % slower than of 512 or 1,024), oneDNN's code for a new shape.
+# The fixed cost of a batch, in tokens: the overhead of some 300 operations, slower matrix products in small batches (in
+# bfloat16, 256 tokens are 8 to 12 % slower than 512 or 1,024), oneDNN's code generation for a new shape.
 _BATCH_COST = 32
-# A batch is full, or this part of it: so the same shapes come again and again. Free to choose, the plan had 1.5 % less
-# padding and twice as many shapes, and was slower (MiniLM, bfloat16, 3,000 verses).
+# A batch is full or this fraction of full, so that shapes recur. With free sizes the plan had 1.5 % less padding and
+# twice as many shapes, and was slower (MiniLM, bfloat16, 3,000 verses).
 _PARTS = (1, 2, 4)
 
 
 def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] | None = None) -> list[Int64Array]:
-    """Texts in batches of `rows x longest <= batch_tokens` padded tokens, longest first; at least one text in each.
+    """Batches of texts, longest first, each at most `batch_tokens` padded tokens (rows x longest) or a single text.
 
-    `lengths`: int [T], tokens with [CLS] and [SEP]. Gives index arrays into it that hold each text once. Sorted by
-    length and cut where padding and the number of batches cost least together; longest first, so that what the largest
-    batch of a block needs is known early. With `buckets` every batch is of one bucket, see `padded_shape`.
+    `lengths`: int [T], tokens with [CLS] and [SEP]. Returns index arrays into it; each text is in one of them. The
+    texts are sorted by length and cut where padding plus the fixed cost of the batches is lowest. The longest come
+    first, so that the memory peak of a block is known early. With `buckets`, all texts of a batch are in one bucket,
+    see `padded_shape`.
 
     >>> [batch.tolist() for batch in plan_batches(np.array([3, 9, 4, 8]), 18)]
     [[1, 3], [2, 0]]
@@ -43,7 +44,7 @@ def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] 
 
 
 def _cheapest_ends(lengths: list[int], batch_tokens: int) -> list[int]:
-    """Where each batch ends, of lengths in falling order: the cheapest way to cut them all, found from the end."""
+    """Where each batch ends in falling lengths: the cheapest cut, by dynamic programming from the end."""
     total = len(lengths)
     cost = [0] * (total + 1)
     end_of = [0] * total
@@ -61,7 +62,7 @@ def _cheapest_ends(lengths: list[int], batch_tokens: int) -> list[int]:
 
 
 def _bucket_ends(padded: list[int], batch_tokens: int) -> list[int]:
-    """Where each batch ends, of padded lengths in falling order: where the bucket does, or the batch is full."""
+    """Where each batch ends in padded lengths of falling order: at the end of a bucket, or when the batch is full."""
     ends, start = [], 0
     while start < len(padded):
         rows = _power_of_two_up_to(max(batch_tokens // padded[start], 1))
@@ -71,10 +72,10 @@ def _bucket_ends(padded: list[int], batch_tokens: int) -> list[int]:
 
 
 def padded_shape(rows: int, longest: int, buckets: Sequence[int] | None) -> tuple[int, int]:
-    """(B, S) of a batch of so many texts, the longest of so many tokens.
+    """(B, S) of a batch with this many texts and this many tokens in the longest.
 
-    With `buckets` (ascending) S is the next of these lengths, and B the next power of two; so there are few shapes to
-    compile: at most log2(2 batch_tokens / bucket) for each bucket. A text over all buckets keeps its length.
+    With `buckets` (ascending), S is the next of these lengths and B the next power of two. That leaves few shapes to
+    compile: at most log2(2 batch_tokens / bucket) for each bucket. A text longer than all buckets keeps its length.
 
     >>> padded_shape(3, 30, None), padded_shape(3, 30, [32, 64]), padded_shape(5, 64, [32, 64])
     ((3, 30), (4, 32), (8, 64))
@@ -89,9 +90,9 @@ def _power_of_two_up_to(number: int) -> int:
 
 
 def equal_texts(row_splits: Int64Array, *columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
-    """(`first` [U], `inverse` [T]): the first text of each kind, and for each text its place in `first`.
+    """(`first` [U], `inverse` [T]): the first of each set of equal texts, and for each text its place in `first`.
 
-    Texts are equal where all their tokens agree in every column ([N] each).
+    Texts are equal if all their tokens agree in every column ([N] each).
 
     >>> first, inverse = equal_texts(np.array([0, 2, 3, 5]), np.array([7, 8, 7, 7, 8], np.int32))
     >>> first.tolist(), inverse.tolist()

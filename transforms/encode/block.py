@@ -1,11 +1,14 @@
-"""Blocks of tokens to blocks of vectors, with the encoder loaded once per worker process."""
+"""A block of tokens encoded: batches through the forward pass, and each view's rows gathered from what comes out."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from layerbeam.transforms.blocks import (
     Float32Array,
@@ -37,9 +40,9 @@ NOT_FINITE = "the encoder gives NaN or infinite values"
 def pad_batch(
     tokens: TokenBlock, sequences: Sequences, batch: Int64Array, pad_id: int, buckets: tuple[int, ...] | None = None
 ) -> tuple[Int32Array, Int32Array, Int32Array]:
-    """(token ids [B, S], lengths [B], segment ids [B, S]) of these sequences, S the longest; B and S more in `buckets`.
+    """(token ids [B, S], lengths [B], segment ids [B, S]) of these sequences.
 
-    Rows beyond the sequences are of length 0.
+    S is the longest. With `buckets`, B and S are rounded up and the added rows have length 0.
     """
     positions = sequences.positions[token_positions(sequences.splits, batch)]
     lengths = np.diff(sequences.splits)[batch]
@@ -53,6 +56,31 @@ def pad_batch(
     return token_ids, lengths.astype(np.int32), segment_ids
 
 
+@dataclasses.dataclass
+class EncodedTexts:
+    """B texts that left the encoder together.
+
+    `texts`: int64 [B], numbers of distinct texts; `begin`: int64 [B], the first token of each in `output`.
+    """
+
+    texts: Int64Array
+    begin: Int64Array
+    output: BatchOutput
+
+
+@dataclasses.dataclass
+class RowSelection:
+    """The r rows of a view that one `BatchOutput` gives.
+
+    `rows`: int64 [r], their numbers in the view; row i is made of `positions[splits[i]:splits[i + 1]]` in the output:
+    tokens, or texts where the view reads one vector per text.
+    """
+
+    rows: Int64Array
+    positions: Int64Array
+    splits: Int64Array
+
+
 def encode_block(
     tokens: TokenBlock,
     forward: Forward,
@@ -60,55 +88,76 @@ def encode_block(
     settings: EncodeSettings,
     cost: EncodeCost | None = None,
 ) -> VectorBlock:
-    """What the views keep of a block, its texts in their order; equal texts are encoded once. `cost` is added to.
+    """The vectors of all views for a block, in the order of its texts. Equal texts are encoded once.
 
-    UnencodableTextsError where some of the texts have vectors with NaN or infinite values.
+    `cost` is added to. Raises UnencodableTextsError with the texts whose vectors hold NaN or infinite values, or do
+    not fit in float16.
     """
     cost = EncodeCost() if cost is None else cost
-    faults: dict[int, str] = {}
-    targets = {view.name: empty_vectors(view, len(tokens.rows[view.name].text)) for view in views}
-    of_texts = {
+    columns = {view.name: empty_vectors(view, len(tokens.rows[view.name].text)) for view in views}
+    view_splits = {
         view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
         for view in views
     }
-    first, inverse = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
-    # The texts of each kind, kind after kind.
-    alike = np.argsort(inverse, kind="stable")
-    alike_splits = row_splits_of(np.bincount(inverse, minlength=len(first)))
-    for kinds, output, begin in encode_texts(tokens, forward, first, settings, cost):
+    faults: dict[int, str] = {}
+    distinct, number = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+    copies = np.argsort(number, kind="stable")
+    copy_splits = row_splits_of(np.bincount(number, minlength=len(distinct)))
+    for encoded in encode_texts(tokens, forward, distinct, settings, cost):
         started = time.perf_counter()
-        members = token_positions(alike_splits, kinds)
-        texts = alike[members]
-        place = np.repeat(np.arange(len(kinds)), np.diff(alike_splits)[kinds])
+        texts = copies[token_positions(copy_splits, encoded.texts)]
+        place = np.repeat(np.arange(len(encoded.texts)), np.diff(copy_splits)[encoded.texts])
         for view in views:
-            rows = tokens.rows[view.name]
-            chosen = token_positions(of_texts[view.name], texts)
-            if not len(chosen):
+            selection = select_rows(view, tokens, view_splits[view.name], texts, place, encoded)
+            if not len(selection.rows):
                 continue
-            row_place = np.repeat(place, np.diff(of_texts[view.name])[texts])
-            lengths = np.diff(rows.splits)[chosen]
-            splits = row_splits_of(lengths)
-            if view.uses_pooler or reads_cls(view, output):
-                positions = row_place
-            else:
-                shift = (begin[row_place] - tokens.row_splits[rows.text[chosen]]).repeat(lengths)
-                positions = rows.positions[token_positions(rows.splits, chosen)] + shift
-            for target, values in zip(targets[view.name], batch_vectors(view, output, positions, splits), strict=True):
-                target[chosen] = values
-                for row in not_finite_rows(values).tolist():
-                    faults[int(rows.text[chosen[row]])] = NOT_FINITE
+            values_of = batch_vectors(view, encoded.output, selection.positions, selection.splits)
+            for column, values in zip(columns[view.name], values_of, strict=True):
+                column[selection.rows] = values
+                bad_rows = selection.rows[not_finite_rows(values)]
+                faults.update(dict.fromkeys(tokens.rows[view.name].text[bad_rows].tolist(), NOT_FINITE))
         cost.pooling_seconds += time.perf_counter() - started
     if faults:
         raise UnencodableTextsError(faults)
-    vectors = {view.name: [finish_vectors(view, tokens, values) for values in targets.pop(view.name)] for view in views}
+    vectors = {view.name: [finish_vectors(view, tokens, values) for values in columns.pop(view.name)] for view in views}
     for view in views:
-        for values in vectors[view.name] if view.dtype == "float16" else ():
-            for row in np.flatnonzero((np.abs(values) > np.finfo(np.float16).max).any(axis=1)).tolist():
-                reason = f"a value is too large for float16, see views.{view.name}.dtype"
-                faults = dict.fromkeys(texts_of_row(view, tokens, row), reason) | faults
+        if view.dtype == "float16":
+            reason = f"a value is too large for float16, see views.{view.name}.dtype"
+            faults = dict.fromkeys(find_overflows(view, tokens, vectors[view.name]), reason) | faults
     if faults:
         raise UnencodableTextsError(faults)
     return VectorBlock(tokens, vectors)
+
+
+def select_rows(
+    view: View,
+    tokens: TokenBlock,
+    view_splits: Int64Array,
+    texts: Int64Array,
+    place: Int64Array,
+    encoded: EncodedTexts,
+) -> RowSelection:
+    """The rows of a view that belong to these texts of the block.
+
+    `view_splits`: int64 [T + 1], each text's rows; `place`: int64, of each of `texts` its place in `encoded.texts`.
+    """
+    rows = tokens.rows[view.name]
+    chosen = token_positions(view_splits, texts)
+    row_place = np.repeat(place, np.diff(view_splits)[texts])
+    lengths = np.diff(rows.splits)[chosen]
+    if view.uses_pooler or reads_cls(view, encoded.output):
+        positions = row_place
+    else:
+        shift = encoded.begin[row_place] - tokens.row_splits[rows.text[chosen]]
+        positions = rows.positions[token_positions(rows.splits, chosen)] + shift.repeat(lengths)
+    return RowSelection(chosen, positions, row_splits_of(lengths))
+
+
+def find_overflows(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> Iterator[int]:
+    """The texts with a value that float16 cannot hold."""
+    for values in vectors:
+        for row in np.flatnonzero((np.abs(values) > np.finfo(np.float16).max).any(axis=1)).tolist():
+            yield from texts_of_row(view, tokens, row)
 
 
 def texts_of_row(view: View, tokens: TokenBlock, row: int) -> list[int]:
@@ -120,45 +169,59 @@ def texts_of_row(view: View, tokens: TokenBlock, row: int) -> list[int]:
 
 
 def encode_texts(
-    tokens: TokenBlock, forward: Forward, first: Int64Array, settings: EncodeSettings, cost: EncodeCost
-) -> Iterator[tuple[Int64Array, BatchOutput, Int64Array]]:
-    """(which of the U texts, what came out, where each one's tokens begin in it) of one forward pass after the other.
+    tokens: TokenBlock, forward: Forward, texts: Int64Array, settings: EncodeSettings, cost: EncodeCost
+) -> Iterator[EncodedTexts]:
+    """The output for these U texts, numbered from 0: batches of short ones, then one windowed text at a time."""
+    sequences = cut_sequences(tokens, texts, settings.max_seq_length, settings.window_overlap)
+    encode = _SequenceEncoder(tokens, sequences, forward, settings, cost)
+    num_windows = np.bincount(sequences.text, minlength=len(texts))
+    yield from encode_short(encode, np.flatnonzero(num_windows[sequences.text] == 1))
+    for text in np.flatnonzero(num_windows > 1).tolist():
+        yield encode_windowed(encode, text)
 
-    A text in windows comes alone, after the others, its windows put together.
-    """
-    sequences = cut_sequences(tokens, first, settings.max_seq_length, settings.window_overlap)
-    windows = np.bincount(sequences.text, minlength=len(first))
-    lengths = np.diff(sequences.splits)
 
-    def run(batches: list[Int64Array]) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
-        """Of each batch what came out of its sequences: rows that only fill a bucket are left out."""
-        pad_id, buckets = forward.encoder.pad_id, settings.length_buckets
-        padded = (pad_batch(tokens, sequences, batch, pad_id, buckets) for batch in batches)
-        for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
-            yield layers, None if pooled is None else pooled[: len(batch)]
+@dataclasses.dataclass
+class _SequenceEncoder:
+    """Sends sequences of a block through the forward pass, in batches."""
 
-    def plan(which: Int64Array) -> list[Int64Array]:
-        planned = plan_batches(lengths[which], settings.batch_tokens, settings.length_buckets)
-        return [which[batch] for batch in planned]
+    tokens: TokenBlock
+    sequences: Sequences
+    forward: Forward
+    settings: EncodeSettings
+    cost: EncodeCost
 
-    batches = plan(np.flatnonzero(windows[sequences.text] == 1))
-    for batch, (layers, pooled) in zip(batches, run(batches), strict=True):
-        yield sequences.text[batch], BatchOutput(layers, pooled), row_splits_of(lengths[batch])[:-1]
-    owned = row_splits_of(np.diff(tokens.row_splits)[first])
-    for text in np.flatnonzero(windows > 1):
-        of_text = np.flatnonzero(sequences.text == text)
-        # In their order: all windows of a text are equally long.
-        parts = list(run(plan(of_text)))
-        owner = sequences.owner[owned[text] : owned[text + 1]] - sequences.splits[of_text[0]]
-        together = {layer: np.concatenate([layers[layer] for layers, _ in parts]) for layer in parts[0][0]}
-        firsts = sequences.splits[of_text] - sequences.splits[of_text[0]]
-        outputs = [output for _, output in parts if output is not None]
-        yield (
-            np.array([text]),
-            BatchOutput(
-                {layer: values[owner] for layer, values in together.items()},
-                np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None,
-                {layer: values[firsts].mean(axis=0, keepdims=True) for layer, values in together.items()},
-            ),
-            np.zeros(1, np.int64),
-        )
+    def __call__(self, which: Int64Array) -> Iterator[tuple[Int64Array, dict[int, Float32Array], Float32Array | None]]:
+        """(sequences, layers, pooled output) of each batch, without the rows that only fill a bucket."""
+        lengths, buckets = np.diff(self.sequences.splits)[which], self.settings.length_buckets
+        batches = [which[batch] for batch in plan_batches(lengths, self.settings.batch_tokens, buckets)]
+        pad_id = self.forward.encoder.pad_id
+        padded = (pad_batch(self.tokens, self.sequences, batch, pad_id, buckets) for batch in batches)
+        for batch, (layers, pooled) in zip(batches, self.forward(padded, self.cost), strict=True):
+            yield batch, layers, None if pooled is None else pooled[: len(batch)]
+
+
+def encode_short(encode: _SequenceEncoder, which: Int64Array) -> Iterator[EncodedTexts]:
+    """The texts that are one sequence each, a batch at a time."""
+    lengths = np.diff(encode.sequences.splits)
+    for batch, layers, pooled in encode(which):
+        begin = row_splits_of(lengths[batch])[:-1]
+        yield EncodedTexts(encode.sequences.text[batch], begin, BatchOutput(layers, pooled))
+
+
+def encode_windowed(encode: _SequenceEncoder, text: int) -> EncodedTexts:
+    """A text in windows: each token's vector from the window that owns it, [CLS] and the pooler averaged over all."""
+    sequences = encode.sequences
+    windows = np.flatnonzero(sequences.text == text)
+    # The batches keep the windows' order: all of them are equally long.
+    batches = list(encode(windows))
+    layers = {layer: np.concatenate([layers[layer] for _, layers, _ in batches]) for layer in batches[0][1]}
+    pooled = [pooled for _, _, pooled in batches if pooled is not None]
+    # `layers` begins with the first window, the sequences' positions with the first sequence.
+    first_token = sequences.splits[windows] - sequences.splits[windows[0]]
+    owner = sequences.owner[slice(*sequences.owner_splits[text : text + 2])] - sequences.splits[windows[0]]
+    output = BatchOutput(
+        {layer: values[owner] for layer, values in layers.items()},
+        np.concatenate(pooled).mean(axis=0, keepdims=True) if pooled else None,
+        {layer: values[first_token].mean(axis=0, keepdims=True) for layer, values in layers.items()},
+    )
+    return EncodedTexts(np.array([text]), np.zeros(1, np.int64), output)

@@ -1,8 +1,9 @@
-"""An encoder and the threads that run its forward passes; a batch that does not fit in memory is halved."""
+"""Forward passes on threads; a batch that does not fit in memory is halved."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,13 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
 
 
 class Encoder(Protocol):
-    """A loaded encoder; several threads may call it at once."""
+    """A loaded encoder. It must be thread-safe."""
 
     pad_id: int
 
@@ -27,16 +27,16 @@ class Encoder(Protocol):
     ) -> tuple[dict[int, Float32Array], Float32Array | None]:
         """Layers and pooled output of one batch.
 
-        `token_ids`, `segment_ids`: [B, S], padded; `lengths`: [B], the real tokens of each row. Gives {layer: [n, H]},
-        the n real tokens row after row without padding, and the pooled output [B, H] where it was asked for.
+        `token_ids`, `segment_ids`: [B, S], padded; `lengths`: [B], the real tokens of each row. Returns {layer: [n, H]}
+        with the n real tokens row after row, without padding, and the pooled output [B, H] or None.
         """
 
 
 @dataclasses.dataclass
 class EncodeCost:
-    """What encoding took: tokens, with padding and without; seconds of forward passes (all threads) and of pooling.
+    """The cost of encoding: tokens with and without padding, seconds of forward passes (all threads) and of pooling.
 
-    `halved_batches`: how often a batch did not fit in memory, or would not.
+    `halved_batches`: how often a batch was halved because it did not, or would not, fit in memory.
     """
 
     padded_tokens: int = 0
@@ -46,17 +46,36 @@ class EncodeCost:
     pooling_seconds: float = 0.0
 
 
+class Tally:
+    """A number that many threads add to."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self, amount: int) -> None:
+        with self._lock:
+            self.value += amount
+
+
+# Tokens that this process has encoded, in all runs. Beam reports its metrics only when a run has ended, and the
+# progress bar cannot reach the `Forward` inside a DoFn, so every `Forward` counts here.
+TOKENS_ENCODED = Tally()
+
+
 class Forward:
-    """An encoder and the threads that run its forward passes, shared by the blocks that a process has in hand.
+    """An encoder and the threads that run its forward passes, shared by all blocks of a process.
 
-    Any block's batches go to whichever thread is free: all cores work to the end of the last block, and while one
-    block is being written another is encoded. A batch's bits do not depend on it.
+    A batch goes to whichever thread is free. So all cores work to the end of the last block, and one block is encoded
+    while another is written. The bits of a batch do not depend on the thread.
 
-    A batch that does not fit in memory is halved, and so is every later one that is not smaller.
+    A batch that does not fit in memory is halved, and so is every later batch of at least its size. `tally` counts the
+    tokens of each batch when it is done.
     """
 
-    def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
+    def __init__(self, encoder: Encoder, num_threads: int = 1, tally: Tally = TOKENS_ENCODED) -> None:
         self.encoder = encoder
+        self._tally = tally
         self._ahead = num_threads
         self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
@@ -64,7 +83,7 @@ class Forward:
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
     ) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
-        """What comes out of each batch, in their order; a few are computed ahead."""
+        """Yields the output of each batch, in order. A few batches are computed ahead."""
         begun: deque[Future[tuple[Any, float, int]]] = deque()
         for batch in batches:
             cost.padded_tokens += batch[0].size
@@ -79,7 +98,7 @@ class Forward:
             yield self._noted(begun.popleft().result(), cost)
 
     def check(self) -> None:
-        """Encode a sequence of one token: raises where the encoder works no more, or never did."""
+        """Raises if the encoder fails on a sequence of one token."""
         token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
         (layers, pooled), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
         outputs = [*layers.values()] if pooled is None else [*layers.values(), pooled]
@@ -89,11 +108,11 @@ class Forward:
     def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
         started = time.perf_counter()
         output, halved = self._encode(*batch)
-        metrics.note_encoded(int(batch[1].sum()))
+        self._tally.add(int(batch[1].sum()))
         return output, time.perf_counter() - started, halved
 
     def _encode(self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array) -> tuple[Any, int]:
-        """(what comes out of a batch, how often it or a part of it was halved)."""
+        """(output of a batch, how often it or a part of it was halved)."""
         rows, size = token_ids.shape[0], token_ids.size
         if rows == 1 or self._too_large is None or size < self._too_large:
             try:
@@ -122,9 +141,9 @@ class Forward:
 
 
 def not_finite_rows(vectors: npt.NDArray[Any]) -> Int64Array:
-    """Which rows of [n, W] hold a NaN or an infinite value.
+    """The rows of [n, W] with a NaN or an infinite value.
 
-    The sum tells at memory speed that there is none: either spreads to it.
+    A finite sum proves, at memory speed, that there is none.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(vectors.sum(dtype=np.float32)):

@@ -1,4 +1,4 @@
-"""Texts of which no vector can be made: found, and rejected with the reason, so that the others go on."""
+"""Texts that cannot be encoded: found and rejected with the reason, so that the rest of their block is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENCODE_STAGE = "encode"
 
 
 class UnencodableTextsError(ValueError):
-    """Texts of a block whose vectors cannot be written: `reasons`, by their place in the block."""
+    """Texts whose vectors cannot be written. `reasons`: {index in the block: reason}."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
@@ -25,7 +25,7 @@ class UnencodableTextsError(ValueError):
 
 
 class EncoderFailedError(Exception):
-    """The encoder raised something for a batch, for another reason than memory. The message is the first line of it."""
+    """The encoder raised an error other than out of memory. The message is the first line of that error's."""
 
     def __init__(self, error: Exception) -> None:
         first_line = next(iter(str(error).splitlines()), "")
@@ -33,7 +33,7 @@ class EncoderFailedError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: Python's, NumPy's, or TensorFlow's on any device."""
+    """Whether memory ran out: in Python, in NumPy, or in TensorFlow on any device."""
     tensorflow = sys.modules.get("tensorflow")
     return isinstance(error, MemoryError) or (
         tensorflow is not None and isinstance(error, tensorflow.errors.ResourceExhaustedError)
@@ -41,16 +41,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_caused_by_text(error: Exception) -> bool:
-    """Whether the text may be to blame: the encoder failed, or memory; not we."""
+    """Whether a text may have caused the error: the encoder failed or memory ran out. Other errors are bugs here."""
     return isinstance(error, EncoderFailedError) or is_out_of_memory(error)
 
 
 def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable[[], object]) -> VectorBlock:
-    """What `encode` gives for a block; texts at fault are rejected with the reason, and the others encoded.
+    """The block's vectors by `encode`; texts that cannot be encoded become rejects.
 
-    Where the encoder or memory fails, the block is halved until the texts that fail alone are found. `check_encoder`
-    raises where the encoder cannot do even the simplest sequence: then no text is to blame, and the error goes up; so
-    it does where each half works and only the whole does not.
+    If the encoder or memory fails, the block is halved until the texts that fail alone are found. `check_encoder`
+    raises if the encoder fails on the simplest sequence: then no text is the cause, and its error propagates. The
+    original error propagates if every half succeeds and only the whole block fails.
     """
     while True:
         try:
@@ -61,7 +61,7 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
         except Exception as error:
             if not is_caused_by_text(error):
                 raise
-            traceback.clear_frames(error.__traceback__)  # they hold the vectors of the whole block
+            traceback.clear_frames(error.__traceback__)  # they keep the vectors of the whole block alive
             check_encoder()
             reasons = find_faults(tokens, encode)
             if not reasons and isinstance(error, MemoryError):
@@ -73,10 +73,10 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
 
 
 def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:
-    """{text: reason} of the texts that cannot be encoded by themselves, found by halving the block."""
+    """{text: reason} for the texts that fail even alone, found by halving the block."""
     reasons: dict[int, str] = {}
     everything = np.arange(len(tokens.num_dropped))
-    waiting = np.array_split(everything, min(2, len(everything)) or 1)  # who calls has tried all of them
+    waiting = np.array_split(everything, min(2, len(everything)) or 1)  # the whole has failed already
     while waiting:
         texts = waiting.pop()
         try:
@@ -94,7 +94,7 @@ def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:
 
 
 def reject_reason(error: Exception) -> str:
-    """Why a text is rejected, the same words for the same reason: rejects are counted by them.
+    """Why a text is rejected. Equal causes give equal words, because rejects are counted by reason.
 
     >>> reject_reason(MemoryError())
     'does not fit in memory, even alone'

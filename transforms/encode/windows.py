@@ -1,4 +1,4 @@
-"""Texts cut to what the encoder takes: a long one in windows, with the place from which each token's vector comes."""
+"""Texts cut into sequences that fit the encoder: a long text in windows, each token's vector from one of them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from layerbeam.transforms.blocks import Int32Array, Int64Array, TokenBlock, row_
 
 @dataclasses.dataclass
 class Sequences:
-    """What goes through the encoder for U different texts: Q sequences, more than one for a text in windows.
+    """Q sequences for U distinct texts; a text in windows has several.
 
-    `text`: int64 [Q], of the U; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`. `owner`: int64,
-    of each token of the U texts the place in `positions` from which its vector is taken.
+    `text`: int64 [Q], from 0 to U - 1; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`. `owner`:
+    int64, for each token of the U texts the place in `positions` that its vector is taken from; text u has
+    `owner[owner_splits[u]:owner_splits[u + 1]]`.
     """
 
     text: Int64Array
     positions: Int64Array
     splits: Int64Array
     owner: Int64Array
+    owner_splits: Int64Array
 
 
 def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
-    """The sequences of these texts; one longer than `max_seq_length` in windows that share `overlap` tokens.
+    """The sequences of these texts. A text longer than `max_seq_length` gets windows that share `overlap` tokens.
 
-    Each window has the text's own [CLS] and [SEP]. A token's vector is from the window where it has most context on its
-    poorer side, all pieces of a word from the same; [CLS] from the first, [SEP] from the last.
+    Each window has the text's own [CLS] and [SEP]. A token's vector comes from the window that gives it the most
+    context on its shorter side. All pieces of a word come from one window, [CLS] from the first, [SEP] from the last.
     """
     lengths = np.diff(tokens.row_splits)[texts]
     if not (lengths > max_seq_length).any():
         positions = token_positions(tokens.row_splits, texts)
-        return Sequences(np.arange(len(texts)), positions, row_splits_of(lengths), np.arange(len(positions)))
+        splits = row_splits_of(lengths)
+        return Sequences(np.arange(len(texts)), positions, splits, np.arange(len(positions)), splits)
     text: list[int] = []
     pieces: list[Int64Array] = []
     owners: list[Int64Array] = []
@@ -44,11 +47,15 @@ def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, ov
         owners.append(owner + before)
         before += sum(map(len, windows))
     splits = row_splits_of(np.array([len(piece) for piece in pieces], np.int64))
-    return Sequences(np.array(text, np.int64), np.concatenate(pieces), splits, np.concatenate(owners))
+    return Sequences(
+        np.array(text, np.int64), np.concatenate(pieces), splits, np.concatenate(owners), row_splits_of(lengths)
+    )
 
 
 def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tuple[list[Int64Array], Int64Array]:
-    """(tokens of each window, where in the windows put together each token's vector is) of a text with [CLS] and [SEP].
+    """(tokens of each window, for each token the place of its vector in the concatenated windows) of one text.
+
+    `word_index`: int32 [N] of the text's tokens, -1 for [CLS] and [SEP].
 
     >>> windows, owner = cut_windows(np.array([-1, 0, 1, 2, 3, 4, -1]), 5, 1)
     >>> [window.tolist() for window in windows], owner.tolist()
@@ -60,17 +67,24 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
     room = max_seq_length - 2
     starts = [*range(1, length - 1 - room, room - overlap), length - 1 - room]
     windows = [np.concatenate([[0], np.arange(start, start + room), [length - 1]]) for start in starts]
+    # Three windows of 5 tokens between [CLS] and [SEP], overlap 2; the digits are each token's context in a window (the
+    # fewer of the tokens on its two sides) and the owner is the window with the highest, the first of equals:
+    #
+    #   token      1 2 3 4 5 6 7 8 9 10 11
+    #   window 0   0 1 2 1 0
+    #   window 1         0 1 2 1 0
+    #   window 2               0 1 2  1  0
+    #   owner      0 0 0 0 1 1 1 2 2  2  2
     place = np.arange(1, length - 1)
-    # Of each token the windows that hold it, and its context there: the fewer of the tokens on its two sides.
     begins = np.array(starts)[:, None]
-    context = np.minimum(place - begins, begins + room - 1 - place)
-    # A word is judged by its worst piece, so that all of it comes from one window where one holds all of it.
+    context = np.minimum(place - begins, begins + room - 1 - place)  # negative outside the window
+    # A word is judged by its worst piece, so that one window owns all of its pieces if one window holds them all.
     words = np.flatnonzero(np.diff(word_index[1:-1], prepend=-2) != 0)
-    of_words = np.minimum.reduceat(context, words, axis=1)
-    best = np.argmax(of_words, axis=0)
-    best_window = np.repeat(best, np.diff(np.append(words, len(place))))
-    # A word longer than a window has no such: its pieces come from where each has most context.
-    nowhere = np.repeat(of_words.max(axis=0) < 0, np.diff(np.append(words, len(place))))
+    word_context = np.minimum.reduceat(context, words, axis=1)
+    pieces = np.diff(np.append(words, len(place)))
+    best_window = np.repeat(np.argmax(word_context, axis=0), pieces)
+    # No window holds a word that is longer than a window: each of its pieces is judged by itself.
+    nowhere = np.repeat(word_context.max(axis=0) < 0, pieces)
     best_window = np.where(nowhere, np.argmax(context, axis=0), best_window)
     inner = best_window * max_seq_length + 1 + (place - np.array(starts)[best_window])
     return windows, np.concatenate([[0], inner, [len(windows) * max_seq_length - 1]])

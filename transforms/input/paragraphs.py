@@ -1,4 +1,4 @@
-"""Paragraphs of slices: lines up to a blank one, so that hard-wrapped text comes in whole sentences.
+"""Slices cut into paragraphs: runs of lines between blank ones, so that hard-wrapped text keeps its sentences whole.
 
 A paragraph begins at a nonblank line after a blank one or at the file's start, and belongs to the slice in which its
 first byte lies. Its text is its lines joined by `\\n`. A line is blank here if it holds nothing but ASCII white space.
@@ -7,6 +7,7 @@ first byte lies. Its text is its lines joined by `\\n`. A line is blank here if 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Int64Array, Slice
-from layerbeam.transforms.commits import BlockId
+from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input.lines import (
     MAX_RECORD_BYTES,
     UTF8_MARK,
@@ -33,8 +34,68 @@ from layerbeam.transforms.settings import BlockLimits
 _BACKWARDS_BYTES = 1 << 12
 
 
+class _ParagraphBuffer:
+    """The paragraphs that are in no block yet. The last one is open: its end is not known until the next one begins.
+
+    `_begins`, `_lines`: the first byte of each paragraph in `_data`, and its line number. `_position`: the place of
+    `_data` in the file.
+    """
+
+    def __init__(self, file: InputFile, limits: BlockLimits) -> None:
+        self._file = file
+        self._limits = limits
+        self._data = b""
+        self._position = 0
+        self._begins = np.zeros(0, np.int64)
+        self._lines = np.zeros(0, np.int64)
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._begins)
+
+    def feed(self, data: bytes, position: int, begins: Int64Array, lines: Int64Array) -> None:
+        """Append whole lines. Bytes before the first paragraph of the slice are dropped.
+
+        `position`: where `data` lies in the file; `begins`, `lines`: the paragraphs that begin in it.
+        """
+        if not self.is_empty:
+            self._begins = np.concatenate([self._begins, len(self._data) + begins])
+            self._lines = np.concatenate([self._lines, lines])
+            self._data += data
+        elif len(begins):
+            first = int(begins[0])
+            self._data, self._position = data[first:], position + first
+            self._begins, self._lines = begins - first, lines
+        if not self.is_empty and len(self._data) - self._begins[-1] > MAX_RECORD_BYTES:
+            raise too_large()
+
+    def full_blocks(self) -> Iterator[tuple[BlockId, bytes]]:
+        """The blocks that closed paragraphs fill."""
+        while (count := records_in_block(np.diff(self._begins), self._limits)) is not None:
+            yield self._take(count)
+
+    def rest(self, line: int) -> Iterator[tuple[BlockId, bytes]]:
+        """The blocks of all that is left; the file continues with `line`."""
+        if self.is_empty:
+            return
+        # A paragraph that never ends closes the last one.
+        self._begins, self._lines = np.append(self._begins, len(self._data)), np.append(self._lines, line)
+        yield from self.full_blocks()
+        if len(self._begins) > 1:
+            yield self._take(len(self._begins) - 1)
+
+    def _take(self, count: int) -> tuple[BlockId, bytes]:
+        """Remove the first paragraphs, as a block."""
+        size, first_line = int(self._begins[count]), int(self._lines[0])
+        raw = self._data[:size]
+        block = identify(self._file, raw, first_line, int(self._lines[count]) - first_line, self._position)
+        self._data, self._position = self._data[size:], self._position + size
+        self._begins, self._lines = self._begins[count:] - size, self._lines[count:]
+        return block, raw
+
+
 def cut_paragraphs(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
-    """Identity and bytes of each block of the slice, from the first byte of a paragraph to that of another one.
+    """Identity and bytes of each block of the slice. A block ends where a paragraph begins.
 
     Blank lines belong to the paragraph before them.
     """
@@ -45,65 +106,43 @@ def cut_paragraphs(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterato
 def _cut_paragraphs(
     file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
 ) -> Iterator[tuple[BlockId, bytes]]:
-    position, line, after_blank = max(slice_.start - 1, 0), slice_.first_line, True
-    if slice_.start > 0:
-        after_blank = _is_blank_before(file, position)
+    end = sys.maxsize if slice_.end is None else slice_.end
+    # One byte back, as in `lines`: a line begins at `start` if that byte is a line end.
+    position, line = max(slice_.start - 1, 0), slice_.first_line
+    after_blank = _is_blank_before(file, position)
     file.seek(position)
     chunks = storage.read_chunks(file, slice_.file.path)
     if slice_.start > 0:
-        rest, skipped, blank = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
+        rest, skipped, is_blank_line = skip_line(chunks, end - position)
         chunks = itertools.chain([rest], chunks)
-        position, line, after_blank = position + skipped, line + int(skipped > 1), after_blank and blank
-        if slice_.end is not None and position >= slice_.end:
+        position += skipped
+        line += int(skipped > 1)
+        after_blank = after_blank and is_blank_line
+        if position >= end:
             return
-    pending = b""  # from the first paragraph that is in no block yet
-    begins, lines = np.zeros(0, np.int64), np.zeros(0, np.int64)  # of the paragraphs in it: first byte, line
-    is_last = False
+    buffer = _ParagraphBuffer(slice_.file, limits)
     for run in whole_lines(chunks, position, None):
         if position == 0:
             refuse_other_encoding(run, encoding)
         starts, is_first, is_blank = _paragraphs_in(run, at_file_start=position == 0, after_blank=after_blank)
-        new = starts[is_first]
-        beyond = new[new + position >= slice_.end] if slice_.end is not None else new[:0]
-        is_last = bool(len(beyond)) or (
-            slice_.end is not None and not len(begins) and not len(new) and position + len(run) >= slice_.end
-        )
-        new_lines = line + np.flatnonzero(is_first)
-        num_lines = len(starts)
-        if len(beyond):
-            num_lines = int(np.searchsorted(starts, beyond[0]))
-            new, new_lines, run = new[new < beyond[0]], new_lines[new < beyond[0]], run[: beyond[0]]
-        if not len(begins) and len(new):
-            pending, begins, lines = run[new[0] :], new - new[0], new_lines
-        elif len(begins):
-            begins, lines = np.concatenate([begins, len(pending) + new]), np.concatenate([lines, new_lines])
-            pending += run
-        if len(pending) - (begins[-1] if len(begins) else 0) > MAX_RECORD_BYTES:
-            raise too_large()
-        position, line, after_blank = position + len(run), line + num_lines, bool(is_blank[-1])
-        if is_last:
+        first_lines = np.flatnonzero(is_first)
+        begins = starts[first_lines]
+        inside = int(np.searchsorted(begins, end - position))  # of the paragraphs, those that belong to this slice
+        size, num_lines = len(run), len(starts)
+        if inside < len(begins):
+            size, num_lines = int(begins[inside]), int(first_lines[inside])
+        buffer.feed(run[:size], position, begins[:inside], line + first_lines[:inside])
+        position, line, after_blank = position + size, line + num_lines, bool(is_blank[-1])
+        if inside < len(begins) or (buffer.is_empty and position >= end):
             break
-        while (count := records_in_block(np.diff(begins), limits)) is not None:
-            size = int(begins[count])
-            place = position - len(pending)
-            yield (
-                identify(slice_.file, pending[:size], int(lines[0]), int(lines[count] - lines[0]), place),
-                pending[:size],
-            )
-            pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
-    while len(begins):
-        count = records_in_block(np.diff(begins, append=len(pending)), limits) or len(begins)
-        size = int(begins[count]) if count < len(begins) else len(pending)
-        next_line = int(lines[count]) if count < len(lines) else line
-        place = position - len(pending)
-        yield identify(slice_.file, pending[:size], int(lines[0]), next_line - int(lines[0]), place), pending[:size]
-        pending, begins, lines = pending[size:], begins[count:] - size, lines[count:]
+        yield from buffer.full_blocks()
+    yield from buffer.rest(line)
 
 
 def _paragraphs_in(
     run: bytes, *, at_file_start: bool, after_blank: bool
 ) -> tuple[Int64Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of a run of whole lines: (first byte of each line, whether a paragraph begins with it, whether it is blank)."""
+    """(first byte, whether a paragraph begins, whether it is blank) of each line in a run of whole lines."""
     ends = line_ends(run)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     text = starts.copy()
@@ -114,9 +153,9 @@ def _paragraphs_in(
 
 
 def _is_blank_before(file: BinaryIO, position: int) -> bool:
-    """Whether what stands between the line's begin and `position` is nothing but white space."""
+    """Whether the line holds nothing but white space before `position`; True at the file's start."""
     while position > 0:
-        # All that is left where the rest would begin inside the byte order mark.
+        # Read to the file's start if the rest would begin inside the byte order mark.
         size = _BACKWARDS_BYTES if position > _BACKWARDS_BYTES + len(UTF8_MARK) else position
         file.seek(position - size)
         before = file.read(size)

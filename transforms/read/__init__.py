@@ -1,4 +1,4 @@
-"""Slices read as blocks of texts: whatever the format, what is done and unchanged is not decoded again."""
+"""Slices read as blocks of texts: the Beam transform `ReadBlocks`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import counters, metrics
+from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
@@ -17,12 +17,25 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 @dataclasses.dataclass
 class ReadBlocks(beam.PTransform):
-    """`Slice` -> `TextBlock`; tagged `DONE`, the `Commit` of what needs no work and `SkippedFile`.
+    """`Slice` -> `TextBlock`; tagged `DONE`, the commits of blocks that are done, and files that cannot be read.
 
-    `hardware`: what a worker process may use.
+    Args:
+        limits: Where a block ends; the same as for `SliceFiles`.
+        record_format: What the files hold and what a record is; the same as for `SliceFiles`.
+        hardware: What a worker process may use; splitting sentences runs TensorFlow.
+
+    Returns (from `expand`):
+        Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
+
+    Example:
+        >>> pipeline = beam.Pipeline()
+        >>> slices = pipeline | beam.Create([]).with_output_types(Slice)
+        >>> blocks, done = slices | ReadBlocks(record_format=RecordFormat(unit="sentence"))
+        >>> blocks.element_type is TextBlock
+        True
     """
 
-    limits: BlockLimits
+    limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
 
@@ -30,26 +43,27 @@ class ReadBlocks(beam.PTransform):
     DONE = "done"
 
     def expand(self, slices: Any) -> Any:
-        read = _ReadSlice(self.limits, self.record_format, self.hardware)
-        return slices | "spread slices" >> beam.Reshuffle() | beam.ParDo(read).with_outputs(self.DONE, main=self.BLOCKS)
+        coders.register()
+        read = beam.ParDo(_ReadSlice(self)).with_outputs(self.DONE, main=self.BLOCKS)
+        return slices | "spread slices" >> beam.Reshuffle() | read
 
 
 @beam.typehints.with_output_types(TextBlock)
 class _ReadSlice(beam.DoFn):
-    def __init__(self, limits: BlockLimits, record_format: RecordFormat, hardware: Hardware) -> None:
-        self._limits = limits
-        self._how = record_format
-        self._hardware = hardware
+    def __init__(self, stage: ReadBlocks) -> None:
+        self._limits = stage.limits
+        self._record_format = stage.record_format
+        self._hardware = stage.hardware
 
     def setup(self) -> None:
-        if self._how.unit == "sentence":
+        if self._record_format.unit == "sentence":
             load_tensorflow(self._hardware)
 
     def process(self, slice_: Slice) -> Iterator[Any]:
-        for item in counters.timed_items(metrics.READ_TIME, read_blocks(slice_, self._limits, self._how)):
+        items = read_blocks(slice_, self._limits, self._record_format)
+        for item in counters.timed_items(metrics.READ_TIME, items):
             if isinstance(item, TextBlock):
-                for name, amount in item.counts.items():
-                    counters.count(name, amount)
+                counters.count_all(item.counts)
                 yield item
             else:
                 yield beam.pvalue.TaggedOutput(ReadBlocks.DONE, item)

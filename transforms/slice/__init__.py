@@ -1,40 +1,81 @@
-"""Files cut in slices: where each begins, and with which line or row."""
+"""Input files listed and cut into slices: the Beam transforms `FindFiles` and `SliceFiles`."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 
+from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
+from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, RangeScan, cut_file, number_slices, scan_range
 
 
-@beam.typehints.with_output_types(tuple[bytes, RangeScan])
-class _ScanRanges(beam.DoFn):
-    def __init__(self, limits: BlockLimits, record_format: RecordFormat) -> None:
-        self._limits = limits
-        self._how = record_format
+@dataclasses.dataclass
+class FindFiles(beam.PTransform):
+    """Pipeline -> `InputFile`: lists the files that match, each once. Applied to a pipeline or its root.
 
-    def process(self, element: tuple[FileToRead, int, int | None]) -> Iterator[tuple[bytes, RangeScan]]:
-        scanned = scan_range(*element, self._limits, self._how)
-        # Bytes, not text: a name that is not UTF-8 has no UTF-8 coding.
-        yield os.fsencode(scanned.work.file.path), scanned
+    Args:
+        patterns: A path or glob, or several, on any of Beam's file systems.
+
+    Raises (when the pipeline runs):
+        FileNotFoundError: No file matches.
+        OSError: What matches cannot be read.
+
+    Example:
+        >>> pipeline = beam.Pipeline()
+        >>> files = pipeline | FindFiles(["corpus/*.txt", "corpus/*.txt.gz"])
+        >>> files.element_type is InputFile
+        True
+    """
+
+    patterns: str | Sequence[str]
+
+    def expand(self, root: Any) -> Any:
+        patterns = [self.patterns] if isinstance(self.patterns, str) else list(self.patterns)
+        return root | beam.Create([patterns]) | "list" >> beam.FlatMap(_list_files).with_output_types(InputFile)
+
+
+def _list_files(patterns: list[str]) -> Iterator[InputFile]:
+    found = storage.find_files(patterns)
+    if not found:
+        raise FileNotFoundError(f"no file matches {', '.join(patterns)}")
+    for file in found:
+        if isinstance(file, SkippedFile):
+            raise OSError(f"{file.path}: {file.reason}")
+        yield file
 
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`FileToRead` -> `Slice`, each file cut, its ranges scanned in parallel; tagged `LEFT_OUT`, what can't be read."""
+    """`InputFile` or `FileToRead` -> `Slice`; tagged `SKIPPED`, what cannot be read and the commits in it.
 
-    limits: BlockLimits
+    Each file is cut into byte ranges. The ranges are scanned in parallel for the places where records begin.
+
+    Args:
+        limits: The size of a block. A slice holds at least one.
+        record_format: What the files hold and what a record is.
+
+    Returns (from `expand`):
+        Two PCollections: `Slice`, and `SkippedFile` or `Commit`. Unpack them, or index by `SLICES` and `SKIPPED`.
+
+    Example:
+        >>> pipeline = beam.Pipeline()
+        >>> slices, skipped = pipeline | FindFiles("corpus/*.txt") | SliceFiles(record_format=RecordFormat())
+        >>> slices.element_type is Slice
+        True
+    """
+
+    limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
 
     SLICES = "slices"
-    SKIPPED = "left_out"
+    SKIPPED = "skipped"
 
     def expand(self, files: Any) -> Any:
         return (
@@ -45,6 +86,18 @@ class SliceFiles(beam.PTransform):
             | "of one file" >> beam.GroupByKey()
             | "number" >> beam.ParDo(_NumberSlices()).with_outputs(self.SKIPPED, main=self.SLICES)
         )
+
+
+@beam.typehints.with_output_types(tuple[bytes, RangeScan])
+class _ScanRanges(beam.DoFn):
+    def __init__(self, limits: BlockLimits, record_format: RecordFormat) -> None:
+        self._limits = limits
+        self._record_format = record_format
+
+    def process(self, element: tuple[FileToRead, int, int | None]) -> Iterator[tuple[bytes, RangeScan]]:
+        scan = scan_range(*element, self._limits, self._record_format)
+        # Bytes, because a file name that is not UTF-8 cannot be encoded as text.
+        yield os.fsencode(scan.work.file.path), scan
 
 
 @beam.typehints.with_output_types(Slice)

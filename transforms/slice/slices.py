@@ -1,4 +1,4 @@
-"""Files cut in slices: where each begins, and with which line or row."""
+"""Files cut into slices: the bytes of each, and the number of its first line or row."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 @dataclasses.dataclass
 class FileToRead:
-    """A file of which something is left to do, with the commits of what is done."""
+    """A file with work left, and the commits of its blocks that are done."""
 
     file: InputFile
     done: tuple[Commit, ...] = ()
 
     @property
     def reusable_commits(self) -> list[Commit]:
-        """Those of the file as it is now; of one that has changed nobody knows yet which blocks are still right."""
+        """The commits, unless the file has changed: then its blocks are compared when it is read."""
         return [commit for commit in self.done if commit.block.file == self.file]
 
 
 @dataclasses.dataclass
 class RangeScan:
-    """What one look at a range of a file tells: the slices in it, or why the file can't be read.
+    """The slices in a range of a file, or the reason why the file cannot be read.
 
-    `pieces`: (first byte, byte after the last, line ends or rows) of each slice.
+    `pieces`: (first byte, byte after the last, number of line ends or rows) of each slice.
     """
 
     work: FileToRead
@@ -44,9 +44,9 @@ class RangeScan:
 def byte_ranges(
     file: InputFile, slice_bytes: int, record_format: RecordFormat | None = None
 ) -> list[tuple[int, int | None]]:
-    """Where the file is cut, before anybody knows where its records end.
+    """The byte ranges that a file is cut into, whatever its records are.
 
-    A compressed file is not cut, nor one that is a record; a Parquet file is cut when its footer is read.
+    A compressed file and a file that is one record are not cut. A Parquet file is cut when its footer is read.
 
     >>> byte_ranges(InputFile("a.txt", 25, 0.0), 10)
     [(0, 10), (10, 20), (20, 25)]
@@ -58,15 +58,16 @@ def byte_ranges(
         return [(0, None)]
     if record_format.is_whole_file:
         return [(0, file.size)] if file.size else []
-    # A cut inside a byte order mark would hide it from both sides.
+    # A cut inside a byte order mark would hide it from both ranges.
     step = max(slice_bytes, len(UTF8_MARK) + 1)
     return [(start, min(start + step, file.size)) for start in range(0, file.size, step)]
 
 
 def cut_file(
-    work: FileToRead, slice_bytes: int, record_format: RecordFormat | None = None
+    file: FileToRead | InputFile, slice_bytes: int, record_format: RecordFormat | None = None
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
-    """The file once for each of its ranges, with the commits that begin there: each crosses the shuffle once."""
+    """(file, start, end) of each range, with the commits that begin in it: each commit crosses the shuffle once."""
+    work = FileToRead(file) if isinstance(file, InputFile) else file
     done = tuple(sorted(work.done, key=_first_byte))
     for start, end in byte_ranges(work.file, slice_bytes, record_format):
         yield FileToRead(work.file, _begun_in(done, start, end)), start, end
@@ -75,11 +76,11 @@ def cut_file(
 def scan_range(
     work: FileToRead, start: int, end: int | None, limits: BlockLimits, record_format: RecordFormat | None = None
 ) -> RangeScan:
-    """Find the slices of the range [start, end), and count their lines, at memory speed.
+    """The slices of the range [start, end), with their lines counted at memory speed.
 
-    Where lines are records, a slice is a block: so a small file, too, is work for all workers. Of a Parquet file the
-    footer says which row groups make a slice of about `text_bytes`. What is compressed is only looked at, whether it
-    opens; that, files that are records and paragraphs are one slice for each range.
+    If lines are records, each slice is one block, so that even a small file is work for all workers. In a Parquet file,
+    a slice is as many row groups as hold about `text_bytes`, by the footer. Otherwise the range is one slice: in
+    compressed files, which are only opened here, whole-file records and paragraphs.
     """
     record_format = record_format or RecordFormat()
     try:
@@ -119,30 +120,30 @@ def _count_line_ends(file: InputFile, start: int, end: int | None, record_format
 def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | SkippedFile | Commit]:
     """The slices of one file, from the scans of all its ranges in any order.
 
-    Of a file that can't be read a `SkippedFile`, and the commits of what was done before: its rows stay.
+    A file that cannot be read gives a `SkippedFile` and its commits, so that the rows written before are kept.
     """
-    in_order = sorted(ranges, key=lambda scanned: scanned.start)
-    for scanned in in_order:
-        if scanned.problem is not None:
-            yield SkippedFile(scanned.work.file.path, scanned.problem)
-            yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
+    in_order = sorted(ranges, key=lambda scan: scan.start)
+    for scan in in_order:
+        if scan.problem is not None:
+            yield SkippedFile(scan.work.file.path, scan.problem)
+            yield from itertools.chain.from_iterable(scan.work.done for scan in in_order)
             return
-    if in_order and not any(scanned.pieces for scanned in in_order):
-        # No range of it held anything: it has been emptied since it was found.
+    if in_order and not any(scan.pieces for scan in in_order):
+        # All ranges are empty: the file was emptied after it was found.
         change = storage.find_change(in_order[0].work.file)
         if change is not None:
             yield change
-            yield from itertools.chain.from_iterable(scanned.work.done for scanned in in_order)
+            yield from itertools.chain.from_iterable(scan.work.done for scan in in_order)
             return
     first_line = 0
-    for scanned in in_order:
-        for start, end, num_lines in scanned.pieces:
-            yield Slice(scanned.work.file, start, end, first_line, _begun_in(scanned.work.done, start, end))
+    for scan in in_order:
+        for start, end, num_lines in scan.pieces:
+            yield Slice(scan.work.file, start, end, first_line, _begun_in(scan.work.done, start, end))
             first_line += num_lines
 
 
 def _begun_in(done: Sequence[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
-    """Those of the commits, which are in the order of their first bytes, that begin in the range."""
+    """The commits that begin in the range. `done` is sorted by first byte."""
     last = len(done) if end is None else bisect.bisect_left(done, end, key=_first_byte)
     return tuple(done[bisect.bisect_left(done, start, key=_first_byte) : last])
 

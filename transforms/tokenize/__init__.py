@@ -1,20 +1,16 @@
-"""Texts and pairs of texts as the sequences that BERT reads: cut to length, `[CLS] first [SEP] second [SEP]`.
-
-Shapes as in `layerbeam.transforms.blocks`; P pieces (tokens without [CLS] and [SEP]).
-Source: `extract_features.py` of google-research/bert.
-"""
+"""Blocks of texts cut into tokens: the Beam transform `TokenizeBlocks`."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import counters, metrics
-from layerbeam.transforms.blocks import (
-    TextBlock,
-    TokenBlock,
-)
+from layerbeam.transforms import coders, counters, metrics
+from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.row_index import keep_words_of
@@ -23,25 +19,49 @@ from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View
 
 
+@dataclasses.dataclass
+class TokenizeBlocks(beam.PTransform):
+    """`TextBlock` -> `TokenBlock`, with the rows of each view.
+
+    Args:
+        encoder: The opened encoder, which has the vocabulary and the casing.
+        views: The views that will be encoded.
+        settings: How texts become sequences.
+        hardware: What a worker process may use; TF Text cuts the words.
+
+    Returns (from `expand`):
+        A PCollection of `TokenBlock`, one for each block. Rejected texts are in its `text.rejected`.
+
+    Example:
+        >>> from layerbeam.transforms.encoders import open_encoder
+        >>> encoder = open_encoder("minilm")
+        >>> view = View("words", level="word", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> texts = beam.Pipeline() | beam.Create([TextBlock.of(["A river bank.", "A bank holiday."])])
+        >>> tokens = texts | TokenizeBlocks(encoder, views=(view,))
+        >>> tokens.element_type is TokenBlock
+        True
+    """
+
+    encoder: EncoderSource
+    _: dataclasses.KW_ONLY
+    views: tuple[View, ...]
+    settings: SequenceSettings = dataclasses.field(default_factory=SequenceSettings)
+    hardware: Hardware = dataclasses.field(default_factory=Hardware)
+
+    def expand(self, blocks: Any) -> Any:
+        coders.register()
+        return blocks | beam.ParDo(_TokenizeBlock(self))
+
+
 @beam.typehints.with_input_types(TextBlock)
 @beam.typehints.with_output_types(TokenBlock)
-class TokenizeBlocks(beam.DoFn):
-    """`TextBlock` -> `TokenBlock`, with the rows of each view. `hardware`: what a worker process may use."""
-
-    def __init__(
-        self,
-        vocabulary: tuple[str, ...],
-        settings: SequenceSettings,
-        views: tuple[View, ...],
-        *,
-        do_lower_case: bool,
-        hardware: Hardware,
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._settings = settings
-        self._views = views
-        self._do_lower_case = do_lower_case
-        self._hardware = hardware
+class _TokenizeBlock(beam.DoFn):
+    def __init__(self, stage: TokenizeBlocks) -> None:
+        self._vocabulary = stage.encoder.vocabulary
+        self._do_lower_case = stage.encoder.do_lower_case
+        self._views = stage.views
+        self._settings = stage.settings
+        self._hardware = stage.hardware
 
     def setup(self) -> None:
         load_tensorflow(self._hardware)
@@ -51,7 +71,5 @@ class TokenizeBlocks(beam.DoFn):
     def process(self, block: TextBlock) -> Iterator[TokenBlock]:
         with counters.timed(metrics.TOKENIZE_TIME):
             tokens = find_rows(tokenize_block(block, self._wordpiece, self._settings), self._views, self._keep)
-        before, after = block.counts, tokens.text.counts
-        for name in after:
-            counters.count(name, after[name] - before.get(name, 0))
+        counters.count_changes(block.counts, tokens.text.counts)
         yield tokens

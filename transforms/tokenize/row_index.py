@@ -1,4 +1,4 @@
-"""Which tokens each row of a view is made of: its tokens, words or texts; all of them, or some words only.
+"""The tokens of each row of a view: a row is a token, a word or a text; `keep_words` selects some words.
 
 Shapes as in `layerbeam.transforms.blocks`; W words, R rows of a view.
 """
@@ -28,18 +28,21 @@ from layerbeam.transforms.blocks import (
 from layerbeam.transforms.tokenize.wordpiece import WordPiece, normalize_character
 from layerbeam.transforms.views import View, own_characters
 
-# What `Rows.counts` counts, each with the view's name behind a colon.
-LOST_WORDS = "words_lost"  # some of their tokens are over max_seq_length
-EMPTY_WORDS = "words_empty"  # nothing is left of them after cleaning
-KEPT_WORDS = "kept_word"  # with the view and the form: how often a form of keep_words got rows
+# Names in `Rows.counts`; a colon and the name of the view follow.
+LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
+EMPTY_WORDS = "words_empty"  # words that normalize to nothing
+KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
 
-# What BERT takes for white space.
+# BERT's white space.
 _SPACES = np.array([c for c in range(0x3001) if normalize_character(chr(c), False) == " "], np.uint32)
 
 
 @dataclasses.dataclass
-class _Found:
-    """The W words of a block: of which text, their tokens, the first of which is `first`; all of them kept or not."""
+class _WordIndex:
+    """The W words of a block, kept or not: text, first token and token count.
+
+    `is_cut`: tokens of the word were cut off. `lost_forms`: the form of each such word.
+    """
 
     text: Int64Array
     segment: Int8Array
@@ -52,7 +55,6 @@ class _Found:
     forms: pa.StringArray
     is_cut: BoolArray
     lost_forms: Int32Array
-    """Forms of the words of which tokens were cut off, each word once."""
 
 
 class KeepWords:
@@ -64,15 +66,15 @@ class KeepWords:
         pieces = wordpiece.tokenize(pa.array(self.given, pa.string()))
         words = pieces.forms.take(pa.array(pieces.form)).to_pylist()
         self._place: dict[str, int] = {}
-        # Forms that are one to the encoder (`bank`, `Bank`) are found as the first of them and counted for all.
+        # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
         self.alike: dict[int, list[str]] = {}
         for index, (begin, end) in enumerate(zip(pieces.row_splits[:-1], pieces.row_splits[1:], strict=True)):
             of_form = dict(zip(pieces.word_index[begin:end].tolist(), words[begin:end], strict=True))
             place = self._place.setdefault("".join(of_form.values()).lower(), index)
             self.alike.setdefault(index if self._match_case else place, []).append(self.given[index])
 
-    def find(self, words: _Found, texts: TextBlock) -> Int32Array:
-        """Of each word the index in `given` of the form that it is, -1 for none."""
+    def find(self, words: _WordIndex, texts: TextBlock) -> Int32Array:
+        """For each word the index of its form in `given`, -1 if it is not kept."""
         place = np.array([self._place.get(form.lower(), -1) for form in words.forms.to_pylist()], np.int32)
         found = place[words.form] if len(place) else np.full(len(words.form), -1, np.int32)
         if self._match_case:
@@ -89,12 +91,12 @@ class KeepWords:
         return found
 
     def matches(self, forms: pa.StringArray) -> BoolArray:
-        """Which of these forms are kept, without regard to case."""
+        """Which of these forms are kept, ignoring case."""
         return np.array([form.lower() in self._place for form in forms.to_pylist()], bool)
 
 
 def keep_words_of(views: Iterable[View], wordpiece: WordPiece) -> dict[str, KeepWords]:
-    """Of each view that keeps some words only, by its name, which."""
+    """{name: kept words} for the views that have `keep_words`."""
     return {view.name: KeepWords(view, wordpiece) for view in views if view.keep_words is not None}
 
 
@@ -149,14 +151,14 @@ def _word_rows(view: View, tokens: TokenBlock, keep: KeepWords | None) -> Rows:
     return Rows(words.text[chosen], positions, splits, of_rows, counts)
 
 
-def _tokens_of(words: _Found, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(tokens of these words, one word after the other, where each begins among them and the last ends)."""
+def _tokens_of(words: _WordIndex, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(tokens of these words, one word after the other; row splits of the words)."""
     splits = row_splits_of(words.count[chosen])
     return np.repeat(words.first[chosen] - splits[:-1], words.count[chosen]) + np.arange(splits[-1]), splits
 
 
-def _count(view: View, words: _Found, kept: Int32Array, keep: KeepWords | None) -> dict[str, int]:
-    """What is lost of the view's words, and how often each form that is kept comes."""
+def _count(view: View, words: _WordIndex, kept: Int32Array, keep: KeepWords | None) -> dict[str, int]:
+    """Counts of the view's lost and empty words and, with `keep_words`, of each kept form."""
     lost, empty = len(words.lost_forms), int(((words.count == 0) & ~words.is_cut).sum())
     if keep is not None:
         lost, empty = int(keep.matches(words.forms)[words.lost_forms].sum()), 0
@@ -169,26 +171,26 @@ def _count(view: View, words: _Found, kept: Int32Array, keep: KeepWords | None) 
     return {name: count for name, count in counts.items() if count}
 
 
-def _find(view: View, tokens: TokenBlock) -> _Found:
+def _find(view: View, tokens: TokenBlock) -> _WordIndex:
     return _whitespace_words(tokens) if view.words == "whitespace" else _basic_words(tokens)
 
 
 def _key(text: npt.ArrayLike, segment: npt.ArrayLike, value: npt.ArrayLike) -> Int64Array:
-    """Ordered as (text, segment, value)."""
+    """A number for each (text, segment, value) that sorts like the triple; value is not negative."""
     high = np.asarray(text, np.int64) * 2 + np.asarray(segment, np.int64)
     key: Int64Array = (high << 32) + np.asarray(value, np.int64)
     return key
 
 
-def _basic_words(tokens: TokenBlock) -> _Found:
-    """BERT's basic tokens: a run of tokens with one `word_index`."""
+def _basic_words(tokens: TokenBlock) -> _WordIndex:
+    """The words that are BERT's basic tokens: runs of tokens with one `word_index`."""
     real = np.flatnonzero(tokens.start >= 0)
     text = row_of_each(tokens.row_splits)[real]
     key = _key(text, 0, tokens.word_index[real])
     begins = np.flatnonzero(np.diff(key, prepend=-1) != 0)
     first = real[begins]
     lost, places = np.unique(_key(tokens.dropped.text, 0, tokens.dropped.word_index), return_index=True)
-    return _Found(
+    return _WordIndex(
         text=text[begins],
         segment=tokens.segment_ids[first],
         first=first,
@@ -203,55 +205,84 @@ def _basic_words(tokens: TokenBlock) -> _Found:
     )
 
 
-def _whitespace_words(tokens: TokenBlock) -> _Found:
-    """What stands between white space, of a corpus that is tokenized already; it may be several of BERT's words."""
-    block = tokens.text
-    spans = [_spans(block.texts, block.offset, 0)]
-    if block.pairs is not None and block.pair_offset is not None:
-        spans.append(_spans(block.pairs.fill_null(""), block.pair_offset, 1))
-    key, end = (np.concatenate(columns) for columns in zip(*spans, strict=True))
-    order = np.argsort(key, kind="stable")
-    key, end = key[order], end[order]
-    text, start = key >> 33, (key & 0xFFFFFFFF).astype(np.int32)
+@dataclasses.dataclass
+class _Spans:
+    """Runs of characters between white space, ordered by (text, segment, start). `start`, `end`: in the record."""
+
+    text: Int64Array
+    segment: Int64Array
+    start: Int64Array
+    end: Int64Array
+
+    def find(self, text: npt.ArrayLike, segment: npt.ArrayLike, start: npt.ArrayLike) -> Int64Array:
+        """The index of the run that holds each of these places."""
+        runs = _key(self.text, self.segment, self.start)
+        return np.searchsorted(runs, _key(text, segment, start), side="right") - 1
+
+
+def _whitespace_words(tokens: TokenBlock) -> _WordIndex:
+    """The words between white space, for a corpus that is tokenized already; BERT may cut them into several."""
+    spans = _find_spans(tokens.text)
+    num_words = len(spans.text)
     real = np.flatnonzero(tokens.start >= 0)
-    token_text = row_of_each(tokens.row_splits)[real]
-    of_token = np.searchsorted(key, _key(token_text, tokens.segment_ids[real], tokens.start[real]), side="right") - 1
-    count = np.bincount(of_token, minlength=len(key))
-    first = np.zeros(len(key), np.int64)
-    first[of_token[::-1]] = real[::-1]
+    text = row_of_each(tokens.row_splits)[real]
+    word = spans.find(text, tokens.segment_ids[real], tokens.start[real])
+    first = np.zeros(num_words, np.int64)
+    first[word[::-1]] = real[::-1]
     dropped = tokens.dropped
-    of_dropped = np.searchsorted(key, _key(dropped.text, dropped.segment, dropped.start), side="right") - 1
-    is_cut = np.zeros(len(key), bool)
-    is_cut[of_dropped] = True
-    # A word's form is its basic words' joined; those cut off belong to it as much.
-    parts: list[dict[int, int]] = [{} for _ in range(len(key))]
-    places = zip(of_token.tolist(), tokens.word_index[real].tolist(), tokens.form[real].tolist(), strict=True)
-    for word, index, form in places:
-        parts[word][index] = form
-    for word, index, form in zip(of_dropped.tolist(), dropped.word_index.tolist(), dropped.form.tolist(), strict=True):
-        parts[word][index] = form
-    strings = tokens.forms.to_pylist()
-    joined = pa.array(["".join(strings[form] for form in part.values()) for part in parts], pa.string())
-    encoded = joined.dictionary_encode()
-    form = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-    begins = np.searchsorted(text, np.arange(len(tokens.num_dropped)))
-    return _Found(
-        text=text,
-        segment=(key >> 32 & 1).astype(np.int8),
+    cut_word = spans.find(dropped.text, dropped.segment, dropped.start)
+    is_cut = np.zeros(num_words, bool)
+    is_cut[cut_word] = True
+    joined = _join_forms(
+        num_words,
+        np.concatenate([word, cut_word]),
+        np.concatenate([tokens.word_index[real], dropped.word_index]),
+        tokens.forms.take(pa.array(np.concatenate([tokens.form[real], dropped.form]))),
+    ).dictionary_encode()
+    form = joined.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    first_of_text = np.searchsorted(spans.text, np.arange(len(tokens.num_dropped)))
+    return _WordIndex(
+        text=spans.text,
+        segment=spans.segment.astype(np.int8),
         first=first,
-        count=count,
-        start=start,
-        end=end,
-        word_index=(np.arange(len(key)) - begins[text]).astype(np.int32),
+        count=np.bincount(word, minlength=num_words),
+        start=spans.start.astype(np.int32),
+        end=spans.end.astype(np.int32),
+        word_index=(np.arange(num_words) - first_of_text[spans.text]).astype(np.int32),
         form=form,
-        forms=encoded.dictionary,
+        forms=joined.dictionary,
         is_cut=is_cut,
         lost_forms=form[is_cut],
     )
 
 
-def _spans(texts: pa.StringArray, offset: Int32Array, segment: int) -> tuple[Int64Array, Int32Array]:
-    """(key of the start, end) of each run without white space, in code points of the record."""
+def _join_forms(num_words: int, word: Int64Array, part: Int32Array, forms: pa.StringArray) -> pa.StringArray:
+    """The form of each word: the forms of its parts joined in order, "" for a word without parts.
+
+    `word`, `part`, `forms`: of each token. The tokens of one part have the same form, which counts once.
+    """
+    order = np.lexsort((part, word))
+    word, part = word[order], part[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (np.diff(word) != 0) | (np.diff(part) != 0)
+    splits = row_splits_of(np.bincount(word[is_first], minlength=num_words)).astype(np.int32)
+    parts = pa.ListArray.from_arrays(pa.array(splits), forms.take(pa.array(order[is_first])))
+    return pc.binary_join(parts, "")
+
+
+def _find_spans(block: TextBlock) -> _Spans:
+    """The runs without white space in all texts of a block."""
+    sides = [_spans_of(block.texts, block.offset)]
+    if block.pairs is not None and block.pair_offset is not None:
+        sides.append(_spans_of(block.pairs.fill_null(""), block.pair_offset))
+    text, start, end = (np.concatenate(columns) for columns in zip(*sides, strict=True))
+    segment = np.repeat(np.arange(len(sides)), [len(side[0]) for side in sides])
+    order = np.lexsort((segment, text))  # stable: within a text, starts ascend
+    return _Spans(text[order], segment[order], start[order], end[order])
+
+
+def _spans_of(texts: pa.StringArray, offset: Int32Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(text, start, end) of each run without white space, in code points of the record."""
     source = np.frombuffer("\n".join(texts.to_pylist()).encode("utf-32-le"), np.uint32)
     lengths = pc.utf8_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
     begin = np.cumsum(lengths + 1) - (lengths + 1)
@@ -260,4 +291,4 @@ def _spans(texts: pa.StringArray, offset: Int32Array, segment: int) -> tuple[Int
     starts, ends = edges[::2], edges[1::2]
     text = np.searchsorted(begin, starts, side="right") - 1
     shift = offset[text] - begin[text]
-    return _key(text, segment, starts + shift), (ends + shift).astype(np.int32)
+    return text, starts + shift, ends + shift

@@ -1,12 +1,11 @@
 """WordPiece as Google's reference does it, for a block of texts at once, with exact positions in the texts.
 
-Beside the shapes of `transforms/blocks.py`: C code points of a block's texts, W words, P pieces (tokens without [CLS]
-and [SEP]).
+Shapes as in `transforms/blocks.py`; C code points of a block's texts, W words, P pieces (tokens without [CLS], [SEP]).
 
-Three steps: every code point becomes what BERT's BasicTokenizer makes of it (looked up in a table, so that each
-character left knows which character it comes from); the characters left are cut into words; TF Text's
-FastWordpieceTokenizer cuts each distinct word into pieces. `tf.strings.lower` is not used: it follows the locale (under
-LC_ALL=tr_TR it turns `I` into a dotless i), and its Unicode is not Python's, which the reference uses.
+Three steps: a table maps each code point to the characters that BERT's BasicTokenizer makes of it, so that each of
+these has a known origin; the characters are cut into words; TF Text's FastWordpieceTokenizer cuts each distinct word
+into pieces. `tf.strings.lower` is not used: it depends on the locale (with LC_ALL=tr_TR it turns `I` into a dotless i),
+and its Unicode tables are not Python's, which the reference uses.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from layerbeam.transforms.blocks import Int32Array, Int64Array, row_of_each, row
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
 
-# BERT's `max_input_chars_per_word`: the reference makes one [UNK] of a longer word.
+# BERT's `max_input_chars_per_word`: the reference turns a longer word into one [UNK].
 MAX_CHARS_PER_WORD = 200
 
 _CODE_POINTS = 0x110000
@@ -46,8 +46,8 @@ class Pieces:
     """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
 
     `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_index`, `form`: int32 [P]. `start` and `end` count code
-    points of the text as given; `word_index` counts words (BERT's basic tokens) from 0 in each text. `forms[form]` is
-    the word that the piece is of, as the encoder normalizes it; `forms` are distinct.
+    points of the source text; `word_index` counts words (BERT's basic tokens) from 0 in each text. `forms[form]` is the
+    normalized word that the piece belongs to; `forms` are distinct.
     """
 
     row_splits: Int64Array
@@ -59,7 +59,7 @@ class Pieces:
     forms: pa.StringArray
 
     def take(self, kept: npt.NDArray[np.bool_]) -> Pieces:
-        """Those that are `kept` [P]."""
+        """The pieces where the mask `kept` [P] is true."""
         text = row_of_each(self.row_splits)
         row_splits = row_splits_of(np.bincount(text[kept], minlength=len(self.row_splits) - 1))
         return dataclasses.replace(
@@ -67,14 +67,14 @@ class Pieces:
         )
 
 
-# The columns of `Pieces` that have a value for each piece.
+# The columns of `Pieces` with one value per piece.
 PIECE_COLUMNS = ("ids", "start", "end", "word_index", "form")
 
 
 def normalize_character(character: str, do_lower_case: bool) -> str:
-    """What the reference's BasicTokenizer makes of one character by itself, before it drops combining marks (Mn).
+    """One character normalized by itself as in the reference's BasicTokenizer, before that drops combining marks (Mn).
 
-    "" for a character that it removes, " " for white space.
+    "" if the character is removed, " " for white space.
 
     >>> [normalize_character(c, True) for c in ("\\u200b", "\\t", "A", "\\u00c9")]
     ['', ' ', 'a', 'e\u0301']
@@ -95,15 +95,40 @@ def _kind(character: str, do_lower_case: bool) -> int:
         return _SPACE
     if do_lower_case and category == "Mn":
         return _MARK
-    # The reference takes all of ASCII but letters and digits for punctuation: `$`, `+`, `^`, `` ` `` too.
+    # The reference treats all ASCII except letters and digits as punctuation, also `$`, `+`, `^`, `` ` ``.
     is_punctuation = category[0] == "P" or (character.isascii() and not character.isalnum())
     return _ALONE if is_punctuation or _CJK.match(character) else _LETTER
+
+
+class Normalized(NamedTuple):
+    """Normalized characters with their places in the C source characters.
+
+    `chars`, `kind`, `origin`: the characters, their kinds, the index of the source character of each. `marks_end`:
+    int64 [C], the index after source character i and the combining marks dropped directly after it.
+    """
+
+    chars: UInt32Array
+    kind: UInt8Array
+    origin: Int64Array
+    marks_end: Int64Array
+
+
+def _next_kept(is_dropped: npt.NDArray[np.bool_]) -> Int64Array:
+    """For each index the next one that is not dropped: a running minimum from the end.
+
+    >>> _next_kept(np.array([False, True, True, False])).tolist()
+    [3, 3, 3, 4]
+    """
+    size = len(is_dropped)
+    kept = np.append(np.where(is_dropped, size, np.arange(size)), size)
+    following: Int64Array = np.minimum.accumulate(kept[::-1])[::-1][1:]
+    return following
 
 
 class Normalizer:
     """The reference's cleaning, lower casing and accent stripping over arrays of code points.
 
-    The tables are filled when a code point is first seen. One instance per thread.
+    A code point is entered in the tables when it is first seen. Not thread-safe: use one instance per thread.
     """
 
     def __init__(self, do_lower_case: bool) -> None:
@@ -115,11 +140,8 @@ class Normalizer:
         self._combining = np.zeros(_CODE_POINTS, np.uint8)
         self._learn(np.array([_FINAL_SIGMA], np.uint32))
 
-    def __call__(self, source: UInt32Array) -> tuple[UInt32Array, UInt8Array, Int64Array, Int64Array]:
-        """Normalized characters, their kinds, the index in `source` [C] of each, and where each source's marks end.
-
-        The last is int64 [C]: the index after source character i and the combining marks dropped right behind it.
-        """
+    def __call__(self, source: UInt32Array) -> Normalized:
+        """The characters that are left of `source` [C]."""
         self._learn(source)
         if self._do_lower_case and (source == _CAPITAL_SIGMA).any():
             source = self._with_final_sigma(source)
@@ -128,21 +150,19 @@ class Normalizer:
         filled = np.flatnonzero(expanded)
         chars, origin = expanded[filled], filled // width
         kind = self._kind[chars]
-        marks_end = np.arange(1, len(source) + 1)
         is_mark = kind == _MARK
         combining = self._combining[chars]
         if ((combining > 0) & ~is_mark).any():
             # NFD sorts a run of combining characters by class; a few of them (U+302E, viramas) are not Mn and stay.
             order = np.lexsort((combining, np.cumsum(combining == 0)))
             chars, origin, kind, is_mark = chars[order], origin[order], kind[order], is_mark[order]
-        if is_mark.any():
-            dropped = np.zeros(len(source) + 1, np.bool_)
-            dropped[origin[is_mark]] = True
-            chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
-            dropped[origin] = False
-            stays = np.where(dropped, len(source), np.arange(len(source) + 1))
-            marks_end = np.minimum.accumulate(stays[::-1])[::-1][1:]
-        return chars, kind, origin, marks_end
+        if not is_mark.any():
+            return Normalized(chars, kind, origin, np.arange(1, len(source) + 1))
+        is_dropped = np.zeros(len(source), np.bool_)
+        is_dropped[origin[is_mark]] = True
+        chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
+        is_dropped[origin] = False
+        return Normalized(chars, kind, origin, _next_kept(is_dropped))
 
     def _learn(self, source: UInt32Array) -> None:
         for code_point in np.unique(source[~self._known[source]]).tolist():
@@ -155,10 +175,10 @@ class Normalizer:
             self._known[code_point] = True
 
     def _with_final_sigma(self, source: UInt32Array) -> UInt32Array:
-        """`source` with a final sigma for each capital one that ends its word: `str.lower` looks at the neighbours."""
+        """`source` with a final sigma for each capital one that ends a word, as `str.lower` has it in context."""
         kept = np.flatnonzero(self._expansion_length[source])
         cleaned = source[kept]
-        # The only character that `lower` makes longer; all that counts of a neighbour is that it is cased.
+        # `lower` expands only this character. Any cased neighbour has the same effect on a sigma.
         cleaned[cleaned == _DOTTED_CAPITAL_I] = ord("I")
         lowered = _code_points(_text(cleaned).lower())
         result: UInt32Array = source.copy()
@@ -167,17 +187,29 @@ class Normalizer:
 
 
 class WordPiece:
-    """Google's FullTokenizer for texts in Arrow: the same ids, and the place of every piece in its text.
+    """Google's FullTokenizer for Arrow strings: the same ids, plus the place of every piece in its text.
 
-    `vocab`: the entries, in the order of their ids. ValueError where it lacks [PAD], [UNK], [CLS] or [SEP]. Building it
-    takes 0.1 s for 30,000 entries and runs a TensorFlow operation: set TensorFlow's threads before. One instance per
-    thread. Source: `tokenization.py` of google-research/bert; as there, Unicode's tables are the running Python's.
+    Not thread-safe: use one instance per thread. To build one takes 0.1 s for 30,000 entries and runs a TensorFlow
+    operation, so set TensorFlow's threads first. Source: `tokenization.py` of google-research/bert; as there, the
+    Unicode tables are those of the running Python.
+
+    Args:
+        vocab: The entries in the order of their ids.
+        do_lower_case: Lower-case the text and strip accents, as an uncased model needs.
+
+    Raises:
+        ValueError: An entry of [PAD], [UNK], [CLS], [SEP] is missing, or TF Text refuses the vocabulary.
+
+    >>> wordpiece = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "river", "##s"], do_lower_case=True)
+    >>> pieces = wordpiece.tokenize(pa.array(["Rivers flow"]))
+    >>> pieces.ids.tolist(), pieces.start.tolist(), pieces.end.tolist()
+    ([4, 5, 1], [0, 5, 7], [5, 6, 11])
     """
 
     def __init__(self, vocab: Sequence[str], do_lower_case: bool) -> None:
         self.vocab = tuple(vocab)
         self.do_lower_case = do_lower_case
-        # As in the reference, the last of equal entries counts.
+        # As in the reference, the last of equal entries wins.
         ids = {entry: index for index, entry in enumerate(self.vocab)}
         missing = [entry for entry in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if entry not in ids]
         if missing:
@@ -191,7 +223,7 @@ class WordPiece:
         import tensorflow as tf
         import tensorflow_text
 
-        # TF Text refuses equal entries. No word matches the stand-in: punctuation is always a word by itself.
+        # TF Text refuses equal entries. No word matches the placeholder: punctuation is always a word by itself.
         usable = [e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab)]
         try:
             self._pieces_of_words = tensorflow_text.FastWordpieceTokenizer(
@@ -205,26 +237,26 @@ class WordPiece:
             raise ValueError(f"vocab: TF Text refuses it: {error}") from error
 
     def tokenize(self, texts: pa.StringArray) -> Pieces:
-        """The pieces of `texts` [T], without nulls.
+        """The pieces of `texts`: string [T] without nulls.
 
-        A piece's span begins at the first character that it has a part of and ends behind the last one and the
-        combining marks dropped right behind that: `text[start:end]`, normalized, is the token without `##`. Not so for
-        [UNK], which spans its word, for several pieces of one character, which share its span, and for a final sigma.
+        The span of a piece covers its source characters and the combining marks dropped directly after them:
+        `text[start:end]`, normalized, is the token without `##`. Exceptions: [UNK] spans its whole word, pieces of one
+        character share its span, and a final sigma depends on its context.
         """
         source = _code_points("\n".join(texts.to_pylist()))
         lengths = pc.utf8_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
         text_start = np.cumsum(lengths + 1) - (lengths + 1)
 
-        chars, kind, origin, marks_end = self._normalizer(source)
-        chars, origin, word_start = split_words(chars, kind, origin)
+        normalized = self._normalizer(source)
+        chars, origin, word_start = split_words(normalized)
         ids, words, piece_start, form, forms = self._cut_words(chars, word_start)
 
         word_row = np.searchsorted(text_start, origin[word_start], side="right") - 1
         first_word = np.searchsorted(word_row, np.arange(len(texts)))
         row = word_row[words]
-        # Not simply the ends: NFD may have swapped characters.
+        # Minimum and maximum, because NFD may have reordered characters.
         start = np.minimum.reduceat(origin, piece_start) if len(ids) else origin
-        end = marks_end[np.maximum.reduceat(origin, piece_start)] if len(ids) else origin
+        end = normalized.marks_end[np.maximum.reduceat(origin, piece_start)] if len(ids) else origin
         return Pieces(
             row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
             ids=ids,
@@ -238,7 +270,7 @@ class WordPiece:
     def _cut_words(
         self, chars: UInt32Array, word_start: Int64Array
     ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, pa.StringArray]:
-        """Of each piece the id, the indexes of its word, its first character and its form, [P] each; and the forms."""
+        """(id, word, first character, form) of each piece, [P] each, and the distinct forms."""
         byte_start = row_splits_of(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
         offsets = byte_start[np.append(word_start, len(chars))].astype(np.int32)
         data = _text(chars).encode()
@@ -262,8 +294,9 @@ class WordPiece:
         return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
 
 
-def split_words(chars: UInt32Array, kind: UInt8Array, origin: Int64Array) -> tuple[UInt32Array, Int64Array, Int64Array]:
-    """`chars` and `origin` without the white space, and the index of the first character of each word: int64 [W]."""
+def split_words(normalized: Normalized) -> tuple[UInt32Array, Int64Array, Int64Array]:
+    """(`chars`, `origin`, index of each word's first character: int64 [W]), without the white space."""
+    chars, kind, origin, _ = normalized
     is_space = kind == _SPACE
     breaks = is_space | (kind == _ALONE)
     first = breaks.copy()

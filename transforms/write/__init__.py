@@ -1,8 +1,10 @@
-"""Blocks of vectors written as parts, rejects as JSON Lines, and the commit last."""
+"""Blocks of vectors written as files: the Beam transform `WriteBlocks`."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -10,14 +12,42 @@ import pyarrow as pa
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import Output, write_block
 
 
-@beam.typehints.with_input_types(VectorBlock)
-class WriteBlocks(beam.DoFn):
-    """`VectorBlock` -> `Commit`, after all that it lists is written, or `SkippedFile` if the file has changed."""
+@dataclasses.dataclass
+class WriteBlocks(beam.PTransform):
+    """`VectorBlock` -> `Commit`, after the files that it lists are written, or `SkippedFile` if the input has changed.
 
+    Args:
+        output: The output folder and the fingerprint of the run.
+        encoder: The opened encoder, which has the vocabulary.
+        views: The same views as for `EncodeBlocks`. Each block becomes a part of each view that has rows.
+
+    Returns (from `expand`):
+        A PCollection of `Commit` or `SkippedFile`, one for each block. Blocks must have been read from a file.
+
+    Example:
+        >>> from layerbeam.transforms.encoders import open_encoder
+        >>> encoder = open_encoder("minilm")
+        >>> view = View("texts", level="text", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> vectors = beam.Pipeline() | beam.Create([]).with_output_types(VectorBlock)
+        >>> commits = vectors | WriteBlocks(Output("out", fingerprint="first"), encoder, views=(view,))
+    """
+
+    output: Output
+    encoder: EncoderSource
+    _: dataclasses.KW_ONLY
+    views: tuple[View, ...]
+
+    def expand(self, blocks: Any) -> Any:
+        return blocks | beam.ParDo(_WriteBlock(self.output, self.views, self.encoder.vocabulary))
+
+
+@beam.typehints.with_input_types(VectorBlock)
+class _WriteBlock(beam.DoFn):
     def __init__(self, output: Output, views: tuple[View, ...], vocabulary: tuple[str, ...]) -> None:
         self._output = output
         self._views = views

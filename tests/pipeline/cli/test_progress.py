@@ -12,7 +12,7 @@ import pytest
 
 from layerbeam.pipeline.cli import progress as progress_module
 from layerbeam.pipeline.cli.progress import Progress, describe, shown
-from layerbeam.transforms import metrics
+from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 
 def commit(folder: Path, name: str, **counts: int) -> None:
@@ -38,7 +38,7 @@ def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
 
 def test_batches_of_a_block_at_work_count(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=100)
-    metrics.note_encoded(40)
+    TOKENS_ENCODED.add(40)
     progress.look()
     assert (progress.tokens, progress.texts, progress.share) == (40, 0, 0.4)
     commit(tmp_path, "a.json", tokens=20, embedded=5)  # that very block, or another: never counted twice
@@ -50,7 +50,7 @@ def test_the_rate_is_of_the_last_half_minute(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=1e6)
     start = progress._seen[0][0]
     for second in range(1, 121):
-        metrics.note_encoded(100 if second <= 60 else 10)
+        TOKENS_ENCODED.add(100 if second <= 60 else 10)
         progress.look(start + second)
     assert progress.tokens_per_second == 10
 

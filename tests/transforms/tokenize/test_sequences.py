@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
@@ -9,9 +11,8 @@ from apache_beam.internal import pickler
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encoders import open_encoder
-from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize import TokenizeBlocks
+from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
 from layerbeam.transforms.tokenize.sequences import add_special_tokens, kept_pieces, tokenize_block, truncate
 from layerbeam.transforms.tokenize.wordpiece import Pieces, WordPiece
 
@@ -145,12 +146,13 @@ def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
 
 def test_tokenize_blocks() -> None:
     vocabulary = (*SPECIAL, "a", "##b")
-    tokenize = TokenizeBlocks(vocabulary, SequenceSettings(8), (), do_lower_case=True, hardware=Hardware())
-    tokenize = pickler.loads(pickler.dumps(tokenize))
+    encoder = dataclasses.replace(open_encoder("minilm"), vocabulary=vocabulary, do_lower_case=True)
+    stage = TokenizeBlocks(encoder, views=(), settings=SequenceSettings(8))
+    tokenize = pickler.loads(pickler.dumps(_TokenizeBlock(stage)))
     tokenize.setup()
     (tokens,) = tokenize.process(block_of(["AB", "c"]))
     assert tokens.token_ids.tolist() == [2, 4, 5, 3, 2, 1, 3]
-    assert beam.ParDo(tokenize).get_type_hints().simple_output_type("TokenizeBlocks") is TokenBlock
+    assert beam.ParDo(tokenize).get_type_hints().simple_output_type("_TokenizeBlock") is TokenBlock
 
 
 def test_max_seq_length_leaves_room_for_the_text() -> None:
