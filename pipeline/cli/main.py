@@ -81,7 +81,8 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # its input may lie elsewhere, too
     if options.checksums:
         return _verify_files(options)
-    from layerbeam.pipeline.verify.verify import print_verdict, verify
+    from layerbeam.pipeline.cli.render_verdict import print_verdict
+    from layerbeam.pipeline.verify.verify import verify
 
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
     _print(options, verdict, print_verdict)
@@ -89,7 +90,8 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _verify_files(options: argparse.Namespace) -> int:
-    from layerbeam.pipeline.output.integrity import print_files_verdict, verify_files
+    from layerbeam.pipeline.cli.render_verdict import print_files_verdict
+    from layerbeam.pipeline.output.integrity import verify_files
 
     verdict = verify_files(options.output)
     _print(options, verdict, print_files_verdict)

@@ -9,7 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -43,6 +43,10 @@ class UnknownNameError(KeyError):
     def __str__(self) -> str:
         # KeyError shows its message quoted and escaped.
         return str(self.args[0])
+
+
+# Number of rows, and a function that reads them.
+_Piece = tuple[int, Callable[[], pa.Table]]
 
 
 class _WrongSizeError(ValueError):
@@ -121,25 +125,29 @@ class View:
     def read(
         self, part: Part, columns: Sequence[str] | None = None, rows: npt.NDArray[np.integer[Any]] | None = None
     ) -> pa.Table:
-        """All or some columns of one part, in any file format: all rows, or only `rows` (row numbers, ascending)."""
-        names = self._known(columns)
+        """Rows of one part, in any file format: all of them, or only `rows` (row numbers, ascending).
+
+        `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
+        """
+        names = None if columns is None else self._known(columns)
         with self._open(part) as file:
             if self.format == "parquet" and rows is None:
-                return pq.ParquetFile(file).read(columns=names).select(names)
+                return _select(pq.ParquetFile(file).read(columns=names), names)
             pieces = self._row_groups(file, names) if self.format == "parquet" else self._tables(part, names)
-            return pa.concat_tables([self.empty(names), *_take(pieces, rows)])
+            tables = list(_take(pieces, rows))
+            return pa.concat_tables(tables) if tables else _select(self.schema.empty_table(), names)
 
-    def _row_groups(self, file: BinaryIO, names: list[str]) -> Iterator[tuple[int, Any]]:
-        """(number of rows, function that reads them) for each row group of a Parquet file."""
+    def _row_groups(self, file: BinaryIO, names: list[str] | None) -> Iterator[_Piece]:
+        """The row groups of a Parquet file, each with its number of rows."""
         parquet = pq.ParquetFile(file)
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
-            yield rows, lambda group=group: parquet.read_row_group(group, names).select(names)
+            yield rows, lambda group=group: _select(parquet.read_row_group(group, names), names)
 
-    def _tables(self, part: Part, names: list[str]) -> Iterator[tuple[int, Any]]:
-        """The same for the other formats, which can only be read from the beginning, all columns together."""
+    def _tables(self, part: Part, names: list[str] | None) -> Iterator[_Piece]:
+        """The same for the other formats, which are read from the beginning, all columns together."""
         for table in read_tables(storage.join(self.path, part.path), self.schema):
-            yield table.num_rows, lambda table=table: table.select(names)
+            yield table.num_rows, lambda table=table: _select(table, names)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -263,17 +271,23 @@ class View:
             raise ValueError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
 
 
-def _take(pieces: Iterable[tuple[int, Any]], rows: npt.NDArray[np.integer[Any]] | None) -> Iterator[pa.Table]:
-    """The tables of the pieces, or only `rows` of them; a piece without any of these is not read."""
+def _take(pieces: Iterable[_Piece], rows: npt.NDArray[np.integer[Any]] | None) -> Iterator[pa.Table]:
+    """The tables of the pieces, or only `rows` of them; pieces without any of these rows are not read."""
     first = 0
     for count, read in pieces:
         if rows is None:
             yield read()
-        else:
-            wanted = rows[(rows >= first) & (rows < first + count)] - first
-            if len(wanted):
-                yield read().take(pa.array(wanted))
+            continue
+        wanted = rows[(rows >= first) & (rows < first + count)] - first
+        if len(wanted):
+            yield read().take(pa.array(wanted))
         first += count
+        if not (rows >= first).any():
+            return
+
+
+def _select(table: pa.Table, names: list[str] | None) -> pa.Table:
+    return table if names is None else table.select(names)
 
 
 def _first_line(error: Exception) -> str:

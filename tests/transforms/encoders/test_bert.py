@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import DATA, in_float64, random_weights
 
-from layerbeam.pipeline.verify.verify import cosines
+from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches
 from layerbeam.transforms.encoders import load_encoder, onednn, open_encoder
 from layerbeam.transforms.encoders.bert import Bert, BertConfig, blocks_needed, weight_shapes
