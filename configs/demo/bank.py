@@ -15,7 +15,7 @@ from rich.table import Table
 from layerbeam.pipeline.report.geometry import Array, mean_within_across, unit
 
 if TYPE_CHECKING:
-    from layerbeam.pipeline.dataset.reader import RunView
+    from layerbeam.pipeline.dataset.view import View
 
 WORD = "bank"
 # In these files of the corpus each "bank" has one sense, which is the file's name.
@@ -23,7 +23,7 @@ SENSES = ("configs/demo/money.txt", "configs/demo/rivers.txt")
 LAYERS = range(7)
 
 
-def find_occurrences(tokens: RunView) -> tuple[npt.NDArray[np.bool_], Array]:
+def find_occurrences(tokens: View) -> tuple[npt.NDArray[np.bool_], Array]:
     """(which rows are of the word, the sense of each occurrence)."""
     files = tokens.to_numpy("file")
     found = (tokens.to_numpy("token") == WORD) & np.isin(files, SENSES)

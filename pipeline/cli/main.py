@@ -111,12 +111,14 @@ def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # the run's input may be in a store
     if options.checksums:
-        from layerbeam.pipeline.output.integrity import print_files_verdict, verify_files
+        from layerbeam.pipeline.cli.render_verdict import print_files_verdict
+        from layerbeam.pipeline.output.integrity import verify_files
 
         files_verdict = verify_files(options.output)
         _print(options, files_verdict, print_files_verdict)
         return {"pass": DONE, "fail": FAILED}[files_verdict.result]
-    from layerbeam.pipeline.verify.verify import print_verdict, verify
+    from layerbeam.pipeline.cli.render_verdict import print_verdict
+    from layerbeam.pipeline.verify.verify import verify
 
     verdict = verify(options.output, sample=options.sample, seed=options.seed)
     _print(options, verdict, print_verdict)

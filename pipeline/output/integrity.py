@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import DAMAGED, found_parts, listed_commits, load_damaged, note_damaged
 from layerbeam.pipeline.output.manifest import MANIFEST, SUCCESS, ManifestError, read_manifest, table_parts
@@ -147,20 +146,3 @@ def read_commits(output_path: str) -> list[Commit]:
         return listed_commits(output_path)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def print_files_verdict(verdict: FilesVerdict) -> None:
-    """To the terminal."""
-    console = plain_console(soft_wrap=True)
-    files = f"{count_noun(verdict.files, 'file')}, {size_text(verdict.bytes)}"
-    console.print(f"{verdict.path}: {files}, each byte against the SHA-256 that was recorded when it was written")
-    for problem in verdict.problems:
-        console.print(f"FAIL      {problem}")
-    if verdict.damaged:
-        what = count_noun(len(verdict.damaged), "file")
-        console.print(
-            f"          the next run of the configuration makes {what} anew"
-            if verdict.noted
-            else f"          the folder cannot be written: delete {what}, and the next run makes them anew"
-        )
-    console.print({"fail": "FAIL"}.get(verdict.result, verdict.result))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile
-from layerbeam.transforms.views import View, schema, vector_type
+from layerbeam.transforms.views import COLUMNS, View, schema, vector_type
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -198,13 +198,15 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
 
 
 def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
-    """The columns of a view as the manifest describes them."""
-    vector = vector_type(entry["dtype"], entry["width"])
-    types = {
-        name: vector if type_.startswith("fixed_size_list") else pa.type_for_alias(type_)
+    """The columns of a view as the manifest describes them; only `id` and kept fields may be null."""
+    vector = pa.field("vector", vector_type(entry["dtype"], entry["width"]), nullable=False)
+    own = {column.name for column in COLUMNS}
+    return pa.schema(
+        vector.with_name(name)
+        if type_.startswith("fixed_size_list")
+        else pa.field(name, pa.type_for_alias(type_), nullable=name not in own)
         for name, type_ in entry["columns"].items()
-    }
-    return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
+    )
 
 
 def vectors_text(view: Mapping[str, Any]) -> str:

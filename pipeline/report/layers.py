@@ -78,7 +78,7 @@ def _of_view(asked: Asked, view: RowsOfView, numbers: dict[str, Any]) -> Html:
     return join([tag("h3", "View ", foreign(view.name), f", one row per {view.level}"), figure(shown, read, more)])
 
 
-def _in_words(names: list[str], anisotropy: Array) -> str:
+def _in_words(names: tuple[str, ...], anisotropy: Array) -> str:
     if np.isnan(anisotropy).any():
         return "Anisotropy needs two rows."
     if len(names) == 1:

@@ -5,30 +5,27 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.manifest import view_schema
 from layerbeam.pipeline.output.summary import last_start, summarize_start
 from layerbeam.pipeline.report.geometry import Array
-from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part
-from layerbeam.transforms.parts import as_matrix, read_tables
+from layerbeam.transforms.parts import as_matrix
 
-# What is read for one view's sample: of a larger view some parts are drawn. Others than Parquet are read whole.
+# Bytes read for one view's sample: parts are drawn from a larger view. Formats other than Parquet are read whole.
 _SAMPLE_BYTES = {"parquet": 256 << 20, "tfrecord": 48 << 20, "jsonl": 48 << 20}
-# Object stores answer slowly; a local disk gives two cores enough to do.
+# Object stores answer slowly; a local disk keeps two cores busy.
 _FILES_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """An output folder, of a finished run or not: what `show` says of it, its blocks and its views."""
+    """An output folder of a finished or unfinished run: its summary, the record of its last attempt and its views."""
 
     path: str
     summary: Mapping[str, Any]
@@ -41,7 +38,7 @@ class RunFolder:
 
 
 def open_folder(output_path: str, seed: int) -> RunFolder:
-    """What is committed in an output folder. UsageError where there is no run."""
+    """The committed rows of an output folder. UsageError if it holds no run."""
     head = last_start(output_path)
     commits = sorted(load_commits(output_path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
     summary = summarize_start(output_path, head, commits)
@@ -52,101 +49,48 @@ def open_folder(output_path: str, seed: int) -> RunFolder:
     return RunFolder(output_path, summary, head, views)
 
 
-@dataclasses.dataclass(frozen=True)
-class RowsOfView:
-    """The committed rows of a view. `commits`: in the order file, line; `settings`: the view's own, resolved."""
+class RowsOfView(View):
+    """The committed rows of a view, in the order file, line; `settings` are the view's own, resolved."""
 
-    path: str
-    name: str
-    entry: Mapping[str, Any]
-    commits: Sequence[Commit]
-    settings: Mapping[str, Any]
-    seed: int
-
-    @property
-    def level(self) -> str:
-        return str(self.entry["level"])
-
-    @property
-    def vectors(self) -> list[str]:
-        return list(self.entry["vectors"])
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        return view_schema(self.entry)
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        """In the order file, line; those of `word_type` are no rows of the view."""
-        return [c.parts[self.name] for c in self.commits if self.name in c.parts and self.level != "word_type"]
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        entry: Mapping[str, Any],
+        commits: Sequence[Commit],
+        settings: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        # The parts of a word_type view hold sums of blocks, not rows of the view.
+        parts = (commit.parts[name] for commit in commits if name in commit.parts and entry["level"] != "word_type")
+        super().__init__(path, name, entry, parts)
+        self.seed = seed
+        self._commits = commits
+        self._settings = settings
 
     def beside(self, part: Part, other: str) -> Part | None:
-        """The part of another view's rows of the same texts."""
-        return next((c.parts.get(other) for c in self.commits if c.parts.get(self.name) == part), None)
-
-    @property
-    def num_rows(self) -> int:
-        return sum(part.rows for part in self.parts)
+        """The part of another view that holds the same texts."""
+        return next((c.parts.get(other) for c in self._commits if c.parts.get(self.name) == part), None)
 
     @property
     def has_all_words(self) -> bool:
-        """Whether no row was left out for its word."""
-        return self.settings.get("keep_words") is None
+        """Whether the view keeps every word."""
+        return self._settings.get("keep_words") is None
 
     @property
     def has_places(self) -> bool:
-        """Whether rows say where they are from: extract_features.py's lines hold line, token and vectors alone."""
-        return self.level != "token" or self.entry["format"] != "jsonl"
+        """Whether rows have offsets: the lines of extract_features.py hold only line, token and vectors."""
+        return self.level != "token" or self.format != "jsonl"
 
     def random_parts(self) -> list[Part]:
         """The parts in an order that the seed decides."""
         random = np.random.default_rng([self.seed, *self.name.encode()])
         return [self.parts[number] for number in random.permutation(len(self.parts))]
 
-    def read(self, part: Part, columns: Sequence[str], rows: Array | None = None) -> pa.Table:
-        """Columns of a part, of all rows or of these (sorted). ValueError or OSError where it is damaged."""
-        path = storage.join(self.path, part.path)
-        try:
-            return pa.concat_tables(self._pieces(path, list(columns), rows)) if part.rows else self.empty(columns)
-        except pa.ArrowException as error:
-            raise ValueError(
-                f"{path}: cannot be read ({str(error).splitlines()[0]}); `layerbeam verify {self.path} --checksums` "
-                "names the damaged files"
-            ) from error
-
-    def _pieces(self, path: str, columns: list[str], rows: Array | None) -> list[pa.Table]:
-        empty = self.empty(columns)
-        first, pieces = 0, [empty]
-        for count, read in self._groups(path, columns):
-            wanted = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
-            if wanted is None or len(wanted):
-                table = read().select(columns)
-                table = table if wanted is None else table.take(pa.array(wanted))
-                # What the file says of nulls and metadata differs from format to format.
-                pieces.append(pa.Table.from_arrays(table.columns, schema=empty.schema))
-            first += count
-        return pieces
-
-    def _groups(self, path: str, columns: list[str]) -> Iterator[tuple[int, Any]]:
-        """(rows, what reads them) for each piece of a part."""
-        if self.entry["format"] != "parquet":
-            for table in read_tables(path, self.schema):
-                yield table.num_rows, lambda table=table: table
-            return
-        with storage.open_binary(path) as file:
-            parquet = pq.ParquetFile(file)
-            for number in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(number).num_rows
-                yield count, lambda number=number: parquet.read_row_group(number, columns)
-
-    def empty(self, columns: Sequence[str]) -> pa.Table:
-        """No rows of these columns."""
-        return pa.schema([self.schema.field(name) for name in columns]).empty_table()
-
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Rows of a view: of each of some parts, the numbers of the rows drawn, sorted."""
+    """Rows of a view: some parts, and the ascending numbers of the rows drawn from each."""
 
     view: RowsOfView
     chosen: Sequence[tuple[Part, Array]]
@@ -159,8 +103,8 @@ class Sample:
         return pa.concat_tables([self.view.empty(columns), *self._read(columns)])
 
     def vectors(self, column: str) -> Array:
-        """[n, W] of a column of vectors, in float32."""
-        out = np.empty((len(self), int(self.view.entry["width"])), np.float32)
+        """[n, W] of a vector column, in float32."""
+        out = np.empty((len(self), self.view.width), np.float32)
         row = 0
         for table in self._read([column]):
             out[row : row + table.num_rows] = column_matrix(table[column])
@@ -168,7 +112,7 @@ class Sample:
         return out
 
     def _read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """What was drawn of each part, in order."""
+        """The rows drawn from each part, in order."""
         with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
             yield from threads.map(lambda chosen: self.view.read(chosen[0], columns, chosen[1]), self.chosen)
 
@@ -183,9 +127,9 @@ class Sample:
 
 
 def draw(view: RowsOfView, n: int) -> Sample:
-    """At most `n` rows, drawn evenly from the view, or, where it is large, from parts that are drawn first."""
+    """At most `n` rows, drawn evenly from the view, or from parts drawn first if the view is large."""
     parts: list[Part] = []
-    left = _SAMPLE_BYTES[view.entry["format"]]
+    left = _SAMPLE_BYTES[view.format]
     for part in view.random_parts():
         if parts and part.bytes > left:
             break

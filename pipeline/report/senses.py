@@ -121,7 +121,7 @@ def _sign(number: int) -> Html:
 
 def _contrast(
     asked: Asked,
-    columns: list[str],
+    columns: tuple[str, ...],
     contrast: dict[str, tuple[float, float]],
     baseline: dict[str, float],
     best: Grouping,

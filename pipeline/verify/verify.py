@@ -1,143 +1,47 @@
-"""`layerbeam verify`: rows of a finished run against the plain computation, made anew from the text.
+"""`layerbeam verify`: texts of a finished run, recomputed from the input and compared with what was written.
 
-Texts are drawn at random. Of each block that holds one, all rows are compared in all columns but the vectors, and the
-bytes of its parts with their hash; of each text drawn, the tokens with the plain WordPiece and all vectors with the
-SavedModel itself, one text at a time, or with `layerbeam.transforms.reference`.
+Texts are drawn at random. For each block that holds one of them, all its rows are compared in every column but the
+vectors, and its parts with their SHA-256. For each text drawn, the tokens are compared with the reference WordPiece and
+all vectors with `layerbeam.transforms.reference`, or with the SavedModel itself, called with one text at a time.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import hashlib
 import math
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from layerbeam.pipeline.cli.console import count_noun, plain_console
 from layerbeam.pipeline.config import schema as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
+from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.integrity import check_listing, check_part, check_sizes, read_commits, read_finished
-from layerbeam.pipeline.output.manifest import MANIFEST, differences, table_parts
-from layerbeam.pipeline.verify.recompute import ExpectedRows, ReferenceEncoder
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import TokenBlock
-from layerbeam.transforms.commits import Commit, Part, SkippedFile, printable
+from layerbeam.pipeline.output.manifest import MANIFEST, describe_views, differences, table_parts
+from layerbeam.pipeline.verify.compare import ColumnComparison, as_stored, compare_rows, tolerance_of
+from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob, ReferenceEncoder
+from layerbeam.transforms import metrics, storage, views
+from layerbeam.transforms.commits import Commit, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.parts import as_matrix, read_rejects, read_tables
-from layerbeam.transforms.parts.jsonl import finite
+from layerbeam.transforms.parts import as_matrix, read_rejects
 from layerbeam.transforms.read.block import read_block
-from layerbeam.transforms.subset import raw_text, take_texts
-from layerbeam.transforms.views import View, schema
 from layerbeam.transforms.write.block import REJECTS
 
-Array = npt.NDArray[Any]
-
 DEFAULT_SAMPLE = 100
-_PLACES = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Tolerance:
-    """A value x may be off by `absolute + relative * |x|`."""
-
-    absolute: float
-    relative: float
-
-    def allows(self, got: Array, expected: Array) -> npt.NDArray[np.bool_]:
-        """Of each row of [n, W] whether it is near enough to the expected one."""
-        near: npt.NDArray[np.bool_] = np.abs(got - expected) <= self.absolute + self.relative * np.abs(expected)
-        return np.asarray(near.all(axis=1))
-
-    def __str__(self) -> str:
-        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
-
-
-@dataclasses.dataclass(frozen=True)
-class DirectionTolerance:
-    """A vector may turn until its cosine with the expected one is `cosine`, and be longer or shorter by `length`."""
-
-    cosine: float
-    length: float
-
-    def allows(self, got: Array, expected: Array) -> npt.NDArray[np.bool_]:
-        """Of each row of [n, W] whether it is near enough to the expected one."""
-        lengths, wanted = np.linalg.norm(got, axis=1), np.linalg.norm(expected, axis=1)
-        near = (np.abs(lengths - wanted) <= self.length * wanted) & (cosines(got, expected) >= self.cosine)
-        return np.asarray(near)
-
-    def __str__(self) -> str:
-        lengths = f"{1 - self.length:g} to {1 + self.length:g}"
-        return f"cosine {self.cosine:g} and length {lengths} after products of bfloat16,"
-
-
-def cosines(got: Array, expected: Array) -> Array:
-    """Of each row of [n, W] with the same one of the other; 1 where one of them is zero."""
-    norms = np.linalg.norm(got, axis=1) * np.linalg.norm(expected, axis=1)
-    angles: Array = np.where(norms == 0, 1.0, (got * expected).sum(axis=1) / np.where(norms == 0, 1.0, norms))
-    return angles
-
-
-# By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
-# float16 keeps 11 bits.
-TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
-# Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
-BFLOAT16 = DirectionTolerance(0.998, 0.02)
-# JSON Lines hold six decimals: one in the last of them beyond that.
-_DECIMALS = 1e-6
-
-
-def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
-    """How far the vectors of a view's files may be off."""
-    if compute_dtype == "bfloat16":
-        return BFLOAT16
-    tolerance = TOLERANCES[view.dtype]
-    if view.format != "jsonl":
-        return tolerance
-    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
-
-
-@dataclasses.dataclass
-class ColumnComparison:
-    """One vector column of a view: how far it is off, and where it is more than the tolerance."""
-
-    view: str
-    column: str
-    dtype: str
-    format: str
-    tolerance: Tolerance | DirectionTolerance
-    rows: int = 0
-    max_difference: float = 0.0
-    min_cosine: float = 1.0
-    failures: list[str] = dataclasses.field(default_factory=list)
-
-    def add(self, got: Array, expected: Array, where: str) -> None:
-        """Compare the rows of a text, [n, W] each."""
-        got, expected = got.astype(np.float64), expected.astype(np.float64)
-        off = np.abs(got - expected)
-        self.rows += len(got)
-        # max and min of NaN are NaN, which is no pass.
-        self.max_difference = float(np.max([self.max_difference, off.max(initial=0)]))
-        self.min_cosine = float(np.min([self.min_cosine, cosines(got, expected).min(initial=1)]))
-        wrong = np.flatnonzero(~self.tolerance.allows(got, expected))
-        if len(wrong):
-            self.failures.append(f"{where}, row {wrong[0]} of the text: off by {off[wrong[0]].max():.3g}")
 
 
 @dataclasses.dataclass
 class Verdict:
-    """What `verify` found. `problems`: rows or files that are not as they should be; `unverifiable`: files, and why.
+    """The result of `verify`: `problems` with rows or files; files that are `unverifiable`, and why.
 
-    `hash_only`: views over the whole corpus, of which no vector was compared.
+    `hash_only`: views over the whole corpus, whose vectors are not compared.
     """
 
     path: str
@@ -156,73 +60,69 @@ class Verdict:
 
     @property
     def result(self) -> str:
-        """`pass`, `fail`, or `cannot verify` where nothing is wrong but some of the input is gone or changed."""
+        """`pass`, `fail`, or `cannot verify` if nothing is wrong but some of the input is missing or has changed."""
         return "fail" if self.failed else "cannot verify" if self.unverifiable else "pass"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON, which knows no NaN: null."""
+        """Plain values for JSON, which has no NaN: null."""
         columns = []
         for column in self.columns:
-            figures = dataclasses.asdict(column)
-            columns.append({k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()})
+            values = dataclasses.asdict(column)
+            columns.append({k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
         return {"result": self.result} | dataclasses.asdict(self) | {"columns": columns}
 
 
 def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
-    """Compare `sample` texts, drawn with `seed`. UsageError where there is no finished run or another encoder."""
+    """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed."""
     manifest = read_finished(output_path)
-    job = _job_of(manifest, output_path)
+    job = _restore_job(manifest, output_path)
     commits = read_commits(output_path)
-    plain = _plain_encoder(job)
+    try:
+        encoder = ReferenceEncoder(job.encoder)
+    except EncoderError as error:
+        raise UsageError(f"encoder.handle: {error}") from error
     embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
-    compute_dtype = job.config.encoder.compute_dtype
-    columns = {
-        (view.name, column): ColumnComparison(
-            view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype)
-        )
-        for view in job.views
-        if not view.aggregates
-        for column in view.vector_columns
-    }
-    hash_only = [view.name for view in job.views if view.aggregates]
-    verdict = Verdict(output_path, int(embedded.sum()), 0, seed, plain.path, hash_only, list(columns.values()))
-    verdict.problems += check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
-    for table in table_parts(manifest).values():
-        problem = check_part(output_path, table)
-        verdict.problems += [f"{table.path} {problem}"] if problem else []
-    verdict.unverifiable |= _changed_inputs(manifest)
-    expected = ExpectedRows(job, plain)
+    verdict = Verdict(
+        path=output_path,
+        texts=int(embedded.sum()),
+        sampled=0,
+        seed=seed,
+        compared_with=encoder.description,
+        hash_only=[view.name for view in job.views if view.aggregates],
+        columns=_columns(job),
+        problems=_file_problems(output_path, manifest, commits),
+        unverifiable=_changed_inputs(manifest),
+    )
+    recomputed = RecomputedJob(job, encoder)
     for number, texts in _draw(embedded, sample, seed):
-        commit = commits[number]
-        path = printable(commit.block.file.path)
-        if path in verdict.unverifiable:
-            continue
-        try:
-            block = read_block(commit.block, job.records)
-        except OSError as error:
-            verdict.unverifiable[path] = storage.reason_of(error)
-            continue
-        tokens = without_rejects(expected.tokens(block), rejected_texts(output_path, commit))
-        if len(tokens.num_dropped) != embedded[number]:
-            verdict.problems.append(
-                f"{path}: {commit.block.name} has {len(tokens.num_dropped)} texts, not {embedded[number]}"
-            )
-            continue
-        verdict.sampled += len(texts)
-        verdict.problems += expected.check_tokens(tokens, texts)
-        for view in job.views:
-            part = commit.parts.get(view.name)
-            if view.aggregates:
-                continue
-            of_view = {column: columns[view.name, column] for column in view.vector_columns}
-            verdict.problems += _check_part(output_path, part, tokens, view, texts, expected, of_view)
+        _check_block(verdict, recomputed, commits[number], texts)
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
         verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
 
 
-def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
-    """The job of a finished run again. UsageError where it cannot be had, or is another one by now."""
+def _columns(job: Job) -> list[ColumnComparison]:
+    """The vector columns to compare."""
+    compute_dtype = job.config.encoder.compute_dtype
+    return [
+        ColumnComparison(view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype))
+        for view in job.views
+        if not view.aggregates
+        for column in view.vector_columns
+    ]
+
+
+def _file_problems(output_path: str, manifest: Mapping[str, Any], commits: Sequence[Commit]) -> list[str]:
+    """Parts of another size than listed, files that are not listed, and tables whose bytes have changed."""
+    problems = check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
+    for table in table_parts(manifest).values():
+        problem = check_part(output_path, table)
+        problems += [f"{table.path} {problem}"] if problem else []
+    return problems
+
+
+def _restore_job(manifest: Mapping[str, Any], output_path: str) -> Job:
+    """The job of a finished run. UsageError if its encoder or versions are missing or have changed."""
     settings = dict(manifest["settings"])
     settings["output"] = {**settings["output"], "path": output_path}
     config = configuration.restore(settings, source=f"{output_path}/{MANIFEST}")
@@ -230,25 +130,18 @@ def _job_of(manifest: Mapping[str, Any], output_path: str) -> Job:
     changed = differences(manifest["identity"], job.head.identity)
     if changed:
         raise UsageError(
-            f"{output_path}: cannot be verified: what made it is no longer there as it was:\n"
+            f"{output_path}: cannot be verified, because what it was made with has changed:\n"
             + "\n".join(f"  {line}" for line in changed)
         )
     return job
 
 
-def _plain_encoder(job: Job) -> ReferenceEncoder:
-    try:
-        return ReferenceEncoder(job.encoder)
-    except EncoderError as error:
-        raise UsageError(f"encoder.handle: {error}") from error
-
-
 def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """{file: reason} of the input files on this machine that are gone or have another size than when they were read."""
+    """{file: reason} of the local input files that are missing or have another size than when they were read."""
     changed = {}
     for entry in manifest["inputs"]:
         if entry.get("left_out") is not None or not storage.is_local(entry["path"]):
-            continue  # elsewhere each look costs a call: there it is told by the bytes of the blocks drawn
+            continue  # on a store each look costs a call: the bytes of the blocks drawn show a change
         now = storage.stat_file(entry["path"])
         if isinstance(now, SkippedFile):
             where = "" if os.path.isabs(entry["path"]) else f" ({os.path.abspath(entry['path'])})"
@@ -256,27 +149,6 @@ def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
         elif now.size != entry["size"]:
             changed[printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
     return changed
-
-
-def rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
-    """(line, text) of those that were rejected because the encoder has no vectors for them: only a run can tell."""
-    part = commit.parts.get(REJECTS)
-    if part is None:
-        return set()
-    try:
-        rejects = list(read_rejects(storage.join(output_path, part.path)))
-    except OSError:
-        return set()  # said already: it is missing
-    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == ENCODE_STAGE}
-
-
-def without_rejects(tokens: TokenBlock, rejected: Container[tuple[int, bytes]]) -> TokenBlock:
-    """The block without the texts that were rejected while it was encoded."""
-    if not rejected:
-        return tokens
-    keys = ((int(line), raw_text(tokens.text, text)) for text, line in enumerate(tokens.text.line))
-    texts = np.array([text for text, key in enumerate(keys) if key not in rejected], np.int64)
-    return take_texts(tokens, tokens.text.take(texts), texts)
 
 
 def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[tuple[int, list[int]]]:
@@ -289,143 +161,75 @@ def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[t
         yield int(number), (drawn[blocks == number] - (ends[number] - embedded[number])).tolist()
 
 
-def _check_part(
-    output_path: str,
-    part: Part | None,
-    tokens: TokenBlock,
-    view: View,
-    texts: Sequence[int],
-    expected: ExpectedRows,
-    columns: Mapping[str, ColumnComparison],
-) -> list[str]:
-    """Compare all rows of a block without their vectors, and the vectors of the texts drawn."""
-    wanted = pa.table(expected.rows(view, tokens))
-    if part is None:
-        return [f"{view.name}: {tokens.text.block.name} has no part"] if wanted.num_rows else []
+def _check_block(verdict: Verdict, recomputed: RecomputedJob, commit: Commit, texts: Sequence[int]) -> None:
+    """Recompute a block and add to the verdict what differs: all of its rows, and the vectors of `texts`."""
+    path = printable(commit.block.file.path)
+    if path in verdict.unverifiable:
+        return
     try:
-        path = storage.join(output_path, part.path)
-        found = _read_part(path, view)
-        if found is None:
-            return [f"{part.path}: its columns are not those of the view"]
-        if view.format == "tfrecord":  # a tf.train.Example knows no float64
-            wanted = wanted.cast(pa.schema([_single(field) for field in wanted.schema]), safe=False).cast(wanted.schema)
-        if view.format == "jsonl":
-            wanted = pa.table({name: finite(wanted[name]) for name in wanted.column_names})
-        beside = [name for name in wanted.column_names if name in found.column_names]
-        problems = _compare_rows(part, wanted.select(beside), found.select(beside))
-        if problems:
-            return problems  # where rows are amiss, vectors have no rows to be compared with
-        if hashlib.sha256(storage.read_bytes(path)).hexdigest() != part.sha256:
-            problems.append(f"{part.path}: has changed since it was written: its SHA-256 is not the one listed")
-        for text in texts:
-            rows, vectors = expected.vectors(view, tokens, text)
-            if not len(rows):
-                continue
-            where = f"{printable(tokens.text.block.file.path)} line {tokens.text.line[text]}"
-            for (name, compared), values in zip(columns.items(), vectors, strict=True):
-                given = found[name].slice(int(rows[0]), len(rows)).combine_chunks()
-                compared.add(as_matrix(given), values, where)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return [f"{part.path} cannot be read: {str(error).splitlines()[0]}"]
-    return problems
-
-
-def _read_part(path: str, view: View) -> pa.Table | None:
-    """A part's rows, of any format (lines as extract_features.py's have few columns); None for another view's."""
-    columns = schema(view)
-    if view.format == "parquet":
-        with storage.open_binary(path) as file:
-            table = pq.read_table(file)
-        return table if table.schema.equals(columns) else None
-    tables = list(read_tables(path, columns))
-    table = pa.concat_tables(tables) if tables else columns.empty_table()
-    return table if all(name in table.column_names for name in view.vector_columns) else None
-
-
-def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
-    """What is wrong with the rows of a part, without their vectors."""
-    odd = [name for name in wanted.column_names if not _same(wanted[name], found[name])]
-    if not odd:
-        return []
-    should, rows = _rows_of_lines(wanted), _rows_of_lines(found)
-    problems: dict[str, list[int]] = collections.defaultdict(list)
-    if found.num_rows and list(rows) != sorted(rows):
-        problems["not in the order of their lines"].append(next(iter(rows)))
-    for line in sorted(should.keys() | rows.keys()):
-        expected, got = should.get(line, []), rows.get(line, [])
-        if repr(got) == repr(expected):
-            continue
-        if not got:
-            kind = "missing"
-        elif not expected:
-            kind = "there, and no text has them"
-        elif len(got) > len(expected) and {repr(row) for row in got} == {repr(row) for row in expected}:
-            kind = "doubled"
-        elif len(got) != len(expected):
-            kind = "of another number than they should be"
-        else:
-            names = [name for name in odd if [row[name] for row in got] != [row[name] for row in expected]]
-            kind = f"with another {', '.join(names)}"
-        problems[kind].append(line)
-    return [
-        f"{part.path}: rows of {count_noun(len(lines), 'record')} are {kind} (the first at line {lines[0]})"
-        for kind, lines in problems.items()
+        text_block = read_block(commit.block, recomputed.job.records)
+    except OSError as error:
+        verdict.unverifiable[path] = storage.reason_of(error)
+        return
+    block = recomputed.block(text_block, _rejected_texts(verdict.path, commit))
+    embedded = metrics.embedded_texts(commit.counts)
+    if block.num_texts != embedded:
+        verdict.problems.append(f"{path}: {commit.block.name} has {block.num_texts} texts, not {embedded}")
+        return
+    verdict.sampled += len(texts)
+    verdict.problems += [
+        f"{block.place(text)}: other tokens than the reference WordPiece gives"
+        for text in texts
+        if not block.has_reference_tokens(text)
     ]
+    for view in recomputed.job.views:
+        if not view.aggregates:
+            verdict.problems += _check_view(verdict, view, commit, block, texts)
 
 
-def _single(field: pa.Field) -> pa.Field:
-    return field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field
+def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
+    """(line, text) of the texts rejected while they were encoded, which only the run itself can know."""
+    part = commit.parts.get(REJECTS)
+    if part is None:
+        return set()
+    try:
+        rejects = list(read_rejects(storage.join(output_path, part.path)))
+    except OSError:
+        return set()  # check_sizes has reported it
+    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == ENCODE_STAGE}
 
 
-def _same(wanted: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
-    """Whether both hold the same; NaN is equal to itself here."""
-    return wanted.equals(found) or (
-        pa.types.is_floating(wanted.type) and repr(wanted.to_pylist()) == repr(found.to_pylist())
-    )
+def _check_view(
+    verdict: Verdict, view: views.View, commit: Commit, block: RecomputedBlock, texts: Sequence[int]
+) -> list[str]:
+    """The problems with a block's part of one view; the vectors of `texts` are compared in the verdict's columns."""
+    expected = block.rows(view)
+    part = commit.parts.get(view.name)
+    if part is None:
+        return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
+    try:
+        found = View(verdict.path, view.name, describe_views([view])[view.name], [part]).read(part)
+    except (OSError, ValueError) as error:
+        return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
+    if not _has_columns(found, view):
+        return [f"{part.path}: its columns are not those of the view"]
+    different = compare_rows(as_stored(expected, view.format), found)
+    if different:
+        return [f"{part.path}: {difference}" for difference in different]  # vectors need rows to be compared with
+    columns = [column for column in verdict.columns if column.view == view.name]
+    for text in texts:
+        rows, vectors = block.vectors(view, text)
+        if not len(rows):
+            continue
+        for column, values in zip(columns, vectors, strict=True):
+            stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
+            column.add(as_matrix(stored), values, block.place(text))
+    changed = check_part(verdict.path, part)
+    return [f"{part.path} {changed}"] if changed else []
 
 
-def _rows_of_lines(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        rows.setdefault(-1 if row["line"] is None else row["line"], []).append(row)
-    return rows
-
-
-def print_verdict(verdict: Verdict) -> None:
-    """To the terminal."""
-    from rich import box
-    from rich.table import Table
-
-    console = plain_console(soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    figures = ("rows", "largest diff.", "smallest cosine")
-    for heading in ("view", "column", "type", *figures, ""):
-        table.add_column(heading, justify="right" if heading in figures else "left")
-    for column in verdict.columns:
-        table.add_row(
-            column.view,
-            column.column,
-            column.dtype,
-            f"{column.rows:,}",
-            f"{column.max_difference:.2g}" if column.rows else "-",
-            f"{column.min_cosine:.9f}" if column.rows else "-",
-            "FAIL" if column.failures else "pass" if column.rows else "",
-        )
-    texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
-    console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
-    console.print(table)
-    for view in verdict.hash_only:
-        console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
-    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
-    for (dtype, is_text), tolerance in sorted(allowed.items()):
-        console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
-    for column in verdict.columns:
-        for failure in column.failures[:_PLACES]:
-            console.print(f"FAIL      {column.view}, {column.column}: {failure}")
-        if len(column.failures) > _PLACES:
-            console.print(f"          and {len(column.failures) - _PLACES:,} texts more")
-    for problem in verdict.problems:
-        console.print(f"FAIL      {problem}")
-    for file, reason in verdict.unverifiable.items():
-        console.print(f"cannot verify {file}: {reason}")
-    console.print({"fail": "FAIL", "pass": "pass"}.get(verdict.result, verdict.result))
+def _has_columns(table: pa.Table, view: views.View) -> bool:
+    """Whether the columns are the view's; a line of extract_features.py holds only some of them."""
+    if view.format == "parquet":
+        return bool(table.schema.equals(views.schema(view)))
+    return all(name in table.column_names for name in view.vector_columns)

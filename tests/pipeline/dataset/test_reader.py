@@ -124,7 +124,7 @@ def test_what_a_run_and_a_view_say_of_themselves(finished):
     first, pieces, texts, tokens = repr(run).splitlines()
     assert first == f"layerbeam run {finished}: {run.manifest['encoder']['handle']}, 3 layers of 64"
     assert tokens.startswith(
-        f"  tokens: {rows:,} rows, one per token; layer_0, layer_1, layer_2, layer_3, each 64 x float32; beside "
+        f"  tokens: {rows:,} rows, one per token; layer_0, layer_1, layer_2, layer_3, each 64 x float32; other "
     )
     assert "; embedding: 64 x float16; " in pieces
     view = run.view("texts")
@@ -161,9 +161,9 @@ def test_vectors_into_a_file_larger_than_memory(finished, tmp_path):
 
 def test_vectors_into_what_does_not_fit(finished):
     view = layerbeam.open_run(finished).view("texts")
-    with pytest.raises(ValueError, match=rf"out is float32 \[3, 4\]; .* wants float32 \[{view.num_rows}, 128\]"):
+    with pytest.raises(ValueError, match=rf"out is float32 \[3, 4\]; .* needs float32 \[{view.num_rows}, 128\]"):
         view.to_numpy("embedding", out=np.zeros((3, 4), np.float32))
-    with pytest.raises(ValueError, match=r"out is float64 .* wants float32"):
+    with pytest.raises(ValueError, match=r"out is float64 .* needs float32"):
         view.to_numpy("embedding", out=np.zeros((view.num_rows, 128)))
 
 
@@ -279,7 +279,9 @@ def test_nulls_in_kept_fields(tmp_path):
     np.testing.assert_array_equal([element["x"] for element in elements], [0.5, np.nan, np.nan])
     np.testing.assert_array_equal(view.to_numpy("year"), [1611, 1612, np.nan])
     assert view.to_arrow()["year"].to_pylist() == [1611, 1612, None]
-    with pytest.raises(Exception, match="column year has null in 1 rows of a part, and a tensor of int64 has none"):
+    with pytest.raises(
+        Exception, match="column year has null in 1 rows of a part, which a tensor of int64 cannot hold"
+    ):
         list(view.to_tf_dataset(["year"]))
 
 
@@ -314,12 +316,12 @@ def test_names_that_are_not_there(finished):
     with pytest.raises(KeyError) as caught:
         run.view("texts").to_numpy("num_token")
     assert str(caught.value) == (
-        f"'num_token': view texts of {finished} has no such column; it has vectors in embedding; beside them file, "
+        f"'num_token': view texts of {finished} has no such column; it has the vectors embedding; other columns: file, "
         "line, sentence, start, end, text, num_tokens, num_dropped; did you mean `num_tokens`?"
     )
     tokens = run.view("tokens")
     for read in (tokens.to_numpy, lambda name: tokens.to_arrow([name]), lambda name: tokens.iter_batches([name])):
-        with pytest.raises(KeyError, match=r"it has vectors in layer_0, layer_1, layer_2, layer_3; .* segment_id$"):
+        with pytest.raises(KeyError, match=r"it has the vectors layer_0, layer_1, layer_2, layer_3; .* segment_id$"):
             read("layer_12")
     with pytest.raises(KeyError, match="no such column"):
         tokens.to_tf_dataset(["layer_12"])

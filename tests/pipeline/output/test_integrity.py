@@ -46,7 +46,7 @@ def test_a_flipped_bit_is_found_and_made_anew(workplace, folder):
     assert "nothing to do" in workplace.run().err  # sizes do not tell
     done = workplace.verify("--checksums", status=1)
     assert f"FAIL      {name} has changed since it was written: its SHA-256 is another one" in done.out
-    assert "the next run of the configuration makes 1 file anew" in done.out
+    assert "the next run of the configuration will rewrite 1 file" in done.out
     assert "nothing to do" not in workplace.run().err
     assert workplace.files() == files
     assert workplace.verify("--checksums").out.endswith("pass\n")

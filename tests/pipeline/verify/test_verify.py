@@ -125,8 +125,8 @@ def planted(column: str, row: int, dimension: int, error: float) -> Callable[[pa
 @pytest.mark.parametrize(
     ("encoder", "against"),
     [
-        ({"handle": str(DATA / "hf_uncased")}, "the plain NumPy computation"),
-        ({"handle": str(DATA / "google_cased"), "max_seq_length": 12}, "the plain NumPy computation"),
+        ({"handle": str(DATA / "hf_uncased")}, "the reference implementation in NumPy"),
+        ({"handle": str(DATA / "google_cased"), "max_seq_length": 12}, "the reference implementation in NumPy"),
         ({"handle": str(DATA / "tfhub_uncased")}, "the SavedModel, one text at a time"),
     ],
 )
@@ -168,7 +168,7 @@ def test_every_view_passes(workplace, encoder, against):
 def test_what_is_printed(workplace):
     finished(workplace)
     out = workplace.verify("--sample", "7", "--seed", "3").out
-    assert "out: 7 of 56 texts (seed 3) against the plain NumPy computation" in out
+    assert "out: 7 of 56 texts (seed 3) against the reference implementation in NumPy" in out
     assert "allowed   1e-04 + 1e-05 |x| in float32\n" in out
     assert "allowed   1.01e-04 + 1e-05 |x| in float32, six decimals\n" in out
     assert "allowed   1.01e-04 + 1e-03 |x| in float16, six decimals\n" in out
@@ -279,7 +279,7 @@ def test_tokens_of_other_formats(workplace):
     for view in ("records", "lines"):
         rewrite(workplace, view, lambda table: with_column(table, "token", ["other"] * table.num_rows))
     problems = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
-    assert len([problem for problem in problems if "are with another token" in problem]) == 2
+    assert len([problem for problem in problems if "have other values in token" in problem]) == 2
 
 
 def test_a_wrong_layer(workplace):
@@ -293,13 +293,13 @@ def test_a_wrong_layer(workplace):
     ("change", "message"),
     [
         (lambda table: table.slice(table.num_rows - 1), "missing"),
-        (lambda table: pa.concat_tables([table, table]), "doubled"),
-        (lambda table: pa.concat_tables([table.slice(0, 1), table]), "doubled"),
-        (lambda table: table.slice(1), "of another number than they should be"),
-        (lambda table: table.take([1, 0, *range(2, table.num_rows)]), "with another "),
-        (lambda table: with_column(table, "file", ["WRONG"] * table.num_rows), "with another file"),
-        (lambda table: with_column(table, "start", [99] * table.num_rows), "with another start"),
-        (lambda table: with_column(table, "word_index", [7] * table.num_rows), "with another word_index"),
+        (lambda table: pa.concat_tables([table, table]), "are duplicates"),
+        (lambda table: pa.concat_tables([table.slice(0, 1), table]), "are duplicates"),
+        (lambda table: table.slice(1), "are too many or too few"),
+        (lambda table: table.take([1, 0, *range(2, table.num_rows)]), "have other values in "),
+        (lambda table: with_column(table, "file", ["WRONG"] * table.num_rows), "have other values in file"),
+        (lambda table: with_column(table, "start", [99] * table.num_rows), "have other values in start"),
+        (lambda table: with_column(table, "word_index", [7] * table.num_rows), "have other values in word_index"),
     ],
 )
 def test_rows_of_tokens(workplace, change, message):
@@ -332,9 +332,9 @@ def test_columns_that_are_not_the_view_s(workplace, change):
 def test_rows_of_texts(workplace):
     finished(workplace, lines=[f"line {n}" for n in range(60)], views={"texts": {"level": "text", "layers": [-1]}})
     rewrite(workplace, "texts", lambda table: pa.concat_tables([table.slice(1, 3), table.slice(3)]))
-    (missing, doubled) = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
+    (missing, duplicate) = json.loads(workplace.verify("--json", *ALL, status=1).out)["problems"]
     assert "rows of 1 record are missing (the first at line 0)" in missing
-    assert "rows of 1 record are doubled (the first at line 3)" in doubled
+    assert "rows of 1 record are duplicates (the first at line 3)" in duplicate
     rewrite(workplace, "texts", lambda table: table.take(list(reversed(range(table.num_rows)))))
     assert "not in the order of their lines" in workplace.verify(*ALL, status=1).out
 
@@ -398,7 +398,7 @@ def test_another_encoder_by_now(workplace):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu_new"}))
     message = workplace.verify(status=2).err
-    assert "out: cannot be verified: what made it is no longer there as it was:" in message
+    assert "out: cannot be verified, because what it was made with has changed:" in message
     assert "encoder.fingerprint: " in message
 
 

@@ -8,7 +8,7 @@ import pytest
 from repository import DATA
 from weights import in_float64, random_weights
 
-from layerbeam.pipeline.verify.verify import cosines
+from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches
 from layerbeam.transforms.encoders import load_encoder, onednn, open_encoder
 from layerbeam.transforms.encoders.bert import Bert, BertConfig, blocks_needed, weight_shapes

@@ -1,0 +1,67 @@
+"""The results of `layerbeam verify`, printed."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
+from layerbeam.pipeline.output.integrity import FilesVerdict
+from layerbeam.pipeline.verify.verify import Verdict
+
+# Places of failures that are printed for each column.
+_PLACES = 5
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """Print the comparison of rows and vectors."""
+    console = plain_console(soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = ("rows", "largest diff.", "smallest cosine")
+    for heading in ("view", "column", "type", *numbers, ""):
+        table.add_column(heading, justify="right" if heading in numbers else "left")
+    for column in verdict.columns:
+        table.add_row(
+            column.view,
+            column.column,
+            column.dtype,
+            f"{column.rows:,}",
+            f"{column.max_difference:.2g}" if column.rows else "-",
+            f"{column.min_cosine:.9f}" if column.rows else "-",
+            "FAIL" if column.failures else "pass" if column.rows else "",
+        )
+    texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
+    console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
+    console.print(table)
+    for view in verdict.hash_only:
+        console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
+    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    for (dtype, is_text), tolerance in sorted(allowed.items()):
+        console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
+    for column in verdict.columns:
+        for failure in column.failures[:_PLACES]:
+            console.print(f"FAIL      {column.view}, {column.column}: {failure}")
+        if len(column.failures) > _PLACES:
+            console.print(f"          and {len(column.failures) - _PLACES:,} more texts")
+    for problem in verdict.problems:
+        console.print(f"FAIL      {problem}")
+    for file, reason in verdict.unverifiable.items():
+        console.print(f"cannot verify {file}: {reason}")
+    console.print({"fail": "FAIL", "pass": "pass"}.get(verdict.result, verdict.result))
+
+
+def print_files_verdict(verdict: FilesVerdict) -> None:
+    """Print the comparison of bytes."""
+    console = plain_console(soft_wrap=True)
+    files = f"{count_noun(verdict.files, 'file')}, {size_text(verdict.bytes)}"
+    console.print(f"{verdict.path}: {files}, each byte against the SHA-256 that was recorded when it was written")
+    for problem in verdict.problems:
+        console.print(f"FAIL      {problem}")
+    if verdict.damaged:
+        what = count_noun(len(verdict.damaged), "file")
+        console.print(
+            f"          the next run of the configuration will rewrite {what}"
+            if verdict.noted
+            else f"          the folder cannot be written: delete {what}, and the next run will rewrite them"
+        )
+    console.print({"fail": "FAIL"}.get(verdict.result, verdict.result))

@@ -1,0 +1,302 @@
+"""One view of a run, finished or not: the rows of its parts, in any file format.
+
+Shapes: n rows of a view or of one text, W values in a vector.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from layerbeam.pipeline.dataset import tensors
+from layerbeam.pipeline.errors import did_you_mean
+from layerbeam.pipeline.output.manifest import vectors_text, view_schema
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import Part
+from layerbeam.transforms.parts import as_matrix, read_tables
+from layerbeam.transforms.views import splits_by_text
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# Levels with several rows for one text; the others have one row for each element.
+_LEVELS_OF_ROWS = ("token", "word")
+_BATCH_ROWS = 4096
+# Object stores answer slowly, and many requests at once.
+_FILES_AT_ONCE = 8
+_REWRITE = "run the configuration again to rewrite it"
+
+
+class UnknownNameError(KeyError):
+    """A view or column that does not exist; the message lists those that do."""
+
+    def __str__(self) -> str:
+        # KeyError shows its message quoted and escaped.
+        return str(self.args[0])
+
+
+# Number of rows, and a function that reads them.
+_Piece = tuple[int, Callable[[], pa.Table]]
+
+
+class _WrongSizeError(ValueError):
+    """A part has another size than its commit lists."""
+
+
+class View:
+    """One view of a run. Its rows are in the order file, line, sentence, index, whatever was written first.
+
+    Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
+    part, ValueError or OSError for a damaged part. All but `read` raise ValueError for formats other than Parquet.
+    """
+
+    def __init__(self, path: str, name: str, entry: Mapping[str, Any], parts: Iterable[Part]) -> None:
+        """`path`: the output folder; `entry`: the view's entry in the manifest or in the record of an attempt."""
+        self.path = path
+        self.name = name
+        self.entry = entry
+        self.parts = tuple(parts)
+
+    @property
+    def level(self) -> str:
+        """What a row is: `token`, `word`, `text`, `record` or `word_type`."""
+        return str(self.entry["level"])
+
+    @property
+    def format(self) -> str:
+        """The file format: `parquet`, `tfrecord` or `jsonl`."""
+        return str(self.entry.get("format", "parquet"))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The names of the vector columns."""
+        return tuple(self.entry["vectors"])
+
+    @property
+    def width(self) -> int:
+        """W, the values in one vector."""
+        return int(self.entry["width"])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The number type of the vectors."""
+        return np.dtype(str(self.entry["dtype"]))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of the parts, in the order of the rows, for other readers."""
+        return tuple(storage.join(self.path, part.path) for part in self.parts)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns and types. Only `id` and kept fields may be null."""
+        return view_schema(self.entry)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        rows = f"{self.num_rows:,} row{'' if self.num_rows == 1 else 's'}, one per {self.level}"
+        return f"{self.name}: {rows}; {vectors_text(self.entry)}; other columns: {', '.join(self._other_columns)}"
+
+    @property
+    def _other_columns(self) -> list[str]:
+        return [name for name in self.entry["columns"] if name not in self.vectors]
+
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        """A table of these columns without rows."""
+        return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+
+    def read(
+        self, part: Part, columns: Sequence[str] | None = None, rows: npt.NDArray[np.integer[Any]] | None = None
+    ) -> pa.Table:
+        """Rows of one part, in any file format: all of them, or only `rows` (row numbers, ascending).
+
+        `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
+        """
+        names = None if columns is None else self._known(columns)
+        with self._open(part) as file:
+            if self.format == "parquet" and rows is None:
+                return _select(pq.ParquetFile(file).read(columns=names), names)
+            pieces = self._row_groups(file, names) if self.format == "parquet" else self._tables(part, names)
+            tables = list(_take(pieces, rows))
+            return pa.concat_tables(tables) if tables else _select(self.schema.empty_table(), names)
+
+    def _row_groups(self, file: BinaryIO, names: list[str] | None) -> Iterator[_Piece]:
+        """The row groups of a Parquet file, each with its number of rows."""
+        parquet = pq.ParquetFile(file)
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            yield rows, lambda group=group: _select(parquet.read_row_group(group, names), names)
+
+    def _tables(self, part: Part, names: list[str] | None) -> Iterator[_Piece]:
+        """The same for the other formats, which are read from the beginning, all columns together."""
+        for table in read_tables(storage.join(self.path, part.path), self.schema):
+            yield table.num_rows, lambda table=table: _select(table, names)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
+        names = self._known_in_parquet(columns)
+        return pa.concat_tables([self.read(part, names) for part in self.parts] or [self.empty(names)])
+
+    def iter_batches(
+        self, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows in order, at most `batch_rows` at a time, with never more than one part in memory.
+
+        No batch holds rows of two parts.
+        """
+        if batch_rows < 1:
+            raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
+        return self._iter_batches(self._known_in_parquet(columns), batch_rows)
+
+    def _iter_batches(self, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            with self._open(part) as file:
+                for batch in pq.ParquetFile(file).iter_batches(rows, columns=names):
+                    yield batch.select(names)
+
+    def to_numpy(self, column: str, *, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """A vector column as [n, W], any other column as [n].
+
+        The vectors of a view with one part are Arrow's memory, not copied and read-only. Those of several parts are
+        copied once, part by part, into one new array, or into `out`, which must have that shape and type: a memory
+        map of a file holds a view that is larger than memory. Strings become Python objects. Integers of a kept field
+        with nulls become float64 with NaN.
+        """
+        (name,) = self._known_in_parquet([column])
+        is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
+        if out is None and (not is_vector or len(self.parts) < 2):
+            chunks = [_values(chunk) for part in self.parts for chunk in self.read(part, [name])[name].chunks]
+            chunks = chunks or [_values(chunk) for chunk in self.empty([name])[name].chunks]
+            return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        shape, dtype = ((self.num_rows, self.width), self.dtype) if is_vector else ((self.num_rows,), None)
+        if out is None:
+            out = np.empty(shape, dtype)
+        elif out.shape != shape or (is_vector and out.dtype != dtype):
+            raise ValueError(
+                f"out is {out.dtype} {list(out.shape)}; {name} of view {self.name} needs {dtype or 'any type'} "
+                f"{list(shape)}"
+            )
+        row = 0
+        for part in self.parts:
+            for chunk in self.read(part, [name])[name].chunks:
+                out[row : row + len(chunk)] = _values(chunk)
+                row += len(chunk)
+        return out
+
+    def to_tf_dataset(self, columns: Sequence[str] | None = None) -> tf.data.Dataset:
+        """A `tf.data.Dataset` of dicts by column, with one part in memory at a time.
+
+        Token and word views give one element per text: vectors [n, W], columns that differ from row to row [n],
+        columns of the text (`file`, `line`, `sentence`, `text`, `id`, kept fields) a scalar; so `padded_batch` makes
+        [B, S, W]. Text and record views give one element per row: vectors [W], other columns a scalar. Texts without
+        rows are not elements. The dataset has a known length (two small columns of token and word views are read
+        to count their texts).
+
+        TensorFlow has no null: a null string becomes empty, a null float NaN; other nulls raise ValueError on reading.
+        """
+        import tensorflow as tf
+
+        names, by_text = self._known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
+        dataset = (tensors.dataset_of_texts if by_text else tensors.dataset_of_rows)(self, names)
+        # Keras warns at the end of each epoch of a dataset with an unknown length.
+        return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
+
+    @cached_property
+    def _num_texts(self) -> int:
+        """Texts that have rows, from two columns that are small compared with the vectors."""
+        with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), self.parts)
+            return sum(len(splits_by_text(table)) - 1 for table in tables)
+
+    def _known(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns asked for, each once, or all. UnknownNameError for others."""
+        if isinstance(columns, str):
+            raise TypeError(f"columns is {columns!r}; give a list: [{columns!r}]")
+        if columns is None:
+            return list(self.schema.names)
+        for name in columns:
+            if name not in self.schema.names:
+                # The layer nearest in spelling is not the one that was meant.
+                near = "" if re.fullmatch(r"layer_\d+", str(name)) else did_you_mean(str(name), self.schema.names)
+                raise UnknownNameError(
+                    f"{name!r}: view {self.name} of {self.path} has no such column; it has the vectors "
+                    f"{', '.join(self.vectors)}; other columns: {', '.join(self._other_columns)}{near}"
+                )
+        return list(dict.fromkeys(columns))
+
+    def _known_in_parquet(self, columns: Sequence[str] | None) -> list[str]:
+        if self.format != "parquet":
+            raise ValueError(
+                f"view {self.name} of {self.path} is {self.format}; open_run reads the rows of Parquet only; the "
+                "files are in `.paths`"
+            )
+        return self._known(columns)
+
+    @contextlib.contextmanager
+    def _open(self, part: Part) -> Iterator[BinaryIO]:
+        """The file of a part, of the size listed; errors while it is open tell how to replace it."""
+        path = storage.join(self.path, part.path)
+        damaged = f"if it is damaged, delete it and {_REWRITE}"
+        try:
+            with storage.open_binary(path) as file:
+                size = file.seek(0, os.SEEK_END)
+                if size != part.bytes:
+                    raise _WrongSizeError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
+                file.seek(0)
+                yield file
+        except _WrongSizeError:
+            raise
+        except OSError as error:
+            if not storage.exists(path):
+                raise FileNotFoundError(f"{path}: is missing; {_REWRITE}") from error
+            raise OSError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
+        except (ValueError, pa.ArrowException) as error:
+            raise ValueError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
+
+
+def _take(pieces: Iterable[_Piece], rows: npt.NDArray[np.integer[Any]] | None) -> Iterator[pa.Table]:
+    """The tables of the pieces, or only `rows` of them; pieces without any of these rows are not read."""
+    first = 0
+    for count, read in pieces:
+        if rows is None:
+            yield read()
+            continue
+        wanted = rows[(rows >= first) & (rows < first + count)] - first
+        if len(wanted):
+            yield read().take(pa.array(wanted))
+        first += count
+        if not (rows >= first).any():
+            return
+
+
+def _select(table: pa.Table, names: list[str] | None) -> pa.Table:
+    return table if names is None else table.select(names)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _values(chunk: pa.Array) -> npt.NDArray[Any]:
+    """[n, W] of fixed-size lists, not copied; [n] of anything else."""
+    if pa.types.is_fixed_size_list(chunk.type):
+        return as_matrix(chunk)
+    values: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,186 @@
+"""How `layerbeam verify` compares: vectors within a tolerance, all other columns exactly."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from layerbeam.pipeline.cli.console import count_noun
+from layerbeam.transforms.parts.jsonl import finite
+from layerbeam.transforms.views import View
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """A value x may be off by `absolute + relative * |x|`."""
+
+    absolute: float
+    relative: float
+
+    def allows(self, found: Array, expected: Array) -> npt.NDArray[np.bool_]:
+        """[n]: whether each row of [n, W] is near enough to the expected row."""
+        near: npt.NDArray[np.bool_] = np.abs(found - expected) <= self.absolute + self.relative * np.abs(expected)
+        return np.asarray(near.all(axis=1))
+
+    def __str__(self) -> str:
+        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectionTolerance:
+    """A vector's cosine with the expected one is at least `cosine`; its length may be off by the share `length`."""
+
+    cosine: float
+    length: float
+
+    def allows(self, found: Array, expected: Array) -> npt.NDArray[np.bool_]:
+        """[n]: whether each row of [n, W] is near enough to the expected row."""
+        lengths, wanted = np.linalg.norm(found, axis=1), np.linalg.norm(expected, axis=1)
+        near = (np.abs(lengths - wanted) <= self.length * wanted) & (cosines(found, expected) >= self.cosine)
+        return np.asarray(near)
+
+    def __str__(self) -> str:
+        lengths = f"{1 - self.length:g} to {1 + self.length:g}"
+        return f"cosine {self.cosine:g} and length {lengths} after products of bfloat16,"
+
+
+def cosines(found: Array, expected: Array) -> Array:
+    """[n]: the cosine of each row of [n, W] with the same row of the other; 1 if one of them is zero."""
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    angles: Array = np.where(norms == 0, 1.0, (found * expected).sum(axis=1) / np.where(norms == 0, 1.0, norms))
+    return angles
+
+
+# By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
+# float16 keeps 11 bits.
+TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
+# Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
+BFLOAT16 = DirectionTolerance(0.998, 0.02)
+# JSON Lines hold six decimals: one more in the last of them.
+_DECIMALS = 1e-6
+
+
+def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
+    """How far the vectors in a view's files may be off."""
+    if compute_dtype == "bfloat16":
+        return BFLOAT16
+    tolerance = TOLERANCES[view.dtype]
+    if view.format != "jsonl":
+        return tolerance
+    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
+
+
+def as_stored(rows: pa.Table, format_: str) -> pa.Table:
+    """The metadata columns of some rows with the precision of the file format."""
+    if format_ == "tfrecord":  # a tf.train.Example has no float64
+        single = [field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field for field in rows.schema]
+        return rows.cast(pa.schema(single), safe=False).cast(rows.schema)
+    if format_ == "jsonl":
+        return pa.table({name: finite(rows[name]) for name in rows.column_names})
+    return rows
+
+
+@dataclasses.dataclass
+class ColumnComparison:
+    """One vector column of a view: how far it is off, and where by more than the tolerance."""
+
+    view: str
+    column: str
+    dtype: str
+    format: str
+    tolerance: Tolerance | DirectionTolerance
+    rows: int = 0
+    max_difference: float = 0.0
+    min_cosine: float = 1.0
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, found: Array, expected: Array, place: str) -> None:
+        """Compare the rows of one text, [n, W] each."""
+        found, expected = found.astype(np.float64), expected.astype(np.float64)
+        off = np.abs(found - expected)
+        self.rows += len(found)
+        # max and min of NaN are NaN, which does not pass.
+        self.max_difference = float(np.max([self.max_difference, off.max(initial=0)]))
+        self.min_cosine = float(np.min([self.min_cosine, cosines(found, expected).min(initial=1)]))
+        wrong = np.flatnonzero(~self.tolerance.allows(found, expected))
+        if len(wrong):
+            self.failures.append(f"{place}, row {wrong[0]} of the text: off by {off[wrong[0]].max():.3g}")
+
+
+Kind = Literal["unordered", "missing", "unexpected", "duplicate", "miscounted", "unequal"]
+_PREDICATES: dict[Kind, str] = {
+    "unordered": "are not in the order of their lines",
+    "missing": "are missing",
+    "unexpected": "belong to no text",
+    "duplicate": "are duplicates",
+    "miscounted": "are too many or too few",
+    "unequal": "have other values in",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowDifference:
+    """A way in which the rows of some records differ from the expected ones; `columns`: those that are unequal."""
+
+    kind: Kind
+    columns: tuple[str, ...]
+    lines: Sequence[int]
+
+    def __str__(self) -> str:
+        records = count_noun(len(self.lines), "record")
+        columns = f" {', '.join(self.columns)}" if self.columns else ""
+        return f"rows of {records} {_PREDICATES[self.kind]}{columns} (the first at line {self.lines[0]})"
+
+
+def compare_rows(expected: pa.Table, found: pa.Table) -> list[RowDifference]:
+    """The differences between the rows of a part and the expected ones, in the columns that both have."""
+    names = [name for name in expected.column_names if name in found.column_names]
+    unequal = [name for name in names if not _equal(expected[name], found[name])]
+    if not unequal:
+        return []
+    wanted_rows, found_rows = _rows_by_line(expected.select(names)), _rows_by_line(found.select(names))
+    lines: dict[tuple[Kind, tuple[str, ...]], list[int]] = collections.defaultdict(list)
+    if list(found_rows) != sorted(found_rows):
+        lines["unordered", ()].append(next(iter(found_rows)))
+    for line in sorted(wanted_rows.keys() | found_rows.keys()):
+        wanted, rows = wanted_rows.get(line, []), found_rows.get(line, [])
+        if repr(rows) != repr(wanted):
+            lines[_kind(wanted, rows, unequal)].append(line)
+    return [RowDifference(kind, columns, numbers) for (kind, columns), numbers in lines.items()]
+
+
+def _kind(
+    wanted: list[dict[str, Any]], rows: list[dict[str, Any]], unequal: Sequence[str]
+) -> tuple[Kind, tuple[str, ...]]:
+    """How the rows of one record differ, and in which columns."""
+    if not rows:
+        return "missing", ()
+    if not wanted:
+        return "unexpected", ()
+    if len(rows) > len(wanted) and {repr(row) for row in rows} == {repr(row) for row in wanted}:
+        return "duplicate", ()
+    if len(rows) != len(wanted):
+        return "miscounted", ()
+    return "unequal", tuple(name for name in unequal if [row[name] for row in rows] != [row[name] for row in wanted])
+
+
+def _equal(expected: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
+    """Whether both hold the same values; NaN equals itself here."""
+    return expected.equals(found) or (
+        pa.types.is_floating(expected.type) and repr(expected.to_pylist()) == repr(found.to_pylist())
+    )
+
+
+def _rows_by_line(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        rows.setdefault(-1 if row["line"] is None else row["line"], []).append(row)
+    return rows
