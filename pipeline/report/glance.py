@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.cli.console import count_noun, size_text
 from layerbeam.pipeline.output.manifest import vectors_text
 from layerbeam.pipeline.output.summary import balances, encoder_text, notes
-from layerbeam.pipeline.report.geometry import Array
 from layerbeam.pipeline.report.html import figure, folded, foreign, join, table, tag
 from layerbeam.pipeline.report.rows import RowsOfView
 from layerbeam.pipeline.report.section import Asked, Section
+from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms import metrics
 
 _BARS = 64

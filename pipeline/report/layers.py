@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.geometry import Array, mean_cosine
 from layerbeam.pipeline.report.html import Html, figure, folded, foreign, join, panels, table, tag
 from layerbeam.pipeline.report.rows import RowsOfView
 from layerbeam.pipeline.report.section import Asked, Section, layer_name
+from layerbeam.pipeline.report.stats import Array, mean_cosine
 
 # Of so many rows every value is looked at; of all sampled rows the norms and cosines.
 _ROWS_OF_VALUES = 2000

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.pipeline.report.geometry import Array
 from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, column_matrix
+from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
 
 MOST = 160

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.report.geometry import Array
 from layerbeam.pipeline.report.html import Html, escape
+from layerbeam.pipeline.report.stats import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

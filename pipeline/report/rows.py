@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from layerbeam.pipeline.output.commits import load_commits
 from layerbeam.pipeline.output.manifest import view_schema
 from layerbeam.pipeline.output.summary import last_start, summarize_start
-from layerbeam.pipeline.report.geometry import Array
+from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.parts import as_matrix, read_tables

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.geometry import Array, Projection, pca
 from layerbeam.pipeline.report.html import Html, join, lacking, panels, tag
 from layerbeam.pipeline.report.plots import CATEGORIES, Plots
 from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, Sample, draw
+from layerbeam.pipeline.report.stats import Array, Projection, pca
 
 _LONGEST_TEXT = 280
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.geometry import Array, Grouping, group, mean_within_across, unit
 from layerbeam.pipeline.report.html import Html, escape, figure, folded, foreign, join, lacking, panels, table, tag
 from layerbeam.pipeline.report.occurrences import Found, Occurrence, find_word
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.section import Asked, Section, components, layer_name, shorten
+from layerbeam.pipeline.report.stats import Array, Grouping, group, mean_within_across, unit
 from layerbeam.pipeline.report.texts import place
 
 _NAMES = "ABCDEFGH"
@@ -82,7 +82,7 @@ def _best_grouping(cosines: dict[str, Array]) -> tuple[str, Grouping]:
     """The layer whose groups are furthest apart. Layer 0 knows no context: its groups are places in the text."""
     choice = [column for column in cosines if column != "layer_0"] or list(cosines)
     groupings = {column: group(cosines[column]) for column in choice}
-    best = max(choice, key=lambda column: groupings[column].clearest)
+    best = max(choice, key=lambda column: groupings[column].best_silhouette)
     return best, groupings[best]
 
 

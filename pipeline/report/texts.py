@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.report.geometry import Array, unit
 from layerbeam.pipeline.report.html import Html, figure, folded, foreign, join, table, tag
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.rows import RowsOfView
 from layerbeam.pipeline.report.section import Asked, Section, brief, categories, components, layer_name
+from layerbeam.pipeline.report.stats import Array, unit
 
 _ADD = "No view of texts has rows; add one under `views`: `texts: {level: text, layers: all, pooling: mean}`."
 _POINTS = 800

@@ -16,9 +16,10 @@ from conftest import random_lines, vectors
 from object_store import upload
 
 import layerbeam
-from layerbeam.pipeline.report.geometry import group, mean_cosine, pca, silhouette
+from layerbeam.pipeline.report.stats import group, mean_cosine, pca
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
+metrics = pytest.importorskip("sklearn.metrics")
 
 VIEWS = {
     "texts": {"level": "text", "layers": "all", "pooling": "mean"},
@@ -104,7 +105,8 @@ def test_groups_by_hand():
     apart = np.where(three[:, None] == three, 0.95, np.where((three[:, None] == 2) | (three == 2), 0.1, 0.75))
     found = group(np.where(np.eye(12, dtype=bool), 1.0, apart))
     assert found.groups.tolist() == [*[0] * 4, *[1] * 4, *[2] * 4]
-    assert silhouette(1 - cosines, np.array([0, 0, 0, 0, 1, 1, 1])) < 0.1
+    distances = np.where(np.eye(7, dtype=bool), 0.0, 1 - cosines)
+    assert metrics.silhouette_score(distances, [0, 0, 0, 0, 1, 1, 1], metric="precomputed") < 0.1
     assert group(np.where(np.eye(5, dtype=bool), 1.0, 0.5)).groups.tolist() == [0] * 5
 
 
