@@ -1,4 +1,4 @@
-"""Statistics of n vectors of W values: cosines, principal components, clusters.
+"""Statistics of n vectors of W values: distributions, cosines, principal components, clusters.
 
 SciPy and scikit-learn come with the extra `report`. Functions import them, because `make demo` needs only NumPy here.
 """
@@ -6,6 +6,7 @@ SciPy and scikit-learn come with the extra `report`. Functions import them, beca
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+# Every value of at most this many rows enters a distribution; norms and cosines use all sampled rows.
+_ROWS_OF_VALUES = 2000
+_BINS = 48
+# A smaller relative spread is rounding, as in the norms of normalized vectors.
+_MIN_SPREAD = 1e-4
 _MAX_GROUPS = 4
 # A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
 _MIN_GROUP_SIZE = 3
@@ -56,6 +62,48 @@ def mean_within_across(cosines: Array, groups: Array) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Distribution:
+    """Quartiles, and a histogram of the middle 98 % of the values; no bins if all values are equal but for rounding."""
+
+    quartiles: Array
+    counts: Array
+    edges: Array
+
+
+def _distribution(values: Array) -> Distribution:
+    low, *quartiles, high = np.quantile(values, [0.01, 0.25, 0.5, 0.75, 0.99])
+    if high - low > _MIN_SPREAD * max(abs(low), abs(high)):
+        return Distribution(np.array(quartiles), *np.histogram(values, _BINS, (low, high)))
+    return Distribution(np.array(quartiles), np.zeros(0), np.zeros(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerStatistics:
+    """One layer of a view. `figures`: what `--json` prints."""
+
+    figures: dict[str, float]
+    values: Distribution
+    norms: Distribution
+
+
+def describe_layer(vectors: Array) -> LayerStatistics:
+    """Statistics of [n, W] vectors. Rows for the distribution of values are spread evenly, so that all files count."""
+    values = vectors[:: -(-len(vectors) // _ROWS_OF_VALUES)].ravel()
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    anisotropy, largest_dimension = mean_cosine(vectors)
+    figures = {
+        "mean": float(values.mean(dtype=np.float64)),
+        "std": float(values.std(dtype=np.float64)),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "mean_norm": float(norms.mean()),
+        "anisotropy": anisotropy,
+        "largest_dimension": largest_dimension,
+    }
+    return LayerStatistics(figures, _distribution(values), _distribution(norms))
+
+
+@dataclasses.dataclass(frozen=True)
 class Projection:
     """`points`: [n, 2] on the first two principal components; `explained`: each component's share of the variance."""
 
@@ -82,6 +130,16 @@ def pca(vectors: Array, like: Array | None = None) -> Projection:
     signs = points[np.abs(points).argmax(axis=0), [0, 1]] if like is None else (points * like).sum(axis=0)
     first, second = [*model.explained_variance_ratio_, 0.0][:2]
     return Projection(points * np.where(signs < 0, -1, 1), (float(first), float(second)))
+
+
+def project_layers(layers: Iterable[tuple[str, Array]]) -> dict[str, Projection]:
+    """The principal components of each layer: (column, [n, W]), with the signs of the layer before."""
+    found: dict[str, Projection] = {}
+    previous = None
+    for column, vectors in layers:
+        found[column] = pca(vectors, previous)
+        previous = found[column].points
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,13 +36,14 @@ HOSTILE = [
 
 
 class Page(html.parser.HTMLParser):
-    """The page's elements, in order, with their attributes; and its text."""
+    """The page's elements, in order, with their attributes; and its text, with white space as a browser shows it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self.feed(text)
+        self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
@@ -230,7 +231,7 @@ def test_a_word(workplace, report):
     words = found["sections"]["words"]["figures"]
     assert words["Bank"]["occurrences"] == sum(words["Bank"]["groups"]) == 6
     assert words["money"] == {"occurrences": 0}
-    assert "“money” does not come in the 6 rows that were looked through" in page.text
+    assert "“money” does not occur in the 6 rows searched" in page.text
     x = vectors(workplace.rows("words"), "layer_2").astype(np.float64)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosines = u @ u.T
@@ -364,7 +365,7 @@ def test_elsewhere(workplace):
     assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "corpus", "out", "page.html"]
     assert not (workplace.folder / "out" / "report.html").exists()
     error = workplace._call("report", "out", "--to", "no/page.html", status=2).err
-    assert error == "layerbeam: --to no/page.html: there is no folder no; make it, or give another one\n"
+    assert error == "layerbeam: --to no/page.html: the folder no does not exist; create it, or name another file\n"
     assert "holds no layerbeam run" in workplace._call("report", "corpus", status=2).err
 
 
