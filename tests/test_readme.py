@@ -104,15 +104,15 @@ def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "configs/demo")
     import bank as show
 
-    from layerbeam.pipeline.report import geometry
+    from layerbeam.pipeline.report import stats
 
     tokens = layerbeam.open_run(str(demo / "out/demo")).view("tokens")
     found, senses = show.find_occurrences(tokens)
     assert (len(senses), len(set(senses))) == (24, 2)
     differences = []
     for layer in show.LAYERS:
-        vectors = geometry.unit(tokens.to_numpy(f"layer_{layer}")[found])
-        within, across = geometry.mean_within_across(vectors @ vectors.T, senses)
+        vectors = stats.unit(tokens.to_numpy(f"layer_{layer}")[found])
+        within, across = stats.mean_within_across(vectors @ vectors.T, senses)
         differences.append(within - across)
     assert abs(differences[0]) < 0.02
     assert min(differences[2:]) > 0.05

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from layerbeam.pipeline.report.geometry import Array, mean_within_across, unit
+from layerbeam.pipeline.report.stats import Array, mean_within_across, unit
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.view import View

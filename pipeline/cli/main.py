@@ -127,17 +127,17 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _reach_stores(options, beam_arguments, options.output, *([options.to] if options.to else []))
-    from layerbeam.pipeline.report.write import print_written, write_report
+    from layerbeam.pipeline.report.page import print_report_result, write_report
 
-    written = write_report(
+    result = write_report(
         options.output,
         words=options.word,
-        color=options.color_by,
+        color_by=options.color_by,
         sample=options.sample,
         seed=options.seed,
         to=options.to,
     )
-    _print(options, written, print_written)
+    _print(options, result, print_report_result)
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""`layerbeam report`: a section of the page in each of glance, layers, texts and senses; `write` puts them together."""
+"""`layerbeam report`: `sections` compute the data, `page.html.j2` shows them, `page` writes the file."""
 
-# In the output folder, unless --to says otherwise.
+# In the output folder, unless --to names another file.
 REPORT = "report.html"

@@ -1,5 +1,5 @@
 "use strict";
-// Points and the rows of their table, of a word or of a view: pointing at one shows it in every layer.
+// Links the points of a word or view with the rows of its table: pointing at one highlights it in every layer.
 const tip = document.getElementById("tip");
 for (const linked of document.querySelectorAll(".linked")) {
   const prefix = linked.dataset.rows, points = new Map();
@@ -57,19 +57,17 @@ for (const linked of document.querySelectorAll(".linked")) {
       row.focus({ preventScroll: true });
     });
   }
-  linked.addEventListener("pointerover", (event) => {
-    const row = event.target.closest("tr[id]");
-    if (row) mark(row.id.slice(prefix.length + 1));
-  });
+  for (const type of ["pointerover", "focusin"]) {
+    linked.addEventListener(type, (event) => {
+      const row = event.target.closest("tr[id]");
+      if (row) mark(row.id.slice(prefix.length + 1));
+    });
+  }
   linked.addEventListener("keydown", (event) => {
     const row = event.target.closest("tr[id]");
     const next = row && { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
     if (!next) return;
     event.preventDefault();
     next.focus();
-  });
-  linked.addEventListener("focusin", (event) => {
-    const row = event.target.closest("tr[id]");
-    if (row) mark(row.id.slice(prefix.length + 1));
   });
 }

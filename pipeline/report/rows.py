@@ -13,7 +13,7 @@ import pyarrow as pa
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.commits import load_commits
 from layerbeam.pipeline.output.summary import last_start, summarize_start
-from layerbeam.pipeline.report.geometry import Array
+from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.parts import as_matrix
 

@@ -17,9 +17,10 @@ from object_store import upload
 from weights import vectors
 
 import layerbeam
-from layerbeam.pipeline.report.geometry import group, mean_cosine, pca, silhouette
+from layerbeam.pipeline.report.stats import group, mean_cosine, pca
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
+metrics = pytest.importorskip("sklearn.metrics")
 
 VIEWS = {
     "texts": {"level": "text", "layers": "all", "pooling": "mean"},
@@ -36,13 +37,14 @@ HOSTILE = [
 
 
 class Page(html.parser.HTMLParser):
-    """The page's elements, in order, with their attributes; and its text."""
+    """The page's elements, in order, with their attributes; and its text, with white space as a browser shows it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self.feed(text)
+        self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
@@ -105,7 +107,8 @@ def test_groups_by_hand():
     apart = np.where(three[:, None] == three, 0.95, np.where((three[:, None] == 2) | (three == 2), 0.1, 0.75))
     found = group(np.where(np.eye(12, dtype=bool), 1.0, apart))
     assert found.groups.tolist() == [*[0] * 4, *[1] * 4, *[2] * 4]
-    assert silhouette(1 - cosines, np.array([0, 0, 0, 0, 1, 1, 1])) < 0.1
+    distances = np.where(np.eye(7, dtype=bool), 0.0, 1 - cosines)
+    assert metrics.silhouette_score(distances, [0, 0, 0, 0, 1, 1, 1], metric="precomputed") < 0.1
     assert group(np.where(np.eye(5, dtype=bool), 1.0, 0.5)).groups.tolist() == [0] * 5
 
 
@@ -229,7 +232,7 @@ def test_a_word(workplace, report):
     words = found["sections"]["words"]["figures"]
     assert words["Bank"]["occurrences"] == sum(words["Bank"]["groups"]) == 6
     assert words["money"] == {"occurrences": 0}
-    assert "“money” does not come in the 6 rows that were looked through" in page.text
+    assert "“money” does not occur in the 6 rows searched" in page.text
     x = vectors(workplace.rows("words"), "layer_2").astype(np.float64)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosines = u @ u.T
@@ -363,7 +366,7 @@ def test_elsewhere(workplace):
     assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "corpus", "out", "page.html"]
     assert not (workplace.folder / "out" / "report.html").exists()
     error = workplace._call("report", "out", "--to", "no/page.html", status=2).err
-    assert error == "layerbeam: --to no/page.html: there is no folder no; make it, or give another one\n"
+    assert error == "layerbeam: --to no/page.html: the folder no does not exist; create it, or name another file\n"
     assert "holds no layerbeam run" in workplace._call("report", "corpus", status=2).err
 
 

@@ -1,0 +1,55 @@
+"""Nearest neighbours: for some random texts, the texts with the highest cosine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from layerbeam.pipeline.report.context import ReportContext, Section, location
+from layerbeam.pipeline.report.sections.projection import ADD_TEXT_VIEW
+from layerbeam.pipeline.report.stats import Array, unit
+
+_QUERIES = 8
+_NEIGHBOURS = 5
+
+
+def neighbours(context: ReportContext) -> Section:
+    """The neighbours in the last layer of the first view of texts."""
+    views = context.folder.of_level("text")
+    if not views:
+        return Section(missing_hint=ADD_TEXT_VIEW)
+    view = views[0]
+    column = max(view.vectors, key=lambda name: int(name.removeprefix("layer_")) if name.startswith("layer_") else -1)
+    sample = context.sample(view)
+    rows = sample.table([name for name in ("file", "id", "line", "text") if name in view.schema.names])
+    texts = rows["text"].to_pylist()
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) < 2:
+        return Section()
+    drawn = np.random.default_rng([context.seed, 1]).permutation(len(distinct))[:_QUERIES]
+    queries = sorted(texts.index(distinct[i]) for i in drawn)
+    vectors = unit(sample.vectors(column))
+    figures, shown = [], []
+    for query, cosines in zip(queries, vectors[queries] @ vectors.T, strict=True):
+        nearest = _nearest(cosines, texts, query)
+        hits = [(texts[i], float(cosines[i])) for i in nearest]
+        figures.append({"text": texts[query], "nearest": hits})
+        places = [location(row) for row in rows.take(nearest).to_pylist()]
+        shown.append(
+            (texts[query], [(cosine, place, text) for (text, cosine), place in zip(hits, places, strict=True)])
+        )
+    return Section(
+        {"view": view.name, "column": column, "queries": figures},
+        {"queries": shown, "sample": context.description(view), "neighbours": _NEIGHBOURS},
+    )
+
+
+def _nearest(cosines: Array, texts: list[str], query: int) -> list[int]:
+    """The rows with the highest cosines, without duplicates of a text."""
+    seen, nearest = {texts[query]}, []
+    for row in np.argsort(-cosines, kind="stable"):
+        if texts[row] not in seen:
+            seen.add(texts[row])
+            nearest.append(int(row))
+        if len(nearest) == _NEIGHBOURS:
+            break
+    return nearest

@@ -1,0 +1,184 @@
+"""Statistics of n vectors of W values: distributions, cosines, principal components, clusters.
+
+SciPy and scikit-learn come with the extra `report`. Functions import them, because `make demo` needs only NumPy here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# Every value of at most this many rows enters a distribution; norms and cosines use all sampled rows.
+_ROWS_OF_VALUES = 2000
+_BINS = 48
+# A smaller relative spread is rounding, as in the norms of normalized vectors.
+_MIN_SPREAD = 1e-4
+_MAX_GROUPS = 4
+# A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
+_MIN_GROUP_SIZE = 3
+_NEAR_BEST = 0.75
+
+
+def unit(vectors: Array) -> Array:
+    """[n, W] in float64, scaled to length 1; zero vectors stay zero."""
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(norms == 0, 1, norms))
+
+
+def mean_cosine(vectors: Array) -> tuple[float, float]:
+    """(mean cosine over all pairs of different rows, share of it that the largest single dimension contributes).
+
+    For unit vectors u, the sum over pairs is |sum of u|^2 - n, so n^2 pairs cost O(n). The share is that of Timkey and
+    van Schijndel (2021); it is 0 unless the mean is positive.
+
+    >>> cosine, share = mean_cosine(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    >>> round(cosine, 6), round(share, 6)
+    (0.333333, 1.0)
+    """
+    n = len(vectors)
+    if n < 2:
+        return float("nan"), 0.0
+    u = unit(vectors)
+    by_dimension = (u.sum(axis=0) ** 2 - (u**2).sum(axis=0)) / (n * (n - 1))
+    mean = float(by_dimension.sum())
+    return mean, float(by_dimension.max() / mean) if mean > 1e-9 else 0.0
+
+
+def mean_within_across(cosines: Array, groups: Array) -> tuple[float, float]:
+    """Means of [n, n] cosines over pairs in the same group and over pairs in different groups; NaN without pairs."""
+    same = groups[:, None] == groups[None, :]
+    within, across = cosines[same & ~np.eye(len(groups), dtype=bool)], cosines[~same]
+    return (
+        float(within.mean()) if within.size else float("nan"),
+        float(across.mean()) if across.size else float("nan"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """Quartiles, and a histogram of the middle 98 % of the values; no bins if all values are equal but for rounding."""
+
+    quartiles: Array
+    counts: Array
+    edges: Array
+
+
+def _distribution(values: Array) -> Distribution:
+    low, *quartiles, high = np.quantile(values, [0.01, 0.25, 0.5, 0.75, 0.99])
+    if high - low > _MIN_SPREAD * max(abs(low), abs(high)):
+        return Distribution(np.array(quartiles), *np.histogram(values, _BINS, (low, high)))
+    return Distribution(np.array(quartiles), np.zeros(0), np.zeros(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerStatistics:
+    """One layer of a view. `figures`: what `--json` prints."""
+
+    figures: dict[str, float]
+    values: Distribution
+    norms: Distribution
+
+
+def describe_layer(vectors: Array) -> LayerStatistics:
+    """Statistics of [n, W] vectors. Rows for the distribution of values are spread evenly, so that all files count."""
+    values = vectors[:: -(-len(vectors) // _ROWS_OF_VALUES)].ravel()
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    anisotropy, largest_dimension = mean_cosine(vectors)
+    figures = {
+        "mean": float(values.mean(dtype=np.float64)),
+        "std": float(values.std(dtype=np.float64)),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "mean_norm": float(norms.mean()),
+        "anisotropy": anisotropy,
+        "largest_dimension": largest_dimension,
+    }
+    return LayerStatistics(figures, _distribution(values), _distribution(norms))
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """`points`: [n, 2] on the first two principal components; `explained`: each component's share of the variance."""
+
+    points: Array
+    explained: tuple[float, float]
+
+
+def pca(vectors: Array, like: Array | None = None) -> Projection:
+    """The first two principal components of [n, W], centred, not scaled.
+
+    The sign of a component is arbitrary. It follows the same component of `like` ([n, 2], the previous layer), so that
+    points stay in place from plot to plot; without `like` the coordinate of largest magnitude is positive.
+    """
+    from sklearn.decomposition import PCA
+
+    x = vectors.astype(np.float64)
+    n, width = x.shape
+    x -= x.mean(axis=0)
+    if n < 2 or not x.any():
+        return Projection(np.zeros((n, 2)), (0.0, 0.0))
+    # The solver "auto" picks would be randomized for some shapes.
+    model = PCA(min(2, width), svd_solver="covariance_eigh" if n > width else "full")
+    points = np.pad(model.fit_transform(x), ((0, 0), (0, 2 - model.n_components_)))
+    signs = points[np.abs(points).argmax(axis=0), [0, 1]] if like is None else (points * like).sum(axis=0)
+    first, second = [*model.explained_variance_ratio_, 0.0][:2]
+    return Projection(points * np.where(signs < 0, -1, 1), (float(first), float(second)))
+
+
+def project_layers(layers: Iterable[tuple[str, Array]]) -> dict[str, Projection]:
+    """The principal components of each layer: (column, [n, W]), with the signs of the layer before."""
+    found: dict[str, Projection] = {}
+    previous = None
+    for column, vectors in layers:
+        found[column] = pca(vectors, previous)
+        previous = found[column].points
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+    """Clusters of n rows.
+
+    `order`: all rows, similar ones adjacent; `groups`: [n] group numbers from 0, the largest group first;
+    `silhouette`: how well the groups are separated, from -1 to 1; `best_silhouette`: that of the best cut, which may
+    have fewer groups.
+    """
+
+    order: Array
+    groups: Array
+    silhouette: float
+    best_silhouette: float
+
+
+def group(cosines: Array) -> Grouping:
+    """Average-linkage clusters of [n, n] cosines: 1 to 4 groups, the most whose mean silhouette is near the best.
+
+    The best silhouette alone often separates only the most distinct sense and leaves the others in one group.
+    """
+    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+    from scipy.spatial.distance import squareform
+    from sklearn.metrics import silhouette_score
+
+    n = len(cosines)
+    cuts = [(np.zeros(n, np.int64), 0.0)]
+    if n < 3:
+        return Grouping(np.arange(n), *cuts[0], 0.0)
+    distances = 1 - cosines
+    np.fill_diagonal(distances, 0)
+    tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
+    for k in range(2, min(_MAX_GROUPS, n - 1) + 1):
+        labels = fcluster(tree, k, "maxclust")  # equal distances may give fewer groups
+        _, first, groups, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+        if len(sizes) > 1 and sizes.min() >= min(_MIN_GROUP_SIZE, n // 2):
+            by_size = np.argsort(np.lexsort((first, -sizes)))
+            cuts.append((by_size[groups], float(silhouette_score(distances, labels, metric="precomputed"))))
+    best = max(score for _, score in cuts)
+    groups, score = [cut for cut in cuts if cut[1] >= _NEAR_BEST * best][-1]
+    return Grouping(leaves_list(tree), groups, score, best)
