@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import random_lines
+from pyarrow import feather
 from repository import ROOT
 from weights import vectors
-from pyarrow import feather
 
 import layerbeam
 

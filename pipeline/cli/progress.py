@@ -1,7 +1,7 @@
-"""How far a local run is: a bar at a terminal, a line every half minute elsewhere.
+"""The progress of a local run: a bar at a terminal, a line every half minute elsewhere.
 
-Told by two sources, as Beam's metrics come at the end only: the commits of this start, which also worker processes
-write, and the tokens that this process has encoded meanwhile. The total is the estimate that the run announces.
+Beam's metrics come at the end only. So progress comes from the commits of this run, which worker processes also write,
+and from the tokens that this process has encoded. The total is the estimate that the run prints at its start.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from layerbeam.transforms.write.block import COMMITS
 
 _POLL_INTERVAL_SECONDS = 0.5
 _LOG_INTERVAL_SECONDS = 30.0
-_RATE_SECONDS = 30.0  # the rate is of the last half minute
+_RATE_SECONDS = 30.0
 
 
 @dataclasses.dataclass
 class Progress:
-    """What is done of a run since it started. `total_tokens`: [CLS] and [SEP] included, as estimated."""
+    """What a run has done since it started. `total_tokens`: estimated, with [CLS] and [SEP]."""
 
     output_path: str
     total_tokens: float
@@ -39,55 +39,64 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._folder = storage.join(self.output_path, COMMITS)
-        self._known = self._commits()
-        self._committed = 0
-        self._before = TOKENS_ENCODED.value
-        self._seen: collections.deque[tuple[float, int]] = collections.deque([(time.monotonic(), 0)])
+        self._known = self._list_commits()
+        self._committed_tokens = 0
+        self._encoded_before = TOKENS_ENCODED.value
+        self._history: collections.deque[tuple[float, int]] = collections.deque([(time.monotonic(), 0)])
 
-    def look(self, now: float | None = None) -> None:
-        """Find out how far it is. `now`: seconds, for tests."""
-        for name in sorted(self._commits() - self._known):
-            counts = self._counts(name)
+    def update(self, now: float | None = None) -> None:
+        """Read the new commits. `now`: seconds, for tests."""
+        for name in sorted(self._list_commits() - self._known):
+            counts = self._read_counts(name)
             if counts is None:
-                continue  # it is being written: the next look
+                continue  # it is still being written
             self._known.add(name)
             texts = metrics.embedded_texts(counts)
             self.texts += texts
             self.rejected += counts.get(metrics.SENTENCES_REJECTED, 0) or counts.get(metrics.REJECTED, 0)
-            self._committed += counts.get(metrics.TOKENS, 0) + 2 * texts
-        # Equal texts are encoded once, so the commits may be ahead of what was encoded.
-        self.tokens = max(self.tokens, self._committed, TOKENS_ENCODED.value - self._before)
+            self._committed_tokens += counts.get(metrics.TOKENS, 0) + 2 * texts
+        # Equal texts are encoded once, so the commits may be ahead of the encoder.
+        self.tokens = max(self.tokens, self._committed_tokens, TOKENS_ENCODED.value - self._encoded_before)
         now = time.monotonic() if now is None else now
-        self._seen.append((now, self.tokens))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
-            self._seen.popleft()
+        self._history.append((now, self.tokens))
+        while len(self._history) > 2 and now - self._history[1][0] >= _RATE_SECONDS:
+            self._history.popleft()
 
     @property
-    def share(self) -> float:
-        """From 0 to 1; an estimate that was too low is never passed."""
+    def fraction(self) -> float:
+        """From 0 to 1, also if the estimate was too low."""
         return min(self.tokens / self.total_tokens, 1.0) if self.total_tokens > 0 else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the last half minute."""
-        (first, before), (last, now) = self._seen[0], self._seen[-1]
+        """The mean of the last half minute."""
+        (first, before), (last, now) = self._history[0], self._history[-1]
         return (now - before) / (last - first) if last > first else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """None while nothing is known."""
+        """None while the rate is unknown."""
         rate = self.tokens_per_second
         return max(self.total_tokens - self.tokens, 0.0) / rate if rate else None
 
-    def _commits(self) -> set[str]:
-        # A store is not listed twice a second: there only this process's own work is seen.
-        if not storage.is_local(self._folder):
-            return set()
+    def describe(self) -> str:
+        """`31,102 texts, 9,500 tokens/s, 3 rejected, 2 min left`."""
+        if not self.tokens and not self.rejected:
+            return "starting"
+        facts = [count_noun(self.texts, "text"), f"{self.tokens_per_second:,.0f} tokens/s"]
+        if self.rejected:
+            facts.append(f"{self.rejected:,} rejected")
+        if self.seconds_left is not None:
+            facts.append(f"{duration_text(self.seconds_left)} left" if self.fraction < 1 else "nearly done")
+        return ", ".join(facts)
+
+    def _list_commits(self) -> set[str]:
+        # Listing a store twice a second is too expensive: there only this process's tokens count.
         with contextlib.suppress(OSError):
-            return set(os.listdir(self._folder))
+            return set(os.listdir(self._folder)) if storage.is_local(self._folder) else set()
         return set()
 
-    def _counts(self, name: str) -> dict[str, int] | None:
+    def _read_counts(self, name: str) -> dict[str, int] | None:
         try:
             with open(os.path.join(self._folder, name), "rb") as file:
                 counts: dict[str, int] = json.load(file)["counts"]
@@ -97,11 +106,11 @@ class Progress:
 
 
 @contextlib.contextmanager
-def shown(progress: Progress, *, stream: TextIO | None = None, plain: bool = False) -> Iterator[None]:
-    """Show it while this is entered: as a bar where the stream is a terminal, unless `plain`; else as lines."""
+def show_progress(progress: Progress, *, stream: TextIO | None = None, plain: bool = False) -> Iterator[None]:
+    """Show progress while this is entered: a bar if the stream is a terminal and not `plain`, else lines."""
     stream = sys.stderr if stream is None else stream
     ended = threading.Event()
-    bar = None if plain or not stream.isatty() else _bar(stream)
+    bar = None if plain or not stream.isatty() else _make_bar(stream)
     thread = threading.Thread(target=_keep_showing, args=(progress, stream, bar, ended), name="progress", daemon=True)
     with bar or contextlib.nullcontext():
         thread.start()
@@ -113,34 +122,23 @@ def shown(progress: Progress, *, stream: TextIO | None = None, plain: bool = Fal
 
 
 def _keep_showing(progress: Progress, stream: TextIO, bar: Any, ended: threading.Event) -> None:
-    task = bar.add_task("", total=1.0, said="") if bar is not None else None
-    said = time.monotonic()
+    task = bar.add_task("", total=1.0, status="") if bar is not None else None
+    logged = time.monotonic()
     while not ended.wait(_POLL_INTERVAL_SECONDS):
-        progress.look()
+        progress.update()
         if bar is not None:
-            bar.update(task, completed=progress.share, said=describe(progress))
-        elif time.monotonic() - said >= _LOG_INTERVAL_SECONDS:
-            said = time.monotonic()
-            with contextlib.suppress(OSError, ValueError):  # whoever reads it may have gone
-                print(f"{progress.share:.0%}: {describe(progress)}", file=stream, flush=True)
+            bar.update(task, completed=progress.fraction, status=progress.describe())
+        elif time.monotonic() - logged >= _LOG_INTERVAL_SECONDS:
+            logged = time.monotonic()
+            with contextlib.suppress(OSError, ValueError):  # the stream's reader may have exited
+                print(f"{progress.fraction:.0%}: {progress.describe()}", file=stream, flush=True)
 
 
-def _bar(stream: TextIO) -> Any:
+def _make_bar(stream: TextIO) -> Any:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+    columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.fields[status]}"))
     return Bar(
         *columns, console=plain_console(file=stream), transient=True, redirect_stdout=False, redirect_stderr=False
     )
-
-
-def describe(progress: Progress) -> str:
-    """`31,102 texts, 9,500 tokens/s, 3 rejected, 2 min left`: what is known of it."""
-    said = [count_noun(progress.texts, "text"), f"{progress.tokens_per_second:,.0f} tokens/s"]
-    if progress.rejected:
-        said.append(f"{progress.rejected:,} rejected")
-    left = progress.seconds_left
-    if left is not None:
-        said.append(f"{duration_text(left)} left" if progress.share < 1 else "nearly done")
-    return ", ".join(said)

@@ -1,5 +1,1 @@
-"""`layerbeam plan`: what a run will be, before it starts; `run` says its shorter word by the same estimate.
-
-`sample` draws records, `estimate` tells the corpus from them, `burst` measures the encoder, `make` puts it together,
-`text` prints it.
-"""
+"""`layerbeam plan`: what a run will read, write and take, estimated from a sample before it starts."""

@@ -1,4 +1,4 @@
-"""What a corpus holds and what a run makes of it, told from a sample before it starts: `plan`, and what `run` says."""
+"""What is left to do of a corpus, estimated from a sample: for `plan`, and for what `run` prints before it starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.cli.console import size_text
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.plan.sampling import Budget, Place, Stratum, draw, text_bytes
+from layerbeam.pipeline.plan.sampling import Budget, Chunk, Stratum, draw, text_bytes
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.lines import tokens_by_length
 from layerbeam.transforms.settings import BlockLimits, SequenceSettings
@@ -29,71 +28,89 @@ from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View, records_of
 
-# Read in some tenths of a second.
-OF_A_RUN = Budget(2 << 20, 256)
+# For `run`: read in some tenths of a second.
+RUN_BUDGET = Budget(2 << 20, 256)
 
-# Figures of a place beside the counters of `layerbeam.transforms.metrics`.
+# Statistics of a chunk, in addition to the counters of `layerbeam.transforms.metrics`.
 TEXTS = "texts"
-ENCODED = "encoded_tokens"  # with [CLS] and [SEP], before equal texts are put together
+ENCODED = "encoded_tokens"  # with [CLS] and [SEP], before equal texts are merged
 TEXT_BYTES = "text_bytes"
-BLOCK_ROWS = "block_rows"  # tokens as `BlockLimits` reckons them
+BLOCK_ROWS = "block_rows"  # tokens as `BlockLimits` counts them
 ROWS = "rows:{}"
 
-_NORMAL = 1.96  # 95 % of the normal distribution are as near
+# Student's t for 95 % and ten degrees of freedom: a stratum may have few chunks.
+_STANDARD_ERRORS = 2.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure:
-    """An estimate, and how far off the truth may be in 95 samples of 100; 0 where all was counted."""
+class Statistic:
+    """An estimated total. In 95 of 100 samples the truth is at most `error_bound` away; 0 if all was counted."""
 
     value: float
-    margin: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Total:
-    value: float
-    variance: float = 0.0
-    freedom: float = 1.0
+    error_bound: float = 0.0
 
 
 @dataclasses.dataclass
-class Counted:
-    """A place, with what is in it: `figures` by name; `lengths`: of each text all its tokens, [CLS] and [SEP] too."""
+class CountedChunk:
+    """A chunk and what it holds.
 
-    place: Place
-    figures: dict[str, float]
-    lengths: npt.NDArray[np.int64]
-    reasons: collections.Counter[str]
-    forms: dict[str, set[str]]
+    `weight`: how many such chunks the corpus has. `lengths`: the tokens of each text with [CLS] and [SEP], before it is
+    truncated. `forms`: the word types of each view that has them.
+    """
+
+    chunk: Chunk
+    weight: float
+    statistics: dict[str, float] = dataclasses.field(default_factory=dict)
+    lengths: Int64Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    reject_reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    forms: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, statistic: str) -> float:
+        return self.statistics.get(statistic, 0.0)
 
 
 @dataclasses.dataclass
 class Estimate:
-    """What is left to do. `strata`: the sample, with what was counted in each of its places."""
+    """What is left to do: the sample's strata, each with its counted chunks."""
 
-    strata: list[tuple[Stratum, list[Counted]]]
+    strata: list[tuple[Stratum, list[CountedChunk]]]
     views: Sequence[View]
 
-    def figure(self, name: str) -> Figure:
-        """The total of a figure over the corpus."""
-        parts = [_total(s, [(c.place, c.figures.get(name, 0)) for c in counted]) for s, counted in self.strata]
-        variance = sum(part.variance for part in parts)
-        if not variance:
-            return Figure(sum(part.value for part in parts))
-        # Satterthwaite's degrees of freedom: few places in the strata that differ most are little to go by.
-        freedom = variance**2 / sum(part.variance**2 / part.freedom for part in parts)
-        return Figure(sum(part.value for part in parts), t_quantile(freedom) * math.sqrt(variance))
+    @property
+    def chunks(self) -> list[CountedChunk]:
+        return [chunk for _, chunks in self.strata for chunk in chunks]
 
-    def rows(self, view: View) -> Figure:
+    def statistic(self, name: str) -> Statistic:
+        """The total of a statistic over the corpus."""
+        totals = [_total(stratum, chunks, name) for stratum, chunks in self.strata]
+        variance = sum(variance for _, variance in totals)
+        return Statistic(sum(value for value, _ in totals), _STANDARD_ERRORS * math.sqrt(variance))
+
+    def rows(self, view: View) -> Statistic:
         """Rows of a view."""
-        rows = self.figure(ROWS.format(view.name))
-        return _forms(self, view, rows) if view.aggregates else rows
+        rows = self.statistic(ROWS.format(view.name))
+        return self._word_types(view, rows.value) if view.aggregates else rows
+
+    def _word_types(self, view: View, words: float) -> Statistic:
+        """Word types among so many words: they grow as a power of the words (Heaps' law), as in the sample."""
+        chunks = [chunk for chunk in self.chunks if view.name in chunk.forms]
+        (half_words, half_types), (all_words, all_types) = (
+            (sum(c[ROWS.format(view.name)] for c in some), len(set().union(*(c.forms[view.name] for c in some))))
+            for some in (chunks[::2], chunks)
+        )
+        if self.is_whole or not all_types:
+            return Statistic(all_types)
+        exponent = 1.0
+        if half_types and all_words > half_words:
+            exponent = min(math.log(all_types / half_types) / math.log(all_words / half_words), 1.0)
+        value = all_types * max(words / all_words, 1.0) ** exponent
+        return Statistic(value, value / 2)
 
     @property
     def view_bytes(self) -> dict[str, int]:
-        """Bytes of each view's vectors, before compression."""
-        return {view.name: round(self.rows(view).value * _row_bytes(view)) for view in self.views}
+        """Bytes of each view's vectors, before compression. A word type has two: its mean and standard deviation."""
+        values = {v.name: len(v.vector_columns) * v.width * (2 if v.level == "word_type" else 1) for v in self.views}
+        return {v.name: round(self.rows(v).value * values[v.name] * value_bytes(v)) for v in self.views}
 
     @property
     def total_bytes(self) -> int:
@@ -101,21 +118,18 @@ class Estimate:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the corpus was read: the figures are counts then."""
-        return all(stratum.share_read > 1 - 1e-9 for stratum, _ in self.strata)
+        """Whether the sample is the whole corpus: all statistics are counts then."""
+        return all(stratum.fraction_read > 1 - 1e-9 for stratum, _ in self.strata)
 
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Files that cannot be read, of those that were looked into, and why."""
-        return {c.place.path: c.place.left_out for _, counted in self.strata for c in counted if c.place.left_out}
-
-    def weighted(self, of: Callable[[npt.NDArray[np.int64]], float]) -> float:
-        """A sum over all texts of what `of` makes of their lengths."""
-        return sum(stratum.weight * c.place.scale * of(c.lengths) for stratum, counted in self.strata for c in counted)
+    def lengths(self) -> tuple[Int64Array, npt.NDArray[np.float64]]:
+        """(tokens of each text in the sample, how many texts of the corpus it represents)."""
+        lengths = np.concatenate([np.empty(0, np.int64), *(chunk.lengths for chunk in self.chunks)])
+        weights = [np.full(len(chunk.lengths), chunk.weight) for chunk in self.chunks]
+        return lengths, np.concatenate([np.empty(0), *weights])
 
 
 class Tokenizer:
-    """A run's way from texts to the tokens and rows of its views; what it needs is made once."""
+    """A run's tokenization: texts to tokens and to the rows of its views."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -125,151 +139,100 @@ class Tokenizer:
     def __call__(self, block: TextBlock) -> TokenBlock:
         return find_rows(tokenize_block(block, self._wordpiece, self.job.sequences), self.job.views, self._keep)
 
-    def lengths(self, block: TextBlock, tokens: TokenBlock) -> npt.NDArray[np.int64]:
-        """Of each text all its tokens: of those too that are cut or rejected for being too long."""
+    def lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
+        """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
         settings = self.job.sequences
         if settings.long_text == "reject":
             tokens = tokenize_block(block, self._wordpiece, SequenceSettings(settings.max_seq_length, "window"))
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 
-def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = OF_A_RUN, seed: int = 0) -> Estimate:
-    """From places drawn from the files that are left to do."""
-    job = tokenize.job
-    strata = draw(job, work.to_read, budget, seed)
-    return Estimate([(s, [count_place(tokenize, place) for place in s.places]) for s in strata], job.views)
+def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
+    """Sample and count the files that are left to do."""
+    strata = draw(tokenize.job, work.to_read, budget, seed)
+    counted = [(s, [_count(tokenize, chunk, s.weight * chunk.scale) for chunk in s.chunks]) for s in strata]
+    return Estimate(counted, tokenize.job.views)
 
 
-def count_place(tokenize: Tokenizer, place: Place) -> Counted:
-    """What is in a place, by the code of the run."""
-    job, block = tokenize.job, place.block
+def _count(tokenize: Tokenizer, chunk: Chunk, weight: float) -> CountedChunk:
+    """What a chunk holds, by the run's own code."""
+    job, block = tokenize.job, chunk.block
     if block is None:
-        return Counted(place, {}, np.zeros(0, np.int64), collections.Counter(), {})
+        return CountedChunk(chunk, weight)
     tokens = tokenize(block)
-    lengths = tokenize.lengths(block, tokens)
-    all_texts = np.arange(len(tokens.num_dropped))
-    sequences = cut_sequences(tokens, all_texts, job.encoding.max_seq_length, job.encoding.window_overlap)
-    counts = tokens.text.counts
-    figures: dict[str, float] = {
-        **{name: counts.get(name, 0) for name in (metrics.RECORDS, metrics.BLANK, metrics.FILTERED, metrics.REJECTED)},
-        TEXTS: len(all_texts),
+    num_texts = len(tokens.num_dropped)
+    sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
+    names = (metrics.RECORDS, metrics.BLANK, metrics.FILTERED, metrics.REJECTED)
+    statistics: dict[str, float] = {name: tokens.text.counts.get(name, 0) for name in names} | {
+        TEXTS: num_texts,
         ENCODED: len(sequences.positions),
         metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
         metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
         metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
-        TEXT_BYTES: text_bytes(block, job.records),
+        TEXT_BYTES: text_bytes(block, parquet=job.records.format == "parquet"),
         BLOCK_ROWS: _block_rows(block, job.limits),
     }
     forms = {}
     for view in job.views:
         rows = tokens.rows[view.name]
-        count = len(records_of(tokens.text)) - 1 if view.level == "record" else len(rows.text)
-        figures[ROWS.format(view.name)] = count
+        num_rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(rows.text)
+        statistics[ROWS.format(view.name)] = num_rows
         if view.aggregates and rows.words is not None:
-            words = rows.words
-            forms[view.name] = set(words.forms.take(np.unique(words.form)).to_pylist())
+            forms[view.name] = set(rows.words.forms.take(np.unique(rows.words.form)).to_pylist())
     reasons = collections.Counter(reject.kind for reject in tokens.text.rejected)
-    return Counted(place, {name: float(value) for name, value in figures.items()}, lengths, reasons, forms)
+    return CountedChunk(chunk, weight, statistics, tokenize.lengths(block, tokens), reasons, forms)
 
 
 def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
-    """Tokens as they count where blocks are cut."""
     lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64) + 1
-    if limits.sentence_bytes is not None:  # there lengths are records', these are of sentences
+    if limits.sentence_bytes is not None:  # the limit is for lengths of records, these are of sentences
         return int(2 * len(lengths) + lengths.sum() // 4)
     return int(tokens_by_length(lengths, limits).sum())
 
 
-def _total(stratum: Stratum, places: Sequence[tuple[Place, float]]) -> _Total:
-    """The stratum's total by the ratio to the places' sizes, and its variance by how much that ratio differs.
-
-    Cochran, Sampling Techniques, 6.4 and 9A.3: places of one file count as one where not all of the files were seen.
-    """
-    cluster: dict[object, list[float]] = {}
-    several = len({place.path for place, _ in places})
-    by_file = stratum.kind in ("beginnings", "row groups") and 2 <= several < len(stratum.files)
-    for number, (place, value) in enumerate(places):
-        sums = cluster.setdefault(place.path if by_file else number, [0.0, 0.0])
-        sums[0] += place.size
-        sums[1] += value * place.scale
-    drawn = np.array(list(cluster.values())).reshape(-1, 2)
-    size, value = drawn.sum(axis=0) if len(drawn) else (0.0, 0.0)
-    if not size:
-        return _Total(0.0)
-    ratio, count, share = value / size, len(drawn), stratum.share_read
-    if share > 1 - 1e-9:
-        return _Total(ratio * stratum.total)
+def _total(stratum: Stratum, chunks: Sequence[CountedChunk], name: str) -> tuple[float, float]:
+    """(the stratum's total of a statistic, its variance): the ratio estimate of Cochran, Sampling Techniques, ch. 6."""
+    sizes = np.array([counted.chunk.size for counted in chunks])
+    values = np.array([counted[name] * counted.chunk.scale for counted in chunks])
+    if not sizes.sum():
+        return 0.0, 0.0
+    ratio, count, unread = values.sum() / sizes.sum(), len(chunks), 1 - stratum.fraction_read
+    total = float(ratio * stratum.total)
+    if unread < 1e-9:
+        return total, 0.0
     if count < 2:
-        return _Total(ratio * stratum.total, (ratio * stratum.total / 2) ** 2)  # one place says nothing of another
-    off = drawn[:, 1] - ratio * drawn[:, 0]
-    variance = (1 - share) * count / (count - 1) * float((off**2).sum()) / size**2
-    return _Total(ratio * stratum.total, stratum.total**2 * variance, count - 1)
-
-
-def t_quantile(freedom: float) -> float:
-    """How many standard errors hold the truth 95 times of 100; Abramowitz and Stegun, 26.7.5.
-
-    >>> [round(t_quantile(freedom), 2) for freedom in (5, 30, 1000)]
-    [2.55, 2.04, 1.96]
-    """
-    z = _NORMAL
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
-
-
-def _forms(estimate: Estimate, view: View, words: Figure) -> Figure:
-    """Different forms among so many words: Heaps' law, by how many more the whole sample has than half of it."""
-    counted = [c for _, places in estimate.strata for c in places if view.name in c.forms]
-    seen = [set().union(*(c.forms[view.name] for c in some)) for some in (counted[::2], counted)]
-    tokens = [sum(c.figures[ROWS.format(view.name)] for c in some) for some in (counted[::2], counted)]
-    if not seen[1]:
-        return Figure(0.0)
-    if estimate.is_whole:
-        return Figure(len(seen[1]))
-    growth = 1.0
-    if tokens[1] > tokens[0] > 0 and seen[0]:
-        growth = math.log(len(seen[1]) / len(seen[0])) / math.log(tokens[1] / tokens[0])
-    value = len(seen[1]) * max(words.value / tokens[1], 1.0) ** min(growth, 1.0)
-    return Figure(value, value / 2)
+        return total, (total / 2) ** 2  # one chunk does not show how much chunks differ
+    residuals = float(((values - ratio * sizes) ** 2).sum())
+    return total, unread * count / (count - 1) * residuals * stratum.weight**2
 
 
 def expected_blocks(estimate: Estimate, job: Job) -> int:
-    """How many blocks a run cuts: each range of a file ends one, and each limit in it."""
-    return round(sum(_blocks(stratum, counted, job.limits) for stratum, counted in estimate.strata))
+    """How many blocks a run cuts: a block ends at each limit and at the end of each byte range of a file."""
+    return round(sum(_blocks(stratum, chunks, job.limits) for stratum, chunks in estimate.strata))
 
 
-def _blocks(stratum: Stratum, counted: Sequence[Counted], limits: BlockLimits) -> float:
-    """By the mean of the records' lengths in the stratum. A range in which no record begins gives none."""
-    files = [file.file for file in stratum.files]
-    if stratum.kind == "files":
-        return len(files)
-    read = sum(c.figures.get(TEXT_BYTES, 0) for c in counted)
-    full = [(TEXT_BYTES, limits.text_bytes), (BLOCK_ROWS, limits.token_rows), (TEXTS, limits.text_rows)]
-    texts = sum(c.figures.get(TEXTS, 0) for c in counted)
-    if not read or not texts:
-        return 0
-    blocks = max(sum(c.figures.get(rows, 0) for c in counted) / most for rows, most in full)
-    record_bytes = read / texts
-    block_bytes = max(read / blocks, record_bytes)
-
-    def of_range(length: float) -> float:
-        return math.ceil(length / block_bytes) if length > block_bytes else min(length / record_bytes, 1)
-
-    def of_file(file: InputFile) -> float:
-        if stratum.kind != "ranges":
-            return of_range(file.size / stratum.stored_share)
-        ranges = byte_ranges(file, limits.text_bytes)
-        return sum(of_range(end - start) for start, end in ranges if end is not None)
-
-    return sum(max(of_file(file), 1) for file in files)
-
-
-def _row_bytes(view: View) -> float:
-    return len(view.vector_columns) * view.width * value_bytes(view) * (2 if view.aggregates else 1)
+def _blocks(stratum: Stratum, chunks: Sequence[CountedChunk], limits: BlockLimits) -> float:
+    """The blocks of a stratum, by the mean length of its records; at least one per file."""
+    limit_of = {TEXT_BYTES: limits.text_bytes, BLOCK_ROWS: limits.token_rows, TEXTS: limits.text_rows}
+    sums = {name: sum(chunk[name] for chunk in chunks) for name in limit_of}
+    if stratum.kind == "files" or not sums[TEXT_BYTES] or not sums[TEXTS]:
+        return len(stratum.files) if stratum.kind == "files" else 0
+    record_bytes = sums[TEXT_BYTES] / sums[TEXTS]
+    block_bytes = max(sums[TEXT_BYTES] / max(sums[name] / limit for name, limit in limit_of.items()), record_bytes)
+    blocks = 0.0
+    for file in stratum.files:
+        ends = [(0, file.file.size / stratum.stored_ratio)]
+        if stratum.kind == "ranges":
+            ends = [(start, end or 0) for start, end in byte_ranges(file.file, limits.text_bytes)]
+        lengths = [end - start for start, end in ends]
+        # A range in which no record begins has no block.
+        in_file = [math.ceil(n / block_bytes) if n > block_bytes else min(n / record_bytes, 1) for n in lengths]
+        blocks += max(sum(in_file), 1)
+    return blocks
 
 
 def value_bytes(view: View) -> float:
-    """Bytes of one value in the view's files; as JSON it is some ten characters, half of that compressed."""
+    """Bytes of one value in the view's files; in JSON about ten characters, half of that compressed."""
     if view.format == "jsonl":
         return 5 if view.compress else 10.5
     return np.dtype(view.dtype).itemsize
@@ -277,15 +240,20 @@ def value_bytes(view: View) -> float:
 
 def describe(estimate: Estimate, view: View) -> str:
     """`about 6.6 GB in `tokens`: 1.07 M tokens x 4 layers x 384 x 4 bytes`."""
-    rows = f"{count_text(round(estimate.rows(view).value))} {view.level}s"
+    num_rows = round(estimate.rows(view).value)
+    if not num_rows:
+        return f"no rows in `{view.name}`"
     layers = len(view.layers) if view.combine == "separate" and not view.uses_pooler else 1
-    factors = [rows, *([f"{layers} layers"] if layers > 1 else []), str(view.width)]
-    size = size_text(estimate.view_bytes[view.name])
-    return f"about {size} in `{view.name}`: {' x '.join(factors)} x {value_bytes(view):g} bytes"
+    factors = [
+        f"{count_text(num_rows)} {view.level.replace('_', ' ')}{'' if num_rows == 1 else 's'}",
+        *([f"{layers} layers"] if layers > 1 else []),
+        f"{view.width} x {value_bytes(view):g} bytes",
+    ]
+    return f"about {size_text(estimate.view_bytes[view.name])} in `{view.name}`: {' x '.join(factors)}"
 
 
 def free_bytes(output_path: str) -> int | None:
-    """Free space where the output goes; None where nobody can say (object stores)."""
+    """Free space on the output's disk; None for object stores, where it is unknown."""
     if not storage.is_local(output_path):
         return None
     folder = os.path.abspath(output_path)

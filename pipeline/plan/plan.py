@@ -1,4 +1,4 @@
-"""`layerbeam plan`: what a run will read, write, take and cost, from a sample of the corpus, before it starts."""
+"""The plan of a run: what it will read, write, take and cost, from a sample of the corpus."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
@@ -22,7 +22,6 @@ from layerbeam.pipeline.plan.estimate import (
     TEXT_BYTES,
     TEXTS,
     Estimate,
-    Figure,
     Tokenizer,
     estimate,
     expected_blocks,
@@ -31,6 +30,7 @@ from layerbeam.pipeline.plan.estimate import (
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.plan.sampling import Budget
 from layerbeam.transforms import metrics
+from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.commits import InputFile, SkippedFile, printable
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.slice.slices import FileToRead
@@ -41,13 +41,12 @@ MAX_SEQ_LENGTHS = (64, 128, 256, 512)
 _BINS = 12
 _HOUR = 3600
 
-# What a local run takes beside its blocks: Beam's runner to build, begin and end a pipeline, and, for each block, what
-# Beam hands on and what the end of the run reads again. By runs of 1, 300, 1,500 and 4,500 files of three lines with a
-# very small encoder, on a core of some 3 GHz.
+# A local run's time in addition to its blocks: Beam builds, starts and ends a pipeline, hands on each block, and reads
+# its commit at the end. Measured with runs of 1, 300, 1,500 and 4,500 files of three lines, with a very small encoder.
 _RUNNER_SECONDS = 2.0
 _RUNNER_SECONDS_PER_BLOCK = 0.001
 
-_FIGURES = {
+_STATISTICS = {
     "records": metrics.RECORDS,
     "texts": TEXTS,
     "tokens": metrics.TOKENS,
@@ -62,211 +61,277 @@ _FIGURES = {
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """Dataflow's workers: how many, their vCPUs, what one costs in an hour (None: not known)."""
+    """Dataflow's workers: how many, their vCPUs, the price of one per hour (None: unknown)."""
 
     count: int
     vcpus: int
     price_per_hour: float | None = None
 
 
-def make_plan(
-    job: Job,
-    *,
-    workers: int | None = None,
-    seed: int = 0,
-    machines: Machines | None = None,
-    started: float | None = None,
-    budget: Budget = BUDGET,
-) -> dict[str, Any]:
-    """What `layerbeam plan --json` prints. Reads a sample of the input; writes into a temporary folder only.
+@dataclasses.dataclass(frozen=True)
+class SampleSize:
+    """What was read. `places`: chunks. `beginnings_only`: compressed files were sampled at the start only."""
 
-    `started`: when the program began, by `time.perf_counter`. UsageError where a run would have one for the input.
+    files: int
+    places: int
+    text_bytes: int
+    is_whole: bool
+    beginnings_only: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSummary:
+    """The input files. `left_out`: the reason for each file that cannot be read."""
+
+    files: int
+    bytes: int
+    files_to_do: int
+    bytes_to_do: int
+    sample: SampleSize
+    left_out: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimated:
+    """A rounded statistic and its error bound."""
+
+    value: int
+    margin: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Tokens of a text, with [CLS] and [SEP]. `bins`: {"from", "to", "texts"}, whose ends double."""
+
+    bins: list[dict[str, int]]
+    median: int = 0
+    percentile_95: int = 0
+    longest_seen: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncation:
+    """The fractions of texts longer than a `max_seq_length`, and of tokens that truncation would lose."""
+
+    max_seq_length: int
+    longer: float
+    tokens_lost: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewSize:
+    """A view's rows with their error bound, and the bytes of its vectors and of its files."""
+
+    level: str
+    rows: int
+    margin: int
+    vector_bytes: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Duration:
+    """A local run's time. `burst`: the tokens and seconds of the calibration."""
+
+    workers: int
+    seconds: float
+    parts: dict[str, float]
+    tokens_per_second: int
+    padding: float
+    core_hours: float
+    burst: dict[str, float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DataflowCost:
+    """A run on Dataflow. `vcpus_at_work`: those that have a block to work on."""
+
+    machines: int
+    vcpus: int
+    vcpus_at_work: int
+    price_per_hour: float | None
+    hours: float
+    cost: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `layerbeam plan` prints; the names of all these fields are the keys of `--json`."""
+
+    path: str
+    encoder: dict[str, Any]
+    seed: int
+    input: InputSummary
+    hints: list[str]
+    estimates: dict[str, Estimated]
+    lengths: Lengths
+    max_seq_lengths: list[Truncation]
+    long_text: str
+    duplicates: dict[str, float]
+    rejects_seen: dict[str, int]
+    blocks: int
+    views: dict[str, ViewSize]
+    free_bytes: int | None
+    time: Duration
+    dataflow: DataflowCost | None
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def make_plan(
+    job: Job, *, workers: int | None, seed: int, machines: Machines | None = None, started: float | None = None
+) -> Plan:
+    """Plan a run from a sample of the input. Writes into a temporary folder only.
+
+    `started`: when the program started, by `time.perf_counter`. Raises UsageError if a run would refuse its input.
     """
     started = time.perf_counter() if started is None else started
-    threads = workers or cores()
-    job.load_tensorflow(threads)
+    workers = workers or cores()
+    job.load_tensorflow(workers)
     startup_seconds = time.perf_counter() - started
     work, note = _find_work(job)
     tokenize = Tokenizer(job)
-    drawn = estimate(tokenize, work, budget, seed)
-    blocks = find_blocks(tokenize, drawn, seed)
-    burst = measure(tokenize, blocks, workers=threads, seed=seed) if blocks.blocks else None
-    num_blocks = expected_blocks(drawn, job)
-    duration = _time(drawn, blocks, burst, num_blocks, threads, startup_seconds)
-    hints = [hint for hint in (note, wrapping_hint(job, work)) if hint is not None]
-    return {
-        "path": job.output.path,
-        "encoder": job.encoder.describe(),
-        "seed": seed,
-        "input": _input(work, drawn),
-        "hints": hints,
-        "estimates": {name: _figure(drawn.figure(figure), drawn) for name, figure in _FIGURES.items()},
-        "lengths": _lengths(drawn),
-        "max_seq_lengths": [_cut_at(drawn, length) for length in _max_seq_lengths(job)],
-        "long_text": job.sequences.long_text,
-        "duplicates": {
-            "texts": round(blocks.duplicate_texts, 4),
-            "tokens": round(blocks.duplicate_tokens, 4),
-            "blocks": len({block.block.sha256 for block in blocks.blocks}),
-        },
-        "rejects_seen": _reasons(drawn),
-        "blocks": num_blocks,
-        "views": _views(drawn, burst, num_blocks),
-        "free_bytes": free_bytes(job.output.path),
-        "time": duration,
-        "dataflow": None if machines is None else _dataflow(machines, duration, num_blocks),
-    }
+    sample = estimate(tokenize, work, BUDGET, seed)
+    blocks = find_blocks(tokenize, sample, seed)
+    calibration = measure(tokenize, blocks.blocks, workers=workers, seed=seed) if blocks.blocks else None
+    num_blocks = expected_blocks(sample, job)
+    duration = _duration(sample, blocks, calibration, num_blocks, workers, startup_seconds)
+    totals = {name: sample.statistic(statistic) for name, statistic in _STATISTICS.items()}
+    lengths, weights = sample.lengths()
+    reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
+    duplicates = {"texts": round(blocks.duplicate_texts, 4), "tokens": round(blocks.duplicate_tokens, 4)}
+    return Plan(
+        path=job.output.path,
+        encoder=job.encoder.describe(),
+        seed=seed,
+        input=_summarize_input(work, sample),
+        hints=[hint for hint in (note, wrapping_hint(job, work)) if hint is not None],
+        estimates={name: Estimated(round(total.value), round(total.error_bound)) for name, total in totals.items()},
+        lengths=_summarize_lengths(lengths, weights),
+        max_seq_lengths=_truncations(job, lengths, weights),
+        long_text=job.sequences.long_text,
+        duplicates=duplicates | {"blocks": len({block.block.sha256 for block in blocks.blocks})},
+        rejects_seen=dict(reject_reasons.most_common()),
+        blocks=num_blocks,
+        views=_view_sizes(sample, calibration, num_blocks),
+        free_bytes=free_bytes(job.output.path),
+        time=duration,
+        dataflow=None if machines is None else _dataflow(machines, duration.core_hours, num_blocks),
+    )
 
 
 def _find_work(job: Job) -> tuple[PendingWork, str | None]:
-    """What a run would do now; all there is, with a word, where the folder is not one that it could go on with."""
+    """What a run would do now; all of the input, with a note, if a run would refuse the output folder."""
     work = find_run_work(job.config.input.files, job.output.path)
     try:
         check_output(job.output.path, job.views, job.head)
     except UsageError as error:
-        files = [report for report in work.known if isinstance(report, InputFile)]
-        left_out = [report for report in work.known if isinstance(report, SkippedFile)]
-        refused = f"run would refuse: {str(error).splitlines()[0]}"
-        return PendingWork([FileToRead(file) for file in files], [*files, *left_out]), refused
+        files = [FileToRead(report) for report in work.known if isinstance(report, InputFile)]
+        known = [report for report in work.known if isinstance(report, InputFile | SkippedFile)]
+        return PendingWork(files, known), f"run would refuse: {str(error).splitlines()[0]}"
     return work, None
 
 
-def _input(work: PendingWork, drawn: Estimate) -> dict[str, Any]:
+def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
     files = [report for report in work.known if isinstance(report, InputFile)]
-    left_out = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)} | drawn.left_out
-    counted = [c for _, places in drawn.strata for c in places]
-    return {
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
-        "files_to_do": len(work.to_read),
-        "bytes_to_do": sum(file.file.size for file in work.to_read),
-        "sample": {
-            "files": len({c.place.path for c in counted}),
-            "places": len(counted),
-            "text_bytes": int(sum(c.figures.get(TEXT_BYTES, 0) for c in counted)),
-            "is_whole": drawn.is_whole,
-            "beginnings_only": any(stratum.kind == "beginnings" for stratum, _ in drawn.strata) and not drawn.is_whole,
-        },
-        "left_out": {printable(path): reason for path, reason in sorted(left_out.items())},
-    }
-
-
-def _figure(figure: Figure, drawn: Estimate) -> dict[str, int]:
-    return {"value": round(figure.value), "margin": 0 if drawn.is_whole else round(figure.margin)}
-
-
-def _lengths(drawn: Estimate) -> dict[str, Any]:
-    """Texts by their tokens, [CLS] and [SEP] included, in bins each of which ends at twice the one before."""
-    values = np.concatenate([np.zeros(0, np.int64), *(c.lengths for _, places in drawn.strata for c in places)])
-    if not len(values):
-        return {"bins": [], "median": 0, "percentile_95": 0, "longest_seen": 0}
-    weights = np.concatenate(
-        [np.full(len(c.lengths), s.weight * c.place.scale) for s, places in drawn.strata for c in places]
-    )
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order])
-
-    def percentile(share: float) -> int:
-        return int(values[order][min(np.searchsorted(below, share * below[-1]), len(values) - 1)])
-
-    last = min(max(math.ceil(math.log2(values.max())), 3), _BINS + 2)
-    ends = [2**power for power in range(3, last)] + [max(int(values.max()), 2**last)]
-    begins = [0, *ends[:-1]]
-    bins = [
-        {"from": begin + 1, "to": end, "texts": round(float(weights[(values > begin) & (values <= end)].sum()))}
-        for begin, end in zip(begins, ends, strict=True)
-    ]
-    longest = int(values.max())
-    return {"bins": bins, "median": percentile(0.5), "percentile_95": percentile(0.95), "longest_seen": longest}
-
-
-def _max_seq_lengths(job: Job) -> list[int]:
-    most = job.encoder.max_position_embeddings or MAX_SEQ_LENGTHS[-1]
-    return sorted({*(n for n in MAX_SEQ_LENGTHS if n <= most), job.sequences.max_seq_length})
-
-
-def _cut_at(drawn: Estimate, length: int) -> dict[str, Any]:
-    """Shares of the texts that are longer, and of the tokens that would be lost by cutting them."""
-    texts = drawn.weighted(len)
-    pieces = drawn.weighted(lambda lengths: float((lengths - 2).sum()))
-    return {
-        "max_seq_length": length,
-        "longer": round(drawn.weighted(lambda lengths: float((lengths > length).sum())) / (texts or 1), 6),
-        "tokens_lost": round(
-            drawn.weighted(lambda lengths: float(np.maximum(lengths - length, 0).sum())) / (pieces or 1), 6
+    skipped = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)}
+    skipped |= {c.chunk.path: c.chunk.problem for c in sample.chunks if c.chunk.problem is not None}
+    return InputSummary(
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        files_to_do=len(work.to_read),
+        bytes_to_do=sum(file.file.size for file in work.to_read),
+        sample=SampleSize(
+            files=len({counted.chunk.path for counted in sample.chunks}),
+            places=len(sample.chunks),
+            text_bytes=int(sum(counted[TEXT_BYTES] for counted in sample.chunks)),
+            is_whole=sample.is_whole,
+            beginnings_only=not sample.is_whole and any(s.kind == "compressed" for s, _ in sample.strata),
         ),
-    }
+        left_out={printable(path): reason for path, reason in sorted(skipped.items())},
+    )
 
 
-def _reasons(drawn: Estimate) -> dict[str, int]:
-    seen: collections.Counter[str] = collections.Counter()
-    for _, places in drawn.strata:
-        for counted in places:
-            seen.update(counted.reasons)
-    return dict(seen.most_common())
+def _summarize_lengths(lengths: Int64Array, weights: npt.NDArray[np.float64]) -> Lengths:
+    if not len(lengths):
+        return Lengths([])
+    order = np.argsort(lengths, kind="stable")
+    texts_up_to = np.cumsum(weights[order])
+    median, percentile_95 = lengths[order][np.searchsorted(texts_up_to, np.array([0.5, 0.95]) * texts_up_to[-1])]
+    longest = int(lengths.max())
+    last = min(max(math.ceil(math.log2(longest)), 3), _BINS + 2)
+    edges = [0, *(2**power for power in range(3, last)), max(longest, 2**last)]
+    texts, _ = np.histogram(lengths, np.array(edges) + 0.5, weights=weights)
+    bins = [
+        {"from": before + 1, "to": end, "texts": round(count)}
+        for before, end, count in zip(edges[:-1], edges[1:], texts.tolist(), strict=True)
+    ]
+    return Lengths(bins, int(median), int(percentile_95), longest)
 
 
-def _views(drawn: Estimate, burst: Calibration | None, num_blocks: int) -> dict[str, Any]:
-    views = {}
-    for view in drawn.views:
-        rows = drawn.rows(view)
-        before = drawn.view_bytes[view.name]
-        size = 0.0
-        if burst is not None:
-            # A word_type view has one file; its blocks' sums are gone at the end.
+def _truncations(job: Job, lengths: Int64Array, weights: npt.NDArray[np.float64]) -> list[Truncation]:
+    most = job.encoder.max_position_embeddings or MAX_SEQ_LENGTHS[-1]
+    limits = sorted({*(limit for limit in MAX_SEQ_LENGTHS if limit <= most), job.sequences.max_seq_length})
+    texts, tokens = weights.sum() or 1, ((lengths - 2) * weights).sum() or 1
+    return [
+        Truncation(
+            limit,
+            longer=round(float(weights[lengths > limit].sum() / texts), 6),
+            tokens_lost=round(float((np.maximum(lengths - limit, 0) * weights).sum() / tokens), 6),
+        )
+        for limit in limits
+    ]
+
+
+def _view_sizes(sample: Estimate, calibration: Calibration | None, num_blocks: int) -> dict[str, ViewSize]:
+    sizes = {}
+    for view in sample.views:
+        rows, size = sample.rows(view), 0.0
+        if calibration is not None:
+            # A word_type view ends up in one file; the parts of its blocks are deleted.
             parts = 1 if view.aggregates else num_blocks
-            size = rows.value * burst.row_bytes[view.name] + parts * burst.part_bytes[view.name]
-        views[view.name] = {
-            "level": view.level,
-            "rows": round(rows.value),
-            "margin": round(rows.margin) if view.aggregates or not drawn.is_whole else 0,
-            "vector_bytes": before,
-            "bytes": round(size),
-        }
-    return views
+            size = rows.value * calibration.row_bytes[view.name] + parts * calibration.part_bytes[view.name]
+        vector_bytes = sample.view_bytes[view.name]
+        sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.error_bound), vector_bytes, round(size))
+    return sizes
 
 
-def _time(
-    drawn: Estimate, blocks: Blocks, burst: Calibration | None, num_blocks: int, workers: int, startup_seconds: float
-) -> dict[str, Any]:
-    """Of a local run with so many workers: what was measured for a token and a block, as often as they come."""
-    encoded = drawn.figure(ENCODED).value * (1 - blocks.duplicate_tokens)
-    together = min(workers, cores())
-    parts = {"start": startup_seconds + _RUNNER_SECONDS, "read": 0.0, "blocks": 0.0, "encode": 0.0}
-    if burst is not None:
-        parts["start"] += burst.load_seconds
-        parts["read"] = drawn.figure(TEXT_BYTES).value * blocks.read_seconds / together
-        parts["blocks"] = num_blocks * (burst.per_block + _RUNNER_SECONDS_PER_BLOCK)
-        parts["encode"] = encoded * blocks.padding * burst.per_token
+def _duration(
+    sample: Estimate, blocks: Blocks, calibration: Calibration | None, num_blocks: int, workers: int, startup: float
+) -> Duration:
+    """The time of a local run with so many workers."""
+    busy = min(workers, cores())
+    parts = {"start": startup + _RUNNER_SECONDS, "read": 0.0, "blocks": 0.0, "encode": 0.0}
+    if calibration is not None:
+        encoded = sample.statistic(ENCODED).value * (1 - blocks.duplicate_tokens)
+        parts["start"] += calibration.load_seconds
+        parts["read"] = sample.statistic(TEXT_BYTES).value * blocks.read_seconds / busy
+        parts["blocks"] = num_blocks * (calibration.per_block + _RUNNER_SECONDS_PER_BLOCK)
+        parts["encode"] = encoded * calibration.per_token
     seconds = sum(parts.values())
-    return {
-        "workers": workers,
-        "seconds": round(seconds, 1),
-        "parts": {name: round(part, 1) for name, part in parts.items()},
-        "tokens_per_second": round(burst.tokens / burst.seconds) if burst is not None else 0,
-        "padding": round(1 - 1 / blocks.padding, 4),
-        "core_hours": round((seconds - parts["start"]) * together / _HOUR, 4),
-        "burst": {"tokens": burst.tokens, "seconds": round(burst.seconds, 2)} if burst is not None else None,
-    }
+    return Duration(
+        workers=workers,
+        seconds=round(seconds, 1),
+        parts={name: round(part, 1) for name, part in parts.items()},
+        tokens_per_second=0 if calibration is None else round(calibration.tokens / calibration.seconds),
+        padding=0.0 if calibration is None else round(calibration.padding, 4),
+        core_hours=round((seconds - parts["start"]) * busy / _HOUR, 4),
+        burst=None if calibration is None else {"tokens": calibration.tokens, "seconds": round(calibration.seconds, 2)},
+    )
 
 
-def _dataflow(machines: Machines, duration: Mapping[str, Any], num_blocks: int) -> dict[str, Any]:
-    """Hours and cost, a vCPU taken to be as fast as a core here; each has a block in hand, as long as there are."""
+def _dataflow(machines: Machines, core_hours: float, num_blocks: int) -> DataflowCost:
+    """Hours and cost, assuming a vCPU is as fast as a local core and each works on one block at a time."""
     at_work = min(machines.count * machines.vcpus, max(num_blocks, 1))
-    hours = duration["core_hours"] / at_work
+    hours = core_hours / at_work
     price = machines.price_per_hour
-    return {
-        "machines": machines.count,
-        "vcpus": machines.vcpus,
-        "vcpus_at_work": at_work,
-        "price_per_hour": price,
-        "hours": round(hours, 4),
-        "cost": None if price is None else round(hours * machines.count * price, 2),
-    }
+    cost = None if price is None else round(hours * machines.count * price, 2)
+    return DataflowCost(machines.count, machines.vcpus, at_work, price, round(hours, 4), cost)
 
 
 def vcpus_of(machine_type: str | None) -> int:
-    """Of a Google machine type by its name; 1 where none is named, so that prices are those of a vCPU.
+    """The vCPUs of a Google machine type, from its name; 1 if there is none, so that prices are per vCPU.
 
     >>> vcpus_of("n2-standard-8"), vcpus_of(None), vcpus_of("e2-medium")
     (8, 1, 1)

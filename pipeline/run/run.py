@@ -14,7 +14,7 @@ import apache_beam as beam
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import count_noun, echo, echo_error, size_text
-from layerbeam.pipeline.cli.progress import Progress, shown
+from layerbeam.pipeline.cli.progress import Progress
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.earlier import check_output, is_finished
@@ -115,7 +115,7 @@ class LocalRun(Run):
         expected = self._announce(work)
         log = self._begin_log(work, workers=self.local.workers, processes=self.local.processes)
         started, began = time.monotonic(), time.time()
-        result = self._run_pipeline(log, Progress(path, expected.figure(ENCODED).value))
+        result = self._run_pipeline(log, Progress(path, expected.statistic(ENCODED).value))
         complete = self._end_log(log, result.metrics().query(), started=started, began=began)
         seconds = log.record["seconds"]
         echo(f"{seconds:.1f} s with {count_noun(self.local.workers, 'worker')}")
@@ -126,7 +126,7 @@ class LocalRun(Run):
         watcher = WorkerCrashWatcher(guard)
         terminal = underlying(sys.stderr)
         try:
-            with guard, watcher, shown(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
+            with guard, watcher, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=self.local.runner, options=self.local.options)
                 build(pipeline, self.job, num_threads=self.local.threads, prune_missing=self.prune_missing)
                 result = pipeline.run()

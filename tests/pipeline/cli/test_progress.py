@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from layerbeam.pipeline.cli import progress as progress_module
-from layerbeam.pipeline.cli.progress import Progress, describe, shown
+from layerbeam.pipeline.cli.progress import Progress, show_progress
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 
@@ -23,43 +23,43 @@ def commit(folder: Path, name: str, **counts: int) -> None:
 def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
     commit(tmp_path, "before.json", tokens=1000, embedded=9)
     progress = Progress(str(tmp_path), total_tokens=400)
-    start = progress._seen[0][0]
+    start = progress._history[0][0]
     commit(tmp_path, "a.json", tokens=80, embedded=10, rejected=3)
     (tmp_path / "_commits" / "begun.json").write_text("")
-    progress.look(start + 10)
+    progress.update(start + 10)
     assert (progress.texts, progress.tokens, progress.rejected) == (10, 100, 3)
-    assert (progress.share, progress.tokens_per_second, progress.seconds_left) == (0.25, 10, 30)
-    assert describe(progress) == "10 texts, 10 tokens/s, 3 rejected, 30 s left"
+    assert (progress.fraction, progress.tokens_per_second, progress.seconds_left) == (0.25, 10, 30)
+    assert progress.describe() == "10 texts, 10 tokens/s, 3 rejected, 30 s left"
     commit(tmp_path, "begun.json", tokens=260, embedded=20)
-    progress.look(start + 20)
-    assert (progress.tokens, progress.share) == (400, 1.0)
-    assert describe(progress) == "30 texts, 20 tokens/s, 3 rejected, nearly done"
+    progress.update(start + 20)
+    assert (progress.tokens, progress.fraction) == (400, 1.0)
+    assert progress.describe() == "30 texts, 20 tokens/s, 3 rejected, nearly done"
 
 
 def test_batches_of_a_block_at_work_count(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=100)
     TOKENS_ENCODED.add(40)
-    progress.look()
-    assert (progress.tokens, progress.texts, progress.share) == (40, 0, 0.4)
+    progress.update()
+    assert (progress.tokens, progress.texts, progress.fraction) == (40, 0, 0.4)
     commit(tmp_path, "a.json", tokens=20, embedded=5)  # that very block, or another: never counted twice
-    progress.look()
+    progress.update()
     assert (progress.tokens, progress.texts) == (40, 5)
 
 
 def test_the_rate_is_of_the_last_half_minute(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=1e6)
-    start = progress._seen[0][0]
+    start = progress._history[0][0]
     for second in range(1, 121):
         TOKENS_ENCODED.add(100 if second <= 60 else 10)
-        progress.look(start + second)
+        progress.update(start + second)
     assert progress.tokens_per_second == 10
 
 
 def test_nothing_is_known_yet(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=0)
-    progress.look()
-    assert (progress.share, progress.seconds_left) == (0.0, None)
-    assert describe(progress) == "0 texts, 0 tokens/s"
+    progress.update()
+    assert (progress.fraction, progress.seconds_left) == (0.0, None)
+    assert progress.describe() == "starting"
 
 
 def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
     stream = io.StringIO()
     progress = Progress(str(tmp_path), total_tokens=100)
-    with shown(progress, stream=stream):
+    with show_progress(progress, stream=stream):
         commit(tmp_path, "a.json", tokens=40, embedded=5)
         while "5 texts" not in stream.getvalue():
             pass
@@ -78,7 +78,7 @@ def test_a_stream_that_is_closed_ends_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
     stream = io.StringIO()
-    with shown(Progress(str(tmp_path), total_tokens=1), stream=stream):
+    with show_progress(Progress(str(tmp_path), total_tokens=1), stream=stream):
         stream.close()
 
 

@@ -24,7 +24,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import find_run_work
 from layerbeam.pipeline.plan.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
 from layerbeam.pipeline.plan.plan import Machines, _dataflow
-from layerbeam.pipeline.plan.sampling import PLACE_BYTES, Budget
+from layerbeam.pipeline.plan.sampling import CHUNK_BYTES, Budget
 from layerbeam.transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
@@ -170,8 +170,8 @@ def test_hours_and_cost_elsewhere(workplace):
 
 
 def test_machines_share_the_blocks_out():
-    there = _dataflow(Machines(5, 8, 0.5), {"core_hours": 80.0}, num_blocks=1_000)
-    assert (there["vcpus_at_work"], there["hours"], there["cost"]) == (40, 2.0, 5.0)
+    there = _dataflow(Machines(5, 8, 0.5), core_hours=80.0, num_blocks=1_000)
+    assert (there.vcpus_at_work, there.hours, there.cost) == (40, 2.0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +300,12 @@ def test_estimates_are_within_their_margins_and_have_no_bias(tmp_path, hf_uncase
     job = job_of(tmp_path, hf_uncased, "*", **settings)
     whole = sampled(job, EVERYTHING)
     assert whole.is_whole
-    some = [sampled(job, Budget(10 * PLACE_BYTES, 40), seed) for seed in range(25)]
+    some = [sampled(job, Budget(10 * CHUNK_BYTES, 40), seed) for seed in range(25)]
     assert not any(drawn.is_whole for drawn in some)
     for name in FIGURES:
-        truth = whole.figure(name).value
-        figures = [drawn.figure(name) for drawn in some]
-        within = sum(abs(figure.value - truth) <= figure.margin + 1e-6 * truth for figure in figures)
+        truth = whole.statistic(name).value
+        figures = [drawn.statistic(name) for drawn in some]
+        within = sum(abs(figure.value - truth) <= figure.error_bound + 1e-6 * truth for figure in figures)
         assert within >= 21, name  # 95 of 100 should be; of skewed lengths somewhat fewer are
         assert sum(figure.value for figure in figures) / len(some) == pytest.approx(truth, rel=0.06), name
 
@@ -322,7 +322,7 @@ def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch
     job = job_of(tmp_path, hf_uncased, "*.txt")
     drawn = sampled(job, Budget(16 << 20, 1024))
     assert 0 < len(set(opened)) <= 1_100
-    assert drawn.figure(TEXTS).value == pytest.approx(30_000, rel=0.03)
+    assert drawn.statistic(TEXTS).value == pytest.approx(30_000, rel=0.03)
     assert expected_blocks(drawn, job) == 10_000
 
 
@@ -334,8 +334,8 @@ def test_of_a_large_file_a_part_is_read(tmp_path, hf_uncased):
             file.write(line * 100_000)
     job = job_of(tmp_path, hf_uncased, "a.txt")
     drawn = sampled(job, Budget(1 << 20, 64))
-    assert drawn.figure(metrics.RECORDS).value == pytest.approx(4_000_000, rel=0.001)
-    assert sum(c.figures[TEXT_BYTES] for _, places in drawn.strata for c in places) < 2 << 20
+    assert drawn.statistic(metrics.RECORDS).value == pytest.approx(4_000_000, rel=0.001)
+    assert sum(c[TEXT_BYTES] for c in drawn.chunks) < 2 << 20
     assert os.path.getsize(path) > 100 << 20
 
 
