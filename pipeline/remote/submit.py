@@ -18,8 +18,8 @@ from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.run import Run, quiet
-from layerbeam.pipeline.run.signals import SignalGuard
+from layerbeam.pipeline.run.run import Run
+from layerbeam.pipeline.run.signals import SignalGuard, quiet
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.storage.stores import reason_of_service
 

@@ -14,7 +14,7 @@ import apache_beam as beam
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import count_noun, echo, echo_error, size_text
-from layerbeam.pipeline.cli.progress import Progress
+from layerbeam.pipeline.cli.progress import Progress, show_progress
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.earlier import check_output, is_finished
