@@ -1,7 +1,7 @@
 """Static SVG plots by Matplotlib, in the colours of the page's style sheet.
 
-No text of a corpus enters a plot: names and sentences appear in the page's legends and tables. One drawing serves light,
-dark and print: Matplotlib draws with placeholder colours, which `_embed` replaces by the style sheet's variables.
+No text of a corpus enters a plot: names and sentences appear in legends and tables. One drawing serves light, dark and
+print: Matplotlib draws with placeholder colours, which `_embed` replaces by the style sheet's variables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerbeam.pipeline.report.markup import Html, escape
-from layerbeam.pipeline.report.stats import Array, Distribution
+from layerbeam.pipeline.report.stats import Array, LayerStatistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,10 +59,10 @@ class Plots:
         _whole_numbers(axes)
         return self._finish(figure, label)
 
-    def distributions(self, layers: Mapping[str, Distribution], *, y: str, label: str) -> Html:
-        """A shape for each layer, as wide as its values are frequent, with a bar for quartiles and a tick for the median."""
+    def distributions(self, layers: Mapping[str, LayerStatistics], what: str, *, y: str, label: str) -> Html:
+        """A shape for each layer, as wide as its values or norms are frequent; bar and tick: quartiles and median."""
         figure, axes = _axes(4.6, 2.5)
-        for place, layer in enumerate(layers.values()):
+        for place, layer in enumerate(getattr(statistics, what) for statistics in layers.values()):
             if len(layer.counts):
                 widths = 0.42 * layer.counts / max(layer.counts.max(), 1)  # of two values, none is in the middle 98 %
                 centres = (layer.edges[1:] + layer.edges[:-1]) / 2

@@ -31,12 +31,9 @@ def neighbours(context: ReportContext) -> Section:
     figures, shown = [], []
     for query, cosines in zip(queries, vectors[queries] @ vectors.T, strict=True):
         nearest = _nearest(cosines, texts, query)
-        hits = [(texts[i], float(cosines[i])) for i in nearest]
-        figures.append({"text": texts[query], "nearest": hits})
         places = [location(row) for row in rows.take(nearest).to_pylist()]
-        shown.append(
-            (texts[query], [(cosine, place, text) for (text, cosine), place in zip(hits, places, strict=True)])
-        )
+        figures.append({"text": texts[query], "nearest": [(texts[i], float(cosines[i])) for i in nearest]})
+        shown.append((texts[query], [(cosines[i], place, texts[i]) for i, place in zip(nearest, places, strict=True)]))
     return Section(
         {"view": view.name, "column": column, "queries": figures},
         {"queries": shown, "sample": context.description(view), "neighbours": _NEIGHBOURS},

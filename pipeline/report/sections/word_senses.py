@@ -19,7 +19,8 @@ def word_senses(context: ReportContext) -> Section:
     if not context.words:
         hint = "No word was asked for; `layerbeam report OUT --word bank` shows one, in every layer."
         return Section(missing_hint=hint)
-    figures, shown = {}, []
+    figures: dict[str, Any] = {}
+    shown: list[dict[str, Any]] = []
     for word in context.words:
         search = find_word(context.folder, word, context.seed)
         if search is None:
@@ -60,7 +61,8 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "matrices": {column: matrix[np.ix_(order, order)] for column, matrix in cosines.items()},
         "lowest": float(min(np.quantile(matrix, 0.02) for matrix in cosines.values())),
         "borders": (np.flatnonzero(np.diff(groups)) + 1).tolist(),
-        "projections": project_layers((column, layer[order]) for column, layer in vectors.items()),
+        "projections": project_layers(vectors.items()),
+        "order": order,
         "groups": groups,
         "sentences": [
             (int(number), location(vars(occurrence)), *_excerpt(occurrence))

@@ -16,6 +16,7 @@ from conftest import random_lines, vectors
 from object_store import upload
 
 import layerbeam
+from layerbeam.pipeline.report import page as report_page
 from layerbeam.pipeline.report.stats import group, mean_cosine, pca
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
@@ -297,6 +298,15 @@ def test_seeded(workplace, report):
         seen.append(page.read_bytes())
     assert seen[0] == seen[1]
     assert seen[0] != seen[2]
+
+
+def test_the_order_of_sections_does_not_matter(workplace, report, monkeypatch):
+    run(workplace, RIVER + MONEY)
+    _, found = report("--word", "bank")
+    monkeypatch.setattr(report_page, "_SECTIONS", report_page._SECTIONS[::-1])
+    page, reversed_found = report("--word", "bank")
+    assert reversed_found["sections"] == found["sections"]
+    assert next(a["id"] for a in page.of("section") if "id" in a) == "neighbours"
 
 
 def test_formats_give_the_same_figures(workplace, report):
