@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.pipeline.report.context import location
 from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, column_matrix
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
@@ -29,9 +30,7 @@ class Occurrence:
 
     part: Part
     rows: tuple[int, ...]
-    file: str
-    line: int
-    id: str | None
+    location: str
     text: str | None
     span: tuple[int, int] | None
 
@@ -123,7 +122,7 @@ def _occurrences(folder: RunFolder, view: RowsOfView, part: Part, hits: list[tup
     for rows, first, end in zip(hits, firsts, ends, strict=True):
         text, origin = texts.get((first["line"], first["sentence"]), (first.get("text"), 0))
         span = None if text is None else _span(text, first["start"] - origin, end - origin)
-        yield Occurrence(part, rows, first["file"], first["line"], first.get("id"), text, span)
+        yield Occurrence(part, rows, location(first), text, span)
 
 
 def _span(text: str, start: int, end: int) -> tuple[int, int] | None:

@@ -47,6 +47,8 @@ class Plots:
 
     def histogram(self, counts: Array, edges: Array, cut: float | None, *, x: str, y: str, label: str) -> Html:
         """Bars between `edges`; a dashed line at `cut`, and bars from there on in its colour."""
+        from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
         figure, axes = _axes(6.4, 2.3)
         over = np.full(len(counts), False) if cut is None else edges[:-1] >= cut
         for chosen, color in ((~over, _PLOT), (over, _CUT)):
@@ -56,7 +58,9 @@ class Plots:
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        _whole_numbers(axes)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         return self._finish(figure, label)
 
     def distributions(self, layers: Mapping[str, LayerStatistics], what: str, *, y: str, label: str) -> Html:
@@ -149,14 +153,6 @@ def _name_layers(axes: Axes, columns: Sequence[str]) -> None:
     axes.set_xticks(places, [columns[place].removeprefix("layer_") for place in places])
     axes.set_xlabel("layer" if columns[0].startswith("layer_") else "")
     axes.set_xlim(-0.6, len(columns) - 0.4)
-
-
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _embed(svg: str, prefix: str, label: str, rows: Mapping[int, Array]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.context import ReportContext, Section, location
+from layerbeam.pipeline.report.context import ReportContext, Section
 from layerbeam.pipeline.report.occurrences import Occurrence, WordSearch, find_word
 from layerbeam.pipeline.report.stats import Array, Grouping, group, mean_within_across, project_layers, unit
 
@@ -65,7 +65,7 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "order": order,
         "groups": groups,
         "sentences": [
-            (int(number), location(vars(occurrence)), *_excerpt(occurrence))
+            (int(number), occurrence.location, *_excerpt(occurrence))
             for number, occurrence in zip(groups, (search.occurrences[i] for i in order), strict=True)
         ],
         "lacks_text": any(occurrence.text is None for occurrence in search.occurrences),
