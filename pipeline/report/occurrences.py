@@ -1,17 +1,19 @@
-"""The occurrences of a word in a run: found in the columns next to the vectors, sampled by the seed, with their texts."""
+"""The occurrences of a word in a run, found in the columns next to the vectors; a sample of them with their texts."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.pipeline.report.context import location
 from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, column_matrix
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
@@ -28,11 +30,9 @@ class Occurrence:
 
     part: Part
     rows: tuple[int, ...]
-    file: str = ""
-    line: int = 0
-    id: str | None = None
-    text: str | None = None
-    span: tuple[int, int] | None = None
+    location: str
+    text: str | None
+    span: tuple[int, int] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +47,11 @@ class WordSearch:
     def vectors(self, column: str) -> Array:
         """[n, W]: for a word of several pieces their mean."""
         means = []
-        for part, occurrences in _by_part(self.occurrences):
-            rows = np.array(sorted({row for occurrence in occurrences for row in occurrence.rows}))
+        for part, occurrences in itertools.groupby(self.occurrences, lambda occurrence: occurrence.part):
+            pieces = [occurrence.rows for occurrence in occurrences]
+            rows = np.unique(np.concatenate(pieces))
             read = column_matrix(self.view.read(part, [column], rows)[column])
-            means += [read[np.searchsorted(rows, occurrence.rows)].mean(axis=0) for occurrence in occurrences]
+            means += [read[np.searchsorted(rows, numbers)].mean(axis=0) for numbers in pieces]
         return np.stack(means)
 
 
@@ -59,26 +60,19 @@ def find_word(folder: RunFolder, word: str, seed: int) -> WordSearch | None:
     views = [view for view in folder.of_level("word", "token") if view.has_places]
     search = None
     for view in sorted(views, key=lambda view: (-len(view.vectors), view.level != "word")):
-        search = _search(view, word, seed)
-        if search.count:
-            occurrences = [
-                occurrence
-                for part, found in _by_part(search.occurrences)
-                for occurrence in _with_texts(folder, view, part, found)
-            ]
-            return dataclasses.replace(search, occurrences=occurrences)
+        hits, rows_searched = _search(view, _forms(word))
+        drawn = np.sort(np.random.default_rng([seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
+        found: list[Occurrence] = []
+        for part, in_part in itertools.groupby((hits[number] for number in drawn), lambda hit: hit[0]):
+            found += _occurrences(folder, view, part, [rows for _, rows in in_part])
+        search = WordSearch(view, found, len(hits), rows_searched)
+        if hits:
+            break
     return search
 
 
-def _by_part(occurrences: Sequence[Occurrence]) -> list[tuple[Part, list[Occurrence]]]:
-    parts: dict[Part, list[Occurrence]] = {}
-    for occurrence in occurrences:
-        parts.setdefault(occurrence.part, []).append(occurrence)
-    return list(parts.items())
-
-
-def _search(view: RowsOfView, word: str, seed: int) -> WordSearch:
-    forms = _forms(word)
+def _search(view: RowsOfView, forms: set[str]) -> tuple[list[tuple[Part, tuple[int, ...]]], int]:
+    """(part and rows of each occurrence, in the order file, line; number of rows searched)."""
     find = _find_words if view.level == "word" else _find_tokens
     hits: list[tuple[Part, tuple[int, ...]]] = []
     rows = read = 0
@@ -88,9 +82,7 @@ def _search(view: RowsOfView, word: str, seed: int) -> WordSearch:
         if rows >= _SEARCH_ROWS or (view.entry["format"] != "parquet" and read >= _SEARCH_BYTES_OF_SLOW_FORMATS):
             break
     order = {part: number for number, part in enumerate(view.parts)}
-    hits.sort(key=lambda hit: (order[hit[0]], hit[1]))
-    drawn = np.sort(np.random.default_rng([seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
-    return WordSearch(view, [Occurrence(*hits[number]) for number in drawn], len(hits), rows)
+    return sorted(hits, key=lambda hit: (order[hit[0]], hit[1])), rows
 
 
 def _forms(word: str) -> set[str]:
@@ -121,23 +113,20 @@ def _find_tokens(view: RowsOfView, part: Part, forms: set[str]) -> list[tuple[in
     return hits
 
 
-def _with_texts(folder: RunFolder, view: RowsOfView, part: Part, found: list[Occurrence]) -> list[Occurrence]:
+def _occurrences(folder: RunFolder, view: RowsOfView, part: Part, hits: list[tuple[int, ...]]) -> Iterator[Occurrence]:
     columns = [name for name in ("file", "id", "line", "sentence", "start", "end", "text") if name in view.schema.names]
-    rows = view.read(part, columns, np.array([occurrence.rows[0] for occurrence in found])).to_pylist()
-    ends = view.read(part, ["end"], np.array([occurrence.rows[-1] for occurrence in found]))["end"].to_pylist()
-    keys = {(row["line"], row["sentence"]) for row in rows}
+    firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
+    ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
+    keys = {(first["line"], first["sentence"]) for first in firsts}
     texts = {} if "text" in columns else _texts(folder, view, part, keys)
-    complete = []
-    for occurrence, row, end in zip(found, rows, ends, strict=True):
-        text, begin = (row["text"], 0) if "text" in row else texts.get((row["line"], row["sentence"]), (None, 0))
-        span = None if text is None else _span(text, row["start"] - begin, end - begin)
-        place = {"file": row["file"], "line": row["line"], "id": row.get("id")}
-        complete.append(dataclasses.replace(occurrence, **place, text=text, span=span))
-    return complete
+    for rows, first, end in zip(hits, firsts, ends, strict=True):
+        text, origin = texts.get((first["line"], first["sentence"]), (first.get("text"), 0))
+        span = None if text is None else _span(text, first["start"] - origin, end - origin)
+        yield Occurrence(part, rows, location(first), text, span)
 
 
 def _span(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The word's place, or None if it is not there: in a sentence or the second of a pair `start` has another origin."""
+    """The word's place; None if another word is there: in sentences and second texts of pairs offsets differ."""
     is_word = 0 <= start < end <= len(text) and not re.search(r"\s", text[start:end])
     cut = is_word and not (re.match(r"\w\w", text[start - 1 : start + 1]) or re.match(r"\w\w", text[end - 1 : end + 1]))
     return (start, end) if cut else None

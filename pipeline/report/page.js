@@ -51,8 +51,8 @@ for (const linked of document.querySelectorAll(".linked")) {
     svg.addEventListener("click", (event) => {
       const number = nearest(svg, event);
       if (number === null) return;
-      const row = rowOf(number), folded = row.closest("details");
-      if (folded) folded.open = true;
+      const row = rowOf(number), details = row.closest("details");
+      if (details) details.open = true;
       row.scrollIntoView({ block: "center" });
       row.focus({ preventScroll: true });
     });

@@ -58,13 +58,7 @@ class ReportResult:
             id_: {"title": title, "lacks": section.missing_hint, "figures": section.figures}
             for (id_, title), section in self.sections.items()
         }
-        return {
-            "path": self.path,
-            "bytes": self.bytes,
-            "sample": self.sample,
-            "seed": self.seed,
-            "sections": _without_nan(sections),
-        }
+        return {**vars(self), "sections": _without_nan(sections)}
 
 
 def write_report(

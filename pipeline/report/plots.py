@@ -1,7 +1,7 @@
 """Static SVG plots by Matplotlib, in the colours of the page's style sheet.
 
-No text of a corpus enters a plot: names and sentences appear in the page's legends and tables. One drawing serves light,
-dark and print: Matplotlib draws with placeholder colours, which `_embed` replaces by the style sheet's variables.
+No text of a corpus enters a plot: names and sentences appear in legends and tables. One drawing serves light, dark and
+print: Matplotlib draws with placeholder colours, which `_embed` replaces by the style sheet's variables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerbeam.pipeline.report.markup import Html, escape
-from layerbeam.pipeline.report.stats import Array, Distribution
+from layerbeam.pipeline.report.stats import Array, LayerStatistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +47,8 @@ class Plots:
 
     def histogram(self, counts: Array, edges: Array, cut: float | None, *, x: str, y: str, label: str) -> Html:
         """Bars between `edges`; a dashed line at `cut`, and bars from there on in its colour."""
+        from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
         figure, axes = _axes(6.4, 2.3)
         over = np.full(len(counts), False) if cut is None else edges[:-1] >= cut
         for chosen, color in ((~over, _PLOT), (over, _CUT)):
@@ -56,13 +58,15 @@ class Plots:
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        _whole_numbers(axes)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         return self._finish(figure, label)
 
-    def distributions(self, layers: Mapping[str, Distribution], *, y: str, label: str) -> Html:
-        """A shape for each layer, as wide as its values are frequent, with a bar for quartiles and a tick for the median."""
+    def distributions(self, layers: Mapping[str, LayerStatistics], what: str, *, y: str, label: str) -> Html:
+        """A shape for each layer, as wide as its values or norms are frequent; bar and tick: quartiles and median."""
         figure, axes = _axes(4.6, 2.5)
-        for place, layer in enumerate(layers.values()):
+        for place, layer in enumerate(getattr(statistics, what) for statistics in layers.values()):
             if len(layer.counts):
                 widths = 0.42 * layer.counts / max(layer.counts.max(), 1)  # of two values, none is in the middle 98 %
                 centres = (layer.edges[1:] + layer.edges[:-1]) / 2
@@ -149,14 +153,6 @@ def _name_layers(axes: Axes, columns: Sequence[str]) -> None:
     axes.set_xticks(places, [columns[place].removeprefix("layer_") for place in places])
     axes.set_xlabel("layer" if columns[0].startswith("layer_") else "")
     axes.set_xlim(-0.6, len(columns) - 0.4)
-
-
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _embed(svg: str, prefix: str, label: str, rows: Mapping[int, Array]) -> str:

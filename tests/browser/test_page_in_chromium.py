@@ -73,14 +73,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 
 def show(browser: webdriver.Chrome, page: Path, *, width: int = 1280, dark: bool = False, print_: bool = False) -> None:
-    """The page anew, in a window of this width."""
+    """Load the page in a window of this width."""
     features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     media = {"media": "print" if print_ else "", "features": features}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     for kind in ("browser", "performance"):
-        browser.get_log(kind)  # what was before
+        browser.get_log(kind)  # drop earlier entries
     browser.get(page.as_uri())
 
 

@@ -17,13 +17,5 @@ def layers(context: ReportContext) -> Section:
         }
         for view in views
     }
-    shown = [
-        {
-            "view": view,
-            "sample": context.description(view),
-            "value_shapes": {column: layer.values for column, layer in context.layers(view).items()},
-            "norm_shapes": {column: layer.norms for column, layer in context.layers(view).items()},
-        }
-        for view in views
-    ]
+    shown = [{"view": view, "sample": context.description(view), "layers": context.layers(view)} for view in views]
     return Section(figures, {"views": shown})

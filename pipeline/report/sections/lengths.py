@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -67,23 +66,20 @@ def _text_lengths(context: ReportContext) -> tuple[Array, Array | None, str] | N
         if view.has_all_words and view.has_places:
             counts, parts = _count_tokens(view)
             source = f"{len(counts):,} texts in {parts:,} of {len(view.parts):,} parts of view {view.name}"
-            return np.array(counts, np.int64), None, source
+            return counts, None, source
     return None
 
 
-def _count_tokens(view: RowsOfView) -> tuple[list[int], int]:
-    """(tokens of each text, number of parts read)."""
-    counts: Counter[tuple[str, int, int]] = Counter()
-    rows_left, parts = _MAX_ROWS, 0
+def _count_tokens(view: RowsOfView) -> tuple[Array, int]:
+    """(tokens of each text, number of parts read); the rows of a text are in one part."""
+    column, function = ("num_tokens", "sum") if view.level == "word" else ("start", "count")
+    counts: list[Array] = []
+    rows_left = _MAX_ROWS
     for part in view.random_parts():
-        weight = ["num_tokens"] if view.level == "word" else []
-        rows = view.read(part, ["line", "sentence", "start", *weight])
-        rows = rows.filter(pc.greater_equal(rows["start"], 0))
-        tokens = rows["num_tokens"].to_numpy() if weight else np.ones(rows.num_rows, np.int64)
-        keys = zip(rows["line"].to_pylist(), rows["sentence"].to_pylist(), tokens.tolist(), strict=True)
-        for line, sentence, n in keys:
-            counts[part.path, line, sentence] += n
-        rows_left, parts = rows_left - part.rows, parts + 1
+        rows = view.read(part, list(dict.fromkeys(["line", "sentence", "start", column])))
+        texts = rows.filter(pc.field("start") >= 0).group_by(["line", "sentence"]).aggregate([(column, function)])
+        counts.append(texts[f"{column}_{function}"].to_numpy())
+        rows_left -= part.rows
         if rows_left < 0:
             break
-    return list(counts.values()), parts
+    return np.concatenate(counts), len(counts)

@@ -6,7 +6,7 @@ import numpy as np
 
 from layerbeam.pipeline.report.context import ReportContext, Section, location
 from layerbeam.pipeline.report.sections.projection import ADD_TEXT_VIEW
-from layerbeam.pipeline.report.stats import Array, unit
+from layerbeam.pipeline.report.stats import unit
 
 _QUERIES = 8
 _NEIGHBOURS = 5
@@ -30,26 +30,14 @@ def neighbours(context: ReportContext) -> Section:
     vectors = unit(sample.vectors(column))
     figures, shown = [], []
     for query, cosines in zip(queries, vectors[queries] @ vectors.T, strict=True):
-        nearest = _nearest(cosines, texts, query)
-        hits = [(texts[i], float(cosines[i])) for i in nearest]
-        figures.append({"text": texts[query], "nearest": hits})
+        best_rows: dict[str, int] = {}
+        for row in np.argsort(-cosines, kind="stable").tolist():
+            best_rows.setdefault(texts[row], row)
+        nearest = [row for text, row in best_rows.items() if text != texts[query]][:_NEIGHBOURS]
         places = [location(row) for row in rows.take(nearest).to_pylist()]
-        shown.append(
-            (texts[query], [(cosine, place, text) for (text, cosine), place in zip(hits, places, strict=True)])
-        )
+        figures.append({"text": texts[query], "nearest": [(texts[i], float(cosines[i])) for i in nearest]})
+        shown.append((texts[query], [(cosines[i], place, texts[i]) for i, place in zip(nearest, places, strict=True)]))
     return Section(
         {"view": view.name, "column": column, "queries": figures},
         {"queries": shown, "sample": context.description(view), "neighbours": _NEIGHBOURS},
     )
-
-
-def _nearest(cosines: Array, texts: list[str], query: int) -> list[int]:
-    """The rows with the highest cosines, without duplicates of a text."""
-    seen, nearest = {texts[query]}, []
-    for row in np.argsort(-cosines, kind="stable"):
-        if texts[row] not in seen:
-            seen.add(texts[row])
-            nearest.append(int(row))
-        if len(nearest) == _NEIGHBOURS:
-            break
-    return nearest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -58,15 +57,10 @@ def projection(context: ReportContext) -> Section:
                 "view": view,
                 "sample": context.description(view),
                 "names": names,
+                "projections": projections,
+                "drawn": drawn,
                 "categories": categories[drawn],
-                "projections": {
-                    column: dataclasses.replace(layer, points=layer.points[drawn])
-                    for column, layer in projections.items()
-                },
-                "rows": [
-                    (category, location(row), row.get("text"))
-                    for category, row in zip(categories[drawn].tolist(), rows, strict=True)
-                ],
+                "points": [(location(row), row.get("text")) for row in rows],
             }
         )
     return Section(figures, {"color_by": color_by, "views": shown})

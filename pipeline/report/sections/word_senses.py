@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.context import ReportContext, Section, location
+from layerbeam.pipeline.report.context import ReportContext, Section
 from layerbeam.pipeline.report.occurrences import Occurrence, WordSearch, find_word
 from layerbeam.pipeline.report.stats import Array, Grouping, group, mean_within_across, project_layers, unit
 
@@ -19,7 +19,8 @@ def word_senses(context: ReportContext) -> Section:
     if not context.words:
         hint = "No word was asked for; `layerbeam report OUT --word bank` shows one, in every layer."
         return Section(missing_hint=hint)
-    figures, shown = {}, []
+    figures: dict[str, Any] = {}
+    shown: list[dict[str, Any]] = []
     for word in context.words:
         search = find_word(context.folder, word, context.seed)
         if search is None:
@@ -60,10 +61,11 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "matrices": {column: matrix[np.ix_(order, order)] for column, matrix in cosines.items()},
         "lowest": float(min(np.quantile(matrix, 0.02) for matrix in cosines.values())),
         "borders": (np.flatnonzero(np.diff(groups)) + 1).tolist(),
-        "projections": project_layers((column, layer[order]) for column, layer in vectors.items()),
+        "projections": project_layers(vectors.items()),
+        "order": order,
         "groups": groups,
         "sentences": [
-            (int(number), location(vars(occurrence)), *_excerpt(occurrence))
+            (int(number), occurrence.location, *_excerpt(occurrence))
             for number, occurrence in zip(groups, (search.occurrences[i] for i in order), strict=True)
         ],
         "lacks_text": any(occurrence.text is None for occurrence in search.occurrences),

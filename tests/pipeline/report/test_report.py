@@ -1,4 +1,4 @@
-"""`layerbeam report`: what the page shows, its numbers against plain NumPy, and that no text becomes markup."""
+"""`layerbeam report`: content of the page, its figures compared with plain NumPy, and that no text becomes markup."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from object_store import upload
 from weights import vectors
 
 import layerbeam
+from layerbeam.pipeline.report import page as report_page
 from layerbeam.pipeline.report.stats import group, mean_cosine, pca
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
@@ -58,7 +60,7 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture
 def report(workplace):
-    """Runs `layerbeam report out`: the page and what `--json` says."""
+    """Run `layerbeam report out`; returns the page and the output of `--json`."""
 
     def write(*arguments: str) -> tuple[Page, dict]:
         done = workplace._call("report", "out", "--json", *arguments, status=0)
@@ -101,8 +103,8 @@ def test_groups_by_hand():
     assert found.groups.tolist() == groups
     assert found.silhouette == pytest.approx(1 - 0.1 / 0.8)
     inside = found.groups[found.order]
-    assert (np.diff(inside) != 0).sum() == 1, "like ones side by side"
-    # Three senses, of which one is far off: the cut that only takes that one away is clearer, and says less.
+    assert (np.diff(inside) != 0).sum() == 1, "similar rows are adjacent"
+    # Three senses, one of them distant. Separating only that one has the better silhouette, but says less.
     three = np.repeat([0, 1, 2], 4)
     apart = np.where(three[:, None] == three, 0.95, np.where((three[:, None] == 2) | (three == 2), 0.1, 0.75))
     found = group(np.where(np.eye(12, dtype=bool), 1.0, apart))
@@ -176,7 +178,7 @@ def test_lengths_and_the_cut(workplace, report):
     assert "max_seq_length 12 cuts after 10: 50.00% of the texts are longer and lose their end, 27.27%" in page.text
 
 
-def test_at_a_glance_it_says_what_show_says(workplace, report):
+def test_the_overview_has_the_facts_of_show(workplace, report):
     lines = [{"text": text, "id": "same"} for text in ("One. Two.", "A bank. The river. the river", "the bank")]
     workplace.write("corpus/a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     words = {"level": "word", "layers": [1], "keep_words": ["bank", "money"]}
@@ -188,15 +190,15 @@ def test_at_a_glance_it_says_what_show_says(workplace, report):
     workplace.run()
     page, _ = report()
     shown = workplace.show().out
-    for said in (
+    for fact in (
         ": 3 layers of 64, engine native, lower-casing (tokenizer_config.json)",
         "3 read = 2 embedded + 0 blank + 1 filtered + 0 rejected",
         "6 found = 2 embedded + 0 blank + 4 filtered + 0 rejected",
         "2 records with the id of an earlier one",
         "words: 0 of money (keep_words that never come)",
     ):
-        assert said in shown
-        assert said in page.text
+        assert fact in shown
+        assert fact in page.text
 
 
 def test_rejects_by_reason(workplace, report):
@@ -208,14 +210,14 @@ def test_rejects_by_reason(workplace, report):
     assert "2 of 4 records have no vector" in page.text
 
 
-def test_what_the_run_lacks_is_one_line(workplace, report):
+def test_a_section_without_data_is_one_line(workplace, report):
     run(workplace, RIVER + MONEY, views={"tokens": {"level": "token", "layers": [1], "special_tokens": False}})
     page, found = report("--word", "bank")
     lacks = {name: section["lacks"] for name, section in found["sections"].items() if section["lacks"]}
     assert set(lacks) == {"projection", "neighbours"}
     assert "`texts: {level: text, layers: all, pooling: mean}`" in lacks["neighbours"]
     assert found["sections"]["lengths"]["figures"]["texts"] == 6
-    assert "they sat by the river on the bank" in re.sub(r" +", " ", page.text), "made of its tokens"
+    assert "they sat by the river on the bank" in re.sub(r" +", " ", page.text), "joined from its tokens"
     assert "layerbeam report OUT --word bank" in report()[1]["sections"]["words"]["lacks"]
 
     shutil.rmtree("out")
@@ -300,6 +302,15 @@ def test_seeded(workplace, report):
     assert seen[0] != seen[2]
 
 
+def test_the_order_of_sections_does_not_matter(workplace, report, monkeypatch):
+    run(workplace, RIVER + MONEY)
+    _, found = report("--word", "bank")
+    monkeypatch.setattr(report_page, "_SECTIONS", report_page._SECTIONS[::-1])
+    page, reversed_found = report("--word", "bank")
+    assert reversed_found["sections"] == found["sections"]
+    assert next(a["id"] for a in page.of("section") if "id" in a) == "neighbours"
+
+
 def test_formats_give_the_same_figures(workplace, report):
     figures = []
     for format_ in ("parquet", "tfrecord", "jsonl"):
@@ -338,7 +349,7 @@ def test_nothing_embedded(workplace, report):
     assert lacks == ["lengths", "layers", "projection", "neighbours"]
 
 
-def test_a_run_with_a_report_in_it(workplace, report):
+def test_a_report_does_not_disturb_later_runs(workplace, report):
     run(workplace, RIVER + MONEY)
     report()
     assert not (workplace.folder / "out" / "_tmp").exists()
@@ -355,7 +366,7 @@ def test_a_run_with_a_report_in_it(workplace, report):
     assert report()[1]["sections"]["lengths"]["figures"]["texts"] == 7
 
 
-def test_elsewhere(workplace):
+def test_to_another_file(workplace):
     run(workplace, RIVER)
     done = workplace._call("report", "out", "--to", "page.html", status=0)
     assert re.fullmatch(
@@ -379,7 +390,17 @@ def test_in_an_object_store(workplace, memory):
     assert page.replace("memory://bucket/out", "out") == (workplace.folder / "out" / "report.html").read_text()
 
 
-def test_without_the_extra(workplace, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+@pytest.mark.parametrize("module", ["jinja2", "matplotlib.figure", "scipy", "sklearn"])
+def test_without_the_extra(workplace, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
     error = workplace._call("report", "out", status=2).err
     assert "pip install 'layerbeam[report]'" in error
+
+
+def test_the_demo_does_not_need_the_extra():
+    code = (
+        "import sys, numpy as np; from layerbeam.pipeline.report.stats import mean_within_across, unit; "
+        "mean_within_across(unit(np.ones((2, 2))), np.zeros(2)); "
+        "assert not {'jinja2', 'matplotlib', 'scipy', 'sklearn'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
