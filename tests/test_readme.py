@@ -16,7 +16,7 @@ from conftest import ROOT
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 
 README = (ROOT / "README.md").read_text()
 OUTPUT = (ROOT / "docs" / "output.md").read_text()
@@ -86,8 +86,8 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 def test_the_configuration_explained_is_one():
     explained, other = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     settings = yaml.safe_load(explained)
-    assert schema.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
-    assert schema.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
+    assert load.check(settings, source="README.md").views.keys() == {"tokens", "sentences"}
+    assert load.check(settings | yaml.safe_load(other), source="README.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():

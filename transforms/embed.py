@@ -12,6 +12,7 @@ from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
 from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Encoder, Forward
@@ -20,7 +21,7 @@ from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.row_index import KeepWords, keep_words_of
 from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View, row_columns
+from layerbeam.transforms.views import View
 
 # Of the columns beside the vectors, those that only a file has.
 _OF_FILES = ("file", "line", "sentence")

@@ -33,9 +33,9 @@ from layerbeam.pipeline.output.manifest import (
 )
 from layerbeam.pipeline.output.run_log import RUNS, load_runs
 from layerbeam.transforms import storage
+from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import as_matrix
-from layerbeam.transforms.views import splits_by_text
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -19,6 +19,7 @@ from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.plan.sampling import Budget, Place, Stratum, draw, text_bytes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.lines import tokens_by_length
@@ -27,7 +28,7 @@ from layerbeam.transforms.slice.slices import byte_ranges
 from layerbeam.transforms.tokenize.row_index import keep_words_of
 from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View, records_of
+from layerbeam.transforms.views import View
 
 # Read in some tenths of a second.
 OF_A_RUN = Budget(2 << 20, 256)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.pipeline.cli.console import count_noun, plain_console
-from layerbeam.pipeline.config import schema as configuration
+from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.errors import UsageError
@@ -30,6 +30,7 @@ from layerbeam.pipeline.output.manifest import MANIFEST, differences, table_part
 from layerbeam.pipeline.verify.recompute import ExpectedRows, ReferenceEncoder
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TokenBlock
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, Part, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
@@ -37,7 +38,7 @@ from layerbeam.transforms.parts import as_matrix, read_rejects, read_tables
 from layerbeam.transforms.parts.jsonl import finite
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.subset import raw_text, take_texts
-from layerbeam.transforms.views import View, schema
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import REJECTS
 
 Array = npt.NDArray[Any]

@@ -17,9 +17,7 @@ from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views import (
-    View,
-)
+from layerbeam.transforms.views import View
 
 
 @beam.typehints.with_input_types(TokenBlock)

@@ -25,8 +25,9 @@ from layerbeam.transforms.blocks import (
     row_of_each,
     row_splits_of,
 )
+from layerbeam.transforms.columns import own_characters
 from layerbeam.transforms.tokenize.wordpiece import WordPiece, normalize_character
-from layerbeam.transforms.views import View, own_characters
+from layerbeam.transforms.views import View
 
 # What `Rows.counts` counts, each with the view's name behind a colon.
 LOST_WORDS = "words_lost"  # some of their tokens are over max_seq_length

@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
 
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.remote.image_labels import read_labels
@@ -109,7 +109,7 @@ def check(image: str, **encoder: object) -> None:
     options = PipelineOptions(["--job_endpoint=embed"])
     options.view_as(WorkerOptions).sdk_container_image = image
     options.view_as(SetupOptions).extra_packages = []
-    preflight.check(schema.check(settings, source="c.yaml"), RemoteRunner("SparkRunner", options, None))
+    preflight.check(load.check(settings, source="c.yaml"), RemoteRunner("SparkRunner", options, None))
 
 
 @pytest.mark.parametrize("architectures", [(), ("arm64", "amd64")])

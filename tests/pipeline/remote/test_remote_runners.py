@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import DATA, ROOT, Workplace
 from ports import free_port
 
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 from layerbeam.pipeline.output.run_log import RefuseIfSuperseded, RunLog, load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
@@ -206,7 +206,7 @@ def test_flink_without_parallelism_is_said(capsys):
         "views": {"v": {"level": "text", "layers": [-1]}},
         "output": {"path": "/out"},
     }
-    checked = schema.check(settings, source="c.yaml")
+    checked = load.check(settings, source="c.yaml")
     said = "beam.parallelism: not given, and without it one worker of Flink does everything; give --parallelism=N\n"
     for name, arguments, expected in (
         ("FlinkRunner", [], said),
