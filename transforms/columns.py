@@ -22,16 +22,14 @@ from layerbeam.transforms.blocks import (
     TokenBlock,
 )
 from layerbeam.transforms.commits import printable
-from layerbeam.transforms.views import COLUMNS, Column, Combine, View
-
-
-def _has(view: View, column: Column) -> bool:
-    return view.level in column.levels or (column.name == "text" and view.include_text)
+from layerbeam.transforms.views import COLUMNS, Combine, View
 
 
 def schema(view: View) -> pa.Schema:
     """The view's columns. Only columns copied from the input are nullable: readers fail on null vectors."""
-    columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
+    with_text = {"text"} if view.include_text else set()
+    own = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
+    columns = [pa.field(column.name, column.type, nullable=False) for column in own]
     kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
     copied = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
     after = 0 if view.aggregates else 1

@@ -32,8 +32,8 @@ class Settings:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         schema = handler(source)
-        # A strict dataclass would accept instances only, no mappings. Its values stay strict.
-        handler.resolve_ref_schema(schema)["strict"] = False  # type: ignore[typeddict-unknown-key]
+        inner: Any = handler.resolve_ref_schema(schema)
+        inner["strict"] = False  # a strict dataclass accepts instances only, no mappings; its values stay strict
         return schema
 
 

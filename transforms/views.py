@@ -139,31 +139,27 @@ class Column:
 
     name: str
     type: str
-    levels: frozenset[str]
+    levels: str
     meaning: str
-
-
-def _column(name: str, type_: str, levels: str, meaning: str) -> Column:
-    return Column(name, type_, frozenset(levels.split()), meaning)
 
 
 _IN_RECORD = "token word text"
 
 COLUMNS = (
-    _column("file", "string", f"{_IN_RECORD} record", "the input file, as the glob matched it"),
-    _column("line", "int64", f"{_IN_RECORD} record", "the record's first line in its file, from 0"),
-    _column("sentence", "int32", _IN_RECORD, "index of the text in its record; 0 if the record is the text"),
-    _column("start", "int32", _IN_RECORD, "first code point in the record; -1 for special tokens"),
-    _column("end", "int32", _IN_RECORD, "code point after the last; -1 for special tokens"),
-    _column("token_index", "int32", "token", "index of the token in the text; 0 is [CLS]"),
-    _column("word_index", "int32", "token word", "index of the word in the text; -1 for special tokens"),
-    _column("token", "string", "token", "the WordPiece"),
-    _column("token_id", "int32", "token", "its id in the vocabulary"),
-    _column("segment_id", "int8", "token", "0, and 1 in the second text of a pair"),
-    _column("word", "string", "word word_type", "the record's own characters; word_type: as normalized"),
-    _column("text", "string", "text", "the text, of a pair the first one; with include_text the row's own text"),
-    _column("num_tokens", "int32", "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
-    _column("num_dropped", "int32", "text", "tokens lost to max_seq_length"),
-    _column("num_texts", "int32", "record", "texts of the record that were embedded"),
-    _column("count", "int64", "word_type", "number of occurrences of the word"),
+    Column("file", "string", f"{_IN_RECORD} record", "the input file, as the glob matched it"),
+    Column("line", "int64", f"{_IN_RECORD} record", "the record's first line in its file, from 0"),
+    Column("sentence", "int32", _IN_RECORD, "index of the text in its record; 0 if the record is the text"),
+    Column("start", "int32", _IN_RECORD, "first code point in the record; -1 for special tokens"),
+    Column("end", "int32", _IN_RECORD, "code point after the last; -1 for special tokens"),
+    Column("token_index", "int32", "token", "index of the token in the text; 0 is [CLS]"),
+    Column("word_index", "int32", "token word", "index of the word in the text; -1 for special tokens"),
+    Column("token", "string", "token", "the WordPiece"),
+    Column("token_id", "int32", "token", "its id in the vocabulary"),
+    Column("segment_id", "int8", "token", "0, and 1 in the second text of a pair"),
+    Column("word", "string", "word word_type", "the record's own characters; word_type: as normalized"),
+    Column("text", "string", "text", "the text, of a pair the first one; with include_text the row's own text"),
+    Column("num_tokens", "int32", "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
+    Column("num_dropped", "int32", "text", "tokens lost to max_seq_length"),
+    Column("num_texts", "int32", "record", "texts of the record that were embedded"),
+    Column("count", "int64", "word_type", "number of occurrences of the word"),
 )

@@ -63,47 +63,44 @@ def resolve_views(
 
 def _with_layers(name: str, settings: ViewSettings, encoder: EncoderSource) -> View:
     """The view with absolute layers, none for the pooler. UsageError for layers that the encoder does not have."""
-    num_layers, numbering, pooler = encoder.num_hidden_layers, settings.layer_numbering, settings.uses_pooler
-    layers, given_layers = [], []
+    pooler = settings.uses_pooler
+    layers = "all" if settings.layers == "all" else [] if pooler else settings.layers or []
     try:
-        if not pooler:
-            layers = expand_layers(settings.layers or [], num_layers, numbering)
-            given_layers = _as_written(settings.layers or [], num_layers, numbering)
+        expanded = expand_layers(layers, encoder.num_hidden_layers, settings.layer_numbering)
     except ValueError as error:
         raise UsageError(f"views.{name}.layers: {error}") from error
-    unsupported_reason = encoder.unsupported_reason(tuple(layers), pooler=pooler)
+    unsupported_reason = encoder.unsupported_reason(tuple(expanded), pooler=pooler)
     if unsupported_reason is not None:
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {unsupported_reason}")
-    resolved = {"layers": tuple(layers), "given_layers": tuple(given_layers), "keep_words": None}
+    resolved = {"layers": tuple(expanded), "given_layers": tuple(expanded.values()), "keep_words": None}
     return View(**vars(settings) | resolved, name=name, hidden_size=encoder.hidden_size)
 
 
 def expand_layers(
     layers: Sequence[int | str] | Literal["all"], num_layers: int, layer_numbering: str = "hidden_states"
-) -> list[int]:
-    """The absolute numbers of the layers, in that order; `num_layers` is L, `layer_numbering` as in `ViewSettings`.
+) -> dict[int, int]:
+    """{absolute number: the number with the sign that it was written with} of each layer, in the order given.
 
-    ValueError for a layer that the encoder does not have or that occurs twice.
+    `num_layers` is L; `layer_numbering` as in `ViewSettings`. ValueError for a layer that the encoder does not have or
+    that occurs twice.
 
     >>> expand_layers([-1, "0..2"], 6)
-    [6, 0, 1, 2]
-    >>> expand_layers("all", 2)
+    {6: -1, 0: 0, 1: 1, 2: 2}
+    >>> list(expand_layers("all", 2))
     [0, 1, 2]
     >>> expand_layers([-1, 0], 2, "extract_features")
-    [2, 1]
+    {2: -1, 1: 0}
     """
     first_layer = 1 if layer_numbering == "extract_features" else 0
-    expanded: list[int] = []
+    expanded: dict[int, int] = {}
     for item in [f"0..{num_layers - first_layer}"] if layers == "all" else layers:
         ends = [_absolute(int(end), num_layers, first_layer) for end in str(item).split("..")]
-        first, last = ends[0], ends[-1]
-        step = 1 if last >= first else -1
-        expanded.extend(range(first, last + step, step))
-    twice = {layer for layer in expanded if expanded.count(layer) > 1}
-    if twice:
-        layer = min(twice)
-        same = f"{layer - first_layer} and {layer - num_layers - 1} are the same"
-        raise ValueError(f"layer {layer - first_layer} occurs twice ({same})")
+        step = 1 if ends[-1] >= ends[0] else -1
+        for layer in range(ends[0], ends[-1] + step, step):
+            from_first, from_last = layer - first_layer, layer - num_layers - 1
+            if layer in expanded:
+                raise ValueError(f"layer {from_first} occurs twice ({from_first} and {from_last} are the same)")
+            expanded[layer] = from_last if str(item).startswith("-") else from_first
     return expanded
 
 
@@ -117,21 +114,11 @@ def _absolute(layer: int, num_layers: int, first_layer: int) -> int:
     return first_layer + layer if layer >= 0 else num_layers + 1 + layer
 
 
-def _as_written(layers: Sequence[int | str] | Literal["all"], num_layers: int, layer_numbering: str) -> list[int]:
-    """The layers with the signs they were written with, ranges expanded: as in the lines of extract_features.py."""
-    first_layer, written = 1 if layer_numbering == "extract_features" else 0, []
-    for item in ["all"] if layers == "all" else layers:
-        for layer in expand_layers("all" if item == "all" else [item], num_layers, layer_numbering):
-            written.append(layer - num_layers - 1 if str(item).startswith("-") else layer - first_layer)
-    return written
-
-
 def _forms_to_keep(name: str, view: ViewSettings, do_lower_case: bool) -> tuple[str, ...] | None:
     """The forms of `keep_words`, a list or a file with one per line. UsageError for a form of several words."""
     if view.keep_words is None:
         return None
-    where = f"views.{name}.keep_words"
-    given = view.keep_words
+    where, given = f"views.{name}.keep_words", view.keep_words
     if isinstance(given, str):
         try:
             given = storage.read_bytes(given).decode("utf-8-sig").splitlines()

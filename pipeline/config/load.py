@@ -99,7 +99,7 @@ def check(settings: Mapping[str, Any], *, source: str) -> Config:
 def check_sections(sections: type[_Sections], settings: Mapping[str, Any], *, source: str) -> _Sections:
     """As `check`, also for the sections of `EmbedText` only."""
     try:
-        config = _validate(sections, settings)
+        config = pydantic.TypeAdapter(sections).validate_python(settings)
     except pydantic.ValidationError as error:
         raise UsageError("\n".join(_explain(source, mistake) for mistake in error.errors())) from None
     mistakes = find_contradictions(config, settings)
@@ -111,15 +111,11 @@ def check_sections(sections: type[_Sections], settings: Mapping[str, Any], *, so
 def restore(settings: Mapping[str, Any], *, source: str) -> Config:
     """The configuration in a manifest, which has every default in it and was checked before its run began."""
     try:
-        return _validate(Config, settings)
+        return pydantic.TypeAdapter(Config).validate_python(settings)
     except pydantic.ValidationError as error:
         raise UsageError(
             f"{source}: its settings are of another version of layerbeam: {_explain(source, error.errors()[0])}"
         ) from None
-
-
-def _validate(sections: type[_Sections], settings: Mapping[str, Any]) -> _Sections:
-    return pydantic.TypeAdapter(sections).validate_python(settings)
 
 
 def _explain(source: str, mistake: Any) -> str:

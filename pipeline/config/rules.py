@@ -19,9 +19,10 @@ _LAYER_COLUMN = re.compile(r"layer_\d+(_std)?|(embedding|pooled_output)_std")
 def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> list[str]:
     """What breaks a rule in a configuration. `settings`: the plain values, which tell what was set explicitly."""
     found = [mistake for rule in _INPUT_RULES if isinstance(config, Config) for mistake in rule(config)]
+    found += _view_names(config)
     for name, view in config.views.items():
         given = settings["views"][name]
-        found += [f"views.{name}{mistake}" for rule in _VIEW_RULES for mistake in rule(name, view, given, config)]
+        found += [f"views.{name}.{mistake}" for rule in _VIEW_RULES for mistake in rule(view, given, config)]
     return found + [f"encoder.{mistake}" for rule in _ENCODER_RULES for mistake in rule(config)]
 
 
@@ -29,18 +30,16 @@ def _misplaced(section: InputConfig | ViewSettings, by: str, given: Mapping[str,
     """Settings that only other levels or formats have, and values that only other levels allow."""
     chosen = getattr(section, by)
     for field in dataclasses.fields(section):
-        only = field.metadata.get("only", (chosen,))
+        only, value = field.metadata.get("only", (chosen,)), getattr(section, field.name)
         if field.name in given and chosen not in only:
-            yield f".{field.name}: {by} {chosen} has no such setting (it belongs to {' and '.join(only)})"
-        elif isinstance(only, Mapping) and chosen in only and getattr(section, field.name) not in only[chosen]:
-            value = getattr(section, field.name)
-            yield f".{field.name}: is {value}; {by} {chosen} allows {', '.join(only[chosen])}"
+            yield f"{field.name}: {by} {chosen} has no such setting (it belongs to {' and '.join(only)})"
+        elif isinstance(only, Mapping) and chosen in only and value not in only[chosen]:
+            yield f"{field.name}: is {value}; {by} {chosen} allows {', '.join(only[chosen])}"
 
 
 def _settings_of_other_formats(config: Config) -> Iterator[str]:
-    values = vars(config.input)
-    changed = {f.name: f for f in fields_of(InputConfig) if values[f.name] != default_of(f)}
-    yield from (f"input{mistake}" for mistake in _misplaced(config.input, "format", changed))
+    changed = {f.name: f for f in fields_of(InputConfig) if getattr(config.input, f.name) != default_of(f)}
+    yield from (f"input.{mistake}" for mistake in _misplaced(config.input, "format", changed))
 
 
 def _pairs(config: Config) -> Iterator[str]:
@@ -69,53 +68,49 @@ def _kept_fields(config: Config) -> Iterator[str]:
             yield f"input.keep_fields.{name}: differs from {seen[column]} in case only"
 
 
-_Given = Mapping[str, Any]
+def _view_names(config: EmbedConfig) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for name in config.views:
+        if seen.setdefault(name.lower(), name) != name:
+            other = seen[name.lower()]
+            yield f"views.{name}: differs from views.{other} in case only, and both are one folder on macOS; rename one"
+        if name.lower() in RESERVED_VIEW_NAMES:
+            yield f"views.{name}: the name {name} is reserved; rename the view"
 
 
-def _view_name(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
-    first = next(other for other in config.views if other.lower() == name.lower())
-    if first != name:
-        yield f": differs from views.{first} in case only, and both are one folder on macOS; rename one"
-    if name.lower() in RESERVED_VIEW_NAMES:
-        yield f": the name {name} is reserved; rename the view"
-
-
-def _settings_of_other_levels(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
+def _settings_of_other_levels(view: ViewSettings, given: Mapping[str, Any], config: EmbedConfig) -> Iterator[str]:
     yield from _misplaced(view, "level", given)
 
 
-def _layers(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
+def _layers(view: ViewSettings, given: Mapping[str, Any], config: EmbedConfig) -> Iterator[str]:
     if view.uses_pooler and view.layers is not None:
-        yield ".layers: pooling pooler reads the last layer; remove `layers`"
+        yield "layers: pooling pooler reads the last layer; remove `layers`"
     if view.uses_pooler and "combine" in given:
-        yield ".combine: pooling pooler gives one vector; remove `combine`"
+        yield "combine: pooling pooler gives one vector; remove `combine`"
     if not view.uses_pooler and view.layers is None:
-        yield ".layers: is missing; for example [-1], [-4..-1] or all"
+        yield "layers: is missing; for example [-1], [-4..-1] or all"
 
 
-def _kept_words(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
+def _rows(view: ViewSettings, given: Mapping[str, Any], config: EmbedConfig) -> Iterator[str]:
     if view.match_case and view.keep_words is None:
-        yield ".match_case: applies to keep_words, which is not set"
-
-
-def _aggregates(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
+        yield "match_case: applies to keep_words, which is not set"
     if view.aggregates and view.normalize:
-        yield f".normalize: level {view.level} writes means and their standard deviations; remove `normalize`"
-    if view.aggregates and view.format == "tfrecord":
-        yield f".format: a tfrecord holds texts, and level {view.level} has none; use parquet or jsonl"
+        yield f"normalize: level {view.level} writes means and their standard deviations; remove `normalize`"
     known = config.input.keep_fields if isinstance(config, Config) else {}
     for field in view.group_by:
         if field not in known:
-            yield f".group_by: {field} is not in input.keep_fields (there: {', '.join(known) or 'none'})"
+            yield f"group_by: {field} is not in input.keep_fields (there: {', '.join(known) or 'none'})"
 
 
-def _file_format(name: str, view: ViewSettings, given: _Given, config: EmbedConfig) -> Iterator[str]:
+def _file_format(view: ViewSettings, given: Mapping[str, Any], config: EmbedConfig) -> Iterator[str]:
+    if view.aggregates and view.format == "tfrecord":
+        yield f"format: a tfrecord holds texts, and level {view.level} has none; use parquet or jsonl"
     if view.include_text and (view.format, view.level, view.combine) == ("jsonl", "token", "separate"):
-        yield ".include_text: the lines of extract_features.py have no text; use another format or `combine`"
+        yield "include_text: the lines of extract_features.py have no text; use another format or `combine`"
     if view.format == "tfrecord" and view.dtype == "float16":
-        yield ".dtype: is float16; a tf.train.Example holds float32 only: use float32, or format parquet"
+        yield "dtype: is float16; a tf.train.Example holds float32 only: use float32, or format parquet"
     if view.format == "parquet" and not view.compress:
-        yield ".compress: is false; Parquet is always compressed (zstd): remove `compress`"
+        yield "compress: is false; Parquet is always compressed (zstd): remove `compress`"
 
 
 def _window(config: EmbedConfig) -> Iterator[str]:
@@ -142,12 +137,10 @@ def _buckets(config: EmbedConfig) -> Iterator[str]:
 
 
 _INPUT_RULES: list[Callable[[Config], Iterator[str]]] = [_settings_of_other_formats, _pairs, _kept_fields]
-_VIEW_RULES: list[Callable[[str, ViewSettings, _Given, EmbedConfig], Iterator[str]]] = [
-    _view_name,
+_VIEW_RULES: list[Callable[[ViewSettings, Mapping[str, Any], EmbedConfig], Iterator[str]]] = [
     _settings_of_other_levels,
     _layers,
-    _kept_words,
-    _aggregates,
+    _rows,
     _file_format,
 ]
 _ENCODER_RULES: list[Callable[[EmbedConfig], Iterator[str]]] = [_window, _buckets]

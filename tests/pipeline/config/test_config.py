@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -7,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import DATA
 
 from layerbeam.pipeline.config import load, schema
-from layerbeam.pipeline.config.layers import expand_layers
+from layerbeam.pipeline.config.job import resolve
+from layerbeam.pipeline.config.layers import expand_layers, open_for
 from layerbeam.pipeline.config.reference import SECTIONS
 from layerbeam.pipeline.config.rules import COLUMN_NAMES
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.views import ViewSettings
 
 MINIMAL = """
 input:
@@ -255,6 +259,19 @@ def test_every_setting_is_described():
             assert field.metadata["description"], field.name
 
 
+def test_every_setting_of_a_view_reaches_the_view_and_the_identity():
+    settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
+    config = load.check(settings, source="c.yaml")
+    job = resolve(config, open_for(config))
+    names = {field.name for field in schema.fields_of(ViewSettings)}
+    (view,) = pickle.loads(pickle.dumps(job.views))
+    assert view == job.views[0]
+    assert (view.name, view.layers, view.given_layers) == ("tokens", (3, 2, 1, 0), (-1, -2, -3, -4))
+    assert names <= vars(view).keys()
+    assert job.head.settings["views"]["tokens"].keys() == names
+    assert job.head.identity["views"]["tokens"].keys() == names - {"layer_numbering"}
+
+
 def test_overrides_and_files(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
@@ -297,7 +314,7 @@ def test_missing_file(tmp_path):
     ],
 )
 def test_layers_expand_in_the_order_given(layers, expanded):
-    assert expand_layers(layers, 6) == expanded
+    assert list(expand_layers(layers, 6)) == expanded
 
 
 @pytest.mark.parametrize(
@@ -314,8 +331,8 @@ def test_layers_that_do_not_exist_or_come_twice(layers, message):
 
 
 def test_layers_counted_as_extract_features_counts_them():
-    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
-    assert expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == {6: -1, 1: 0, 2: 1, 3: 2}
+    assert list(expand_layers("all", 3, "extract_features")) == [1, 2, 3]
     for layer in (6, -7):
         message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
         with pytest.raises(ValueError, match=message):
