@@ -38,7 +38,7 @@ def is_aggregated(level: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViewSettings(Settings):
-    """One thing to keep from the forward pass, as configured. Each view is a dataset of its own."""
+    """One thing to keep from the forward pass. Each view is a dataset of its own."""
 
     level: Level = setting(REQUIRED, "what one row is")
     layers: Annotated[Sequence[int | str] | Literal["all"] | None, BeforeValidator(_check_layers)] = setting(
