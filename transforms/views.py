@@ -31,6 +31,13 @@ def _check_layers(layers: Any) -> Any:
     return layers
 
 
+def _check_forms(forms: Any) -> Any:
+    items = forms if isinstance(forms, list) else [forms]
+    if forms is not None and not all(isinstance(form, str) for form in items):
+        raise ValueError("should be a list of words or the name of a file")
+    return forms
+
+
 def is_aggregated(level: str) -> bool:
     """Whether the rows of this level are made at the end of the run, from all blocks."""
     return level == "word_type"
@@ -56,7 +63,7 @@ class ViewSettings(Settings):
         "how the vectors of several tokens become one",
         only={"word": get_args(WordPooling), "text": get_args(TextPooling)},
     )
-    keep_words: Sequence[str] | str | None = setting(
+    keep_words: Annotated[Sequence[str] | str | None, BeforeValidator(_check_forms)] = setting(
         None, "list or file: rows for these forms only", only=("token", "word", "word_type")
     )
     match_case: bool = setting(False, "whether keep_words is case-sensitive", only=("token", "word", "word_type"))

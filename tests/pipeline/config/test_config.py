@@ -64,6 +64,10 @@ def test_defaults():
         ("views: {tokens: {layer: 3}}", "c.yaml: views.tokens.layer: unknown setting; did you mean `layers`?"),
         ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, target_part_bytes, byte_stream_split"),
         ("output: null", "c.yaml: output: should be a mapping of settings; given: None"),
+        (
+            "views: {tokens: {keep_words: [1]}}",
+            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; given: [1]",
+        ),
         ("input: {max_rejected: 0.5}", "c.yaml: input.max_rejected: was renamed to max_reject_rate"),
         ("output: {part_bytes: 1}", "c.yaml: output.part_bytes: was renamed to target_part_bytes"),
         ("views: {tokens: {dims: 3}}", "c.yaml: views.tokens.dims: was renamed to truncate_dim"),
