@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.reader import Run
     from layerbeam.pipeline.ptransform import EmbedText
     from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock, VectorBlock
+    from layerbeam.transforms.columns import make_table
     from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
     from layerbeam.transforms.encode import EncodeBlocks
     from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from layerbeam.transforms.slice import FindFiles, SliceFiles
     from layerbeam.transforms.tokenize import TokenizeBlocks
     from layerbeam.transforms.tokenize.wordpiece import WordPiece
-    from layerbeam.transforms.views import View, make_table
+    from layerbeam.transforms.views import View
     from layerbeam.transforms.write import WriteBlocks
     from layerbeam.transforms.write.block import Output
 

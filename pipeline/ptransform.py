@@ -1,4 +1,4 @@
-"""`layerbeam.EmbedText`: the vectors of texts inside somebody else's Beam pipeline."""
+"""`layerbeam.EmbedText`: the vectors of texts inside another Beam pipeline."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.pipeline.config import schema as configuration
-from layerbeam.pipeline.config.job import resolve
-from layerbeam.pipeline.config.layers import open_for
+from layerbeam.pipeline.config.job import EmbedJob
+from layerbeam.pipeline.config.layers import open_for, resolve_views
+from layerbeam.pipeline.config.load import check_sections
+from layerbeam.pipeline.config.schema import EmbedConfig
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.run.versions import versions
 from layerbeam.transforms.embed import EmbedTexts
 from layerbeam.transforms.hardware import Hardware
 
-_NOT_HERE = ("record", "word_type")
-
 
 class EmbedText(beam.PTransform):
-    """A PCollection of (key, text) becomes one of (key, {view: {column: values}}); batch and streaming.
+    """(key, text) -> (key, {view: {column: values}}), in batch and streaming pipelines.
 
-    `encoder`: a handle, or the section `encoder` of a configuration as a mapping; `views`: the section `views`. Levels
-    token, word and text; vector columns are NumPy arrays [n, W] (n rows: its tokens or words, 1 at text level), the
-    others lists of n. `num_threads`: bundles that a worker process has in hand at once. ValueError, when it is made,
-    for settings that do not hold.
+    Vector columns are NumPy arrays [n, W]; other columns are lists of n values. n is the number of the text's tokens
+    or words, and 1 at level text.
+
+    Args:
+      encoder: a handle, or the section `encoder` of a configuration as a mapping.
+      views: the section `views` of a configuration, with levels token, word and text.
+      num_threads: bundles that a worker process encodes at the same time.
+
+    Raises:
+      ValueError: when it is made, if a setting is wrong.
     """
 
     def __init__(
@@ -31,19 +37,18 @@ class EmbedText(beam.PTransform):
     ) -> None:
         super().__init__()
         settings = {
-            "input": {"files": ["none"]},
             "encoder": {"handle": encoder} if isinstance(encoder, str) else dict(encoder),
             "views": {name: dict(view) for name, view in views.items()},
-            "output": {"path": "none"},
         }
         try:
-            config = configuration.check(settings, source="EmbedText")
+            config = check_sections(EmbedConfig, settings, source="EmbedText")
             for name, view in config.views.items():
-                if view.level in _NOT_HERE:
+                if view.aggregates or view.level == "record":
                     raise UsageError(f"EmbedText: views.{name}.level: {view.level} is for runs over files only")
             if config.encoder.long_text == "reject":
                 raise UsageError("EmbedText: encoder.long_text: reject is for runs over files; filter texts before")
-            self._job = resolve(config, open_for(config))
+            source = open_for(config)
+            self._job = EmbedJob(config, source, resolve_views(config.views, source), versions())
         except UsageError as error:
             raise ValueError(str(error)) from error
         self._num_threads = num_threads

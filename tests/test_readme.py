@@ -16,7 +16,7 @@ from repository import ROOT
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
@@ -88,9 +88,9 @@ def test_the_configurations_explained_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     explained, other = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
     for source, text in {"README.md": short, "configuration.md": explained}.items():
-        assert schema.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
+        assert load.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
     settings = yaml.safe_load(explained) | yaml.safe_load(other)
-    assert schema.check(settings, source="configuration.md").input.id_field == "key"
+    assert load.check(settings, source="configuration.md").input.id_field == "key"
 
 
 def test_there_are_snippets_for_the_tools_named():

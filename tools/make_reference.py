@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/commands.md from the code: `make reference`. A test fails where they are not up to date."""
+"""Write docs/settings.md and docs/commands.md from the code: `make reference`. A test fails if they are outdated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from layerbeam.pipeline.cli import parser as command_line
-from layerbeam.pipeline.config import schema
-from layerbeam.pipeline.config.reference import SECTIONS, Setting, settings
+from layerbeam.pipeline.config.reference import BEAM, SECTIONS, Setting, settings
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
@@ -19,36 +18,41 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        WRITTEN.format(source="pipeline/schema.py"),
+        WRITTEN.format(source="pipeline/config/schema.py, transforms/views.py and transforms/settings.py"),
         "A configuration is a YAML file with the sections below. `layerbeam init` writes one with every setting in it;",
-        "`layerbeam run CONFIG --set encoder.max_seq_length=64` gives one of them another value. A name that is not",
-        "here, a value that is not allowed, a layer that the encoder does not have: an error before anything starts.",
+        "`layerbeam run CONFIG --set encoder.max_seq_length=64` changes one of them. An unknown name, a value that is",
+        "not allowed or a layer that the encoder does not have is an error before anything starts.",
     ]
     for section, model in SECTIONS.items():
         lines += ["", f"## {section}", "", str(model.__doc__)]
+        rows = list(settings(section))
         if section == "views":
+            (pooling,) = (row.only for row in rows if row.name == "pooling")
             lines += [
                 "",
-                "`views` holds at least one, by a name that becomes its folder. A setting with levels is known to them",
-                "alone, and an error in a view of another level. Poolings: "
-                + "; ".join(f"`{level}`: {', '.join(names)}" for level, names in schema.POOLINGS.items())
+                "`views` has at least one view, by a name that becomes its folder. A setting of other levels is an",
+                "error. Poolings: "
+                + "; ".join(f"`{level}`: {', '.join(names)}" for level, names in pooling.items())
                 + ".",
             ]
-        lines += ["", *_table(list(settings(section)), levels=section == "views")]
-    beam = schema.Config.model_fields["beam"]
-    lines += ["", "## beam", "", f"{str(beam.description)[0].upper()}{str(beam.description)[1:]}. Which there are: "]
-    lines[-1] += "Beam's own documentation. One that Beam does not know is an error."
+        lines += ["", *_table(rows, only={"views": "levels", "input": "formats"}.get(section))]
+    lines += [
+        "",
+        "## beam",
+        "",
+        f"{BEAM}. Beam's documentation lists them. An option that Beam does not know is an error.",
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: list[Setting], *, levels: bool) -> Iterator[str]:
-    yield "| setting | default | allowed | what it means |" + (" levels |" if levels else "")
-    yield "|---|---|---|---|" + ("---|" if levels else "")
+def _table(rows: list[Setting], *, only: str | None) -> Iterator[str]:
+    yield "| setting | default | allowed | what it means |" + (f" {only} |" if only else "")
+    yield "|---|---|---|---|" + ("---|" if only else "")
     for row in rows:
         default = "required" if row.default is None else f"`{row.default}`"
         cells = [f"`{row.name}`", default, _cell(row.allowed), _cell(row.meaning)]
-        if levels:
-            cells.append(", ".join(row.levels) or "all")
+        if only:
+            cells.append(", ".join(row.only) or "all")
         yield f"| {' | '.join(cells)} |"
 
 
@@ -59,7 +63,7 @@ def _cell(text: str) -> str:
 
 def commands_page() -> str:
     parser = command_line.make_parser("")
-    lines = ["# Commands", "", WRITTEN.format(source="pipeline/arguments.py"), str(parser.description), ""]
+    lines = ["# Commands", "", WRITTEN.format(source="pipeline/cli/parser.py"), str(parser.description), ""]
     commands = _commands(parser)
     briefly = {choice.dest: str(choice.help) for action in _subparsers(parser) for choice in action._choices_actions}
     lines += ["| command | what it does |", "|---|---|"]

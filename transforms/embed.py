@@ -1,7 +1,8 @@
-"""The same stages for texts in somebody else's pipeline: (key, text) -> (key, vectors)."""
+"""The same stages for texts of another pipeline: (key, text) -> (key, vectors)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,9 +20,9 @@ from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.row_index import KeepWords, keep_words_of
 from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View, row_columns
+from layerbeam.transforms.views import View
 
-# Of the columns beside the vectors, those that only a file has.
+# Columns that only texts of a file have.
 _OF_FILES = ("file", "line", "sentence")
 _TEXTS_AT_ONCE = 256
 
@@ -39,11 +40,11 @@ def embed_texts(
 ) -> list[dict[str, dict[str, Any]]]:
     """{view: {column: values}} of each text: NumPy arrays [n, W] for vector columns, lists of n for the others.
 
-    n rows: its tokens or words, or one at text level.
+    n: the number of the text's tokens or words, and 1 at text level.
     """
     tokens = find_rows(tokenize_block(TextBlock.of(texts), wordpiece, sequences), views, keep)
     vectors = encode_block(tokens, forward, views, settings).vectors
-    given: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
+    embedded: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
     for view in views:
         beside = row_columns(view, tokens, vocabulary)
         line = beside["line"].to_numpy()
@@ -54,44 +55,35 @@ def embed_texts(
                 for name, values in beside.items()
                 if name not in _OF_FILES
             }
-            of_view = zip(view.vector_columns, vectors[view.name], strict=True)
-            given[text][view.name] = rows | {name: values[begin:end] for name, values in of_view}
-    return given
+    return embedded
 
 
+@dataclasses.dataclass(eq=False)
 class EmbedTexts(beam.DoFn):
-    """(key, text) -> (key, {view: {column: values}}), in the windows and with the times that they came in.
+    """(key, text) -> (key, {view: {column: values}}), in the same windows and with the same timestamps.
 
-    Texts are encoded together as far as a bundle holds them, 256 at most. `load` makes the encoder, once per worker
-    process. A text of which the encoder has no vectors (NaN, infinite values) fails the bundle: UnencodableTextsError.
+    Texts of a bundle are encoded together, at most 256 at a time. `load` makes the encoder, once per worker process.
+    A text whose vectors are not finite (NaN, infinite values) fails the bundle: UnencodableTextsError.
     """
 
-    def __init__(
-        self,
-        load: Callable[[], Encoder],
-        vocabulary: tuple[str, ...],
-        views: tuple[View, ...],
-        sequences: SequenceSettings,
-        settings: EncodeSettings,
-        *,
-        do_lower_case: bool,
-        hardware: Hardware,
-    ) -> None:
-        self._load = load
-        self._vocabulary = vocabulary
-        self._views = views
-        self._sequences = sequences
-        self._settings = settings
-        self._do_lower_case = do_lower_case
-        self._hardware = hardware
+    load: Callable[[], Encoder]
+    vocabulary: tuple[str, ...]
+    views: tuple[View, ...]
+    sequences: SequenceSettings
+    settings: EncodeSettings
+    _: dataclasses.KW_ONLY
+    do_lower_case: bool
+    hardware: Hardware
+
+    def __post_init__(self) -> None:
         self._shared = Shared()
 
     def setup(self) -> None:
-        load_tensorflow(self._hardware)
-        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._hardware.threads))
-        self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
-        self._keep = keep_words_of(self._views, self._wordpiece)
-        self._tokens = pa.array(self._vocabulary, pa.string())
+        load_tensorflow(self.hardware)
+        self._forward = self._shared.acquire(lambda: Forward(self.load(), self.hardware.threads))
+        self._wordpiece = WordPiece(self.vocabulary, self.do_lower_case)
+        self._keep = keep_words_of(self.views, self._wordpiece)
+        self._tokens = pa.array(self.vocabulary, pa.string())
 
     def start_bundle(self) -> None:
         self._waiting: list[tuple[Any, str, Any, Any]] = []
@@ -116,15 +108,15 @@ class EmbedTexts(beam.DoFn):
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        given = embed_texts(
+        embedded = embed_texts(
             [text for _, text, _, _ in waiting],
             self._wordpiece,
             self._forward,
-            self._views,
-            sequences=self._sequences,
-            settings=self._settings,
+            self.views,
+            sequences=self.sequences,
+            settings=self.settings,
             vocabulary=self._tokens,
             keep=self._keep,
         )
-        for (key, _, timestamp, window), vectors in zip(waiting, given, strict=True):
+        for (key, _, timestamp, window), vectors in zip(waiting, embedded, strict=True):
             yield WindowedValue((key, vectors), timestamp, (window,))

@@ -1,26 +1,102 @@
-"""What flows between the stages, declared once.
-
-Shapes, here and everywhere below: T texts in a block, N tokens of those texts with [CLS] and [SEP],
-B texts in a batch, S padded tokens in a batch, H hidden size, L Transformer blocks.
-
-From reading to writing, one object per block is handed on by reference. It holds NumPy and Arrow arrays, never a
-Python object per row.
-"""
+"""Settings of the stages as plain values. Imports no NumPy, Arrow or Beam, so a configuration is checked at once."""
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler
+
+REQUIRED = dataclasses.MISSING
+FieldType = Literal["string", "int64", "float64", "bool"]
+
+
+def setting(default: Any, meaning: str, **facts: Any) -> Any:
+    """A dataclass field that is a setting of the configuration, with its meaning.
+
+    `facts`: `ge`, `le` and `min_length` limit the value. `only`: the levels of a view or the formats of an input that
+    have the setting; as a mapping, with the values that each of them allows.
+    """
+    metadata = {"description": meaning, **facts}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Settings:
+    """Base of the dataclasses that pydantic reads from a configuration: no unknown settings, no converted values."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema = handler(source)
+        inner: Any = handler.resolve_ref_schema(schema)
+        inner["strict"] = False  # a strict dataclass accepts instances only, no mappings; its values stay strict
+        return schema
+
+
+def check_encoding(encoding: str) -> str:
+    """Python's name of the codec. ValueError where a line end in it is not the byte 0x0A: files are cut there."""
+    try:
+        name = codecs.lookup(encoding).name
+        line_end = "a\r\nb".encode(name)
+    except (LookupError, UnicodeError, ValueError):
+        raise ValueError(f"Python knows no text encoding {encoding}; for example utf-8, latin-1, cp1252") from None
+    if name == "utf-8-sig":
+        return "utf-8"  # a byte order mark is dropped anyway
+    if name.startswith(("utf-16", "utf-32")):
+        raise ValueError(
+            f"{encoding} is not read: a line end is not one byte in it; convert the files, for example with "
+            f"`iconv -f {name.upper()} -t UTF-8`"
+        )
+    others = (bytes([byte]).decode(name, "ignore") for byte in range(256) if byte != 0x0A)
+    if line_end != b"a\r\nb" or any("\n" in character for character in others):
+        raise ValueError(f"{encoding} is not read: a line end in it is not the byte 0x0A; convert the files to UTF-8")
+    return name
+
+
+_FIELDS = ("jsonl", "parquet")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordFormat(Settings):
+    """What a record is and how it is read."""
+
+    format: Literal["text", "jsonl", "parquet"] = setting("text", "what the files hold")
+    record: Literal["line", "paragraph", "file"] = setting(
+        "line", "what one record is; a worker holds a whole record in memory, even a file", only=("text",)
+    )
+    unit: Literal["record", "sentence"] = setting("record", "what is embedded as one text")
+    encoding: Annotated[str, AfterValidator(check_encoding)] = setting(
+        "utf-8",
+        "utf-8 or a single-byte encoding (latin-1, cp1252, ...); a UTF-8 byte order mark is dropped",
+        only=("text", "jsonl"),
+    )
+    invalid_bytes: Literal["reject", "replace"] = setting(
+        "reject", "what happens to a record that is not valid text; replace: invalid bytes become U+FFFD"
+    )
+    text_field: str = setting("text", "the field with the text", only=_FIELDS)
+    pair_field: str | None = setting(None, "the field with the second text of a pair", only=_FIELDS)
+    pair_separator: str | None = setting(None, '" ||| " reads pairs as extract_features.py does', only=("text",))
+    id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
+    keep_fields: dict[str, FieldType] = setting({}, "more fields to copy to the output, with their types", only=_FIELDS)  # noqa: RUF009
+    blank: Literal["skip", "keep"] = setting("skip", "what happens to a record that is empty or only white space")
+
+    @property
+    def is_whole_file(self) -> bool:
+        return self.format == "text" and self.record == "file"
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockLimits:
-    """Where a block ends: with the record that brings it to one of these. At least one record goes in.
+    """Limits of a block: it ends with the record that reaches one of them, so it has at least one record.
 
-    `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text, as
-    estimated from the bytes (the tokens are not known when a block is cut): a record of n bytes counts as
-    2 + n / 4 tokens, `max_seq_length` at most. `sentence_bytes`: where the unit is a sentence, the bytes that one is
-    taken to have.
+    `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text,
+    estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as
+    2 + n / 4 tokens, at most `max_seq_length`. `sentence_bytes`: the assumed length of a sentence if each sentence is
+    a text.
     """
 
     text_bytes: int = 1 << 20
@@ -31,35 +107,11 @@ class BlockLimits:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordFormat:
-    """What a record is and what becomes of it; names and meanings as in the configuration's `input`.
-
-    `keep_blank`: records of nothing but white space are texts too. `replace_invalid`: bytes that are no text become
-    U+FFFD; without it their record is rejected. `keep_fields`: name and type (string, int64, float64, bool) of each.
-    """
-
-    format: Literal["text", "jsonl", "parquet"] = "text"
-    record: Literal["line", "paragraph", "file"] = "line"
-    unit: Literal["record", "sentence"] = "record"
-    encoding: str = "utf-8"
-    keep_blank: bool = False
-    replace_invalid: bool = False
-    text_field: str = "text"
-    pair_field: str | None = None
-    pair_separator: str | None = None
-    id_field: str | None = None
-    keep_fields: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_whole_file(self) -> bool:
-        return self.format == "text" and self.record == "file"
-
-
-@dataclasses.dataclass(frozen=True)
 class EncodeSettings:
-    """`batch_tokens`: the budget of padded tokens in a batch. Longer texts than `max_seq_length` go in windows.
+    """How texts are batched.
 
-    `length_buckets`: ascending; batches are padded to these lengths and to powers of two of texts, so shapes are few.
+    `batch_tokens`: padded tokens in a batch. Texts longer than `max_seq_length` are encoded in windows.
+    `length_buckets`: ascending. Batches are padded to these lengths and to powers of two of texts: few shapes.
     """
 
     batch_tokens: int = 1024
@@ -70,9 +122,9 @@ class EncodeSettings:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSettings:
-    """How texts become sequences. `max_seq_length`: tokens of one, [CLS] and [SEP] included.
+    """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
-    `long_text`: what is longer is cut off, rejected, or kept whole to be encoded in windows.
+    `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows.
     """
 
     max_seq_length: int = 128

@@ -1,31 +1,41 @@
-"""What a view keeps of the forward pass: layers combined, texts pooled, as an Arrow table with fixed columns."""
+"""What a view is: its settings, columns and widths. `transforms.columns` makes the vectors and tables."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from pydantic import BeforeValidator
 
-from layerbeam.transforms.blocks import (
-    FIELD_TYPES,
-    Float32Array,
-    Int8Array,
-    Int32Array,
-    Int64Array,
-    Rows,
-    TextBlock,
-    TokenBlock,
-)
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.settings import REQUIRED, Settings, setting
 
 Level = Literal["token", "word", "text", "record", "word_type"]
 Combine = Literal["separate", "sum", "mean", "concat"]
-Pooling = Literal["first", "last", "mean", "sum", "max", "cls", "pooler", "mean_max"]
+WordPooling = Literal["first", "last", "mean", "sum", "max"]
+TextPooling = Literal["cls", "pooler", "mean", "max", "mean_max"]
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def _check_layers(layers: Any) -> Any:
+    """The layers as they are. ValueError with one plain sentence, where pydantic has one for each allowed type."""
+    if layers == "all" or layers is None:
+        return layers
+    items = layers if isinstance(layers, list) else []
+    for item in items:
+        if not (type(item) is int or (isinstance(item, str) and _RANGE.fullmatch(item))):
+            raise ValueError(f"{item!r} is neither a layer's number nor a range such as 0..12")
+    if not items:
+        raise ValueError("should be all or a list of layers, for example [-1], [-4..-1] or [0..12]")
+    return layers
+
+
+def _check_forms(forms: Any) -> Any:
+    items = forms if isinstance(forms, list) else [forms]
+    if forms is not None and not all(isinstance(form, str) for form in items):
+        raise ValueError("should be a list of words or the name of a file")
+    return forms
 
 
 def is_aggregated(level: str) -> bool:
@@ -33,35 +43,41 @@ def is_aggregated(level: str) -> bool:
     return level == "word_type"
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
-    """One thing to keep, with everything that a configuration may leave open resolved.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViewSettings(Settings):
+    """One thing to keep from the forward pass. Each view is a dataset of its own."""
 
-    `layers`: from 0 to L, in the order asked for, each once; empty for the pooler. `given_layers`: the same as they
-    were written, -1 for the last. `hidden_size`: H of the encoder. `fields`: name and type of the columns that go
-    through.
-    """
-
-    name: str
-    level: Level
-    layers: tuple[int, ...]
-    hidden_size: int
-    combine: Combine = "separate"
-    pooling: Pooling = "mean"
-    special_tokens: bool = True
-    truncate_dim: int | None = None
-    normalize: bool = False
-    dtype: Literal["float32", "float16"] = "float32"
-    given_layers: tuple[int, ...] = ()
-    fields: tuple[tuple[str, str], ...] = ()
-    format: Literal["parquet", "tfrecord", "jsonl"] = "parquet"
-    compress: bool = True
-    words: Literal["basic", "whitespace"] = "basic"
-    keep_words: tuple[str, ...] | None = None
-    match_case: bool = False
-    include_text: bool = False
-    group_by: tuple[str, ...] = ()
-    min_count: int = 1
+    level: Level = setting(REQUIRED, "what one row is")
+    layers: Annotated[Sequence[int | str] | Literal["all"] | None, BeforeValidator(_check_layers)] = setting(
+        None,
+        "integers and ranges such as 0..12, or all; 0 is the embedding layer's output, -1 the encoder's last block",
+    )
+    layer_numbering: Literal["hidden_states", "extract_features"] = setting(
+        "hidden_states",
+        "what layer 0 is: the embedding layer's output, or, as in extract_features.py, the first block",
+    )
+    combine: Combine = setting("separate", "how several layers become columns")
+    words: Literal["basic", "whitespace"] = setting("basic", "what a word is", only=("word", "word_type"))
+    pooling: Literal[WordPooling, TextPooling] = setting(
+        "mean",
+        "how the vectors of several tokens become one",
+        only={"word": get_args(WordPooling), "text": get_args(TextPooling)},
+    )
+    keep_words: Annotated[Sequence[str] | str | None, BeforeValidator(_check_forms)] = setting(
+        None, "list or file: rows for these forms only", only=("token", "word", "word_type")
+    )
+    match_case: bool = setting(False, "whether keep_words is case-sensitive", only=("token", "word", "word_type"))
+    include_text: bool = setting(False, "adds the text to each row", only=("token", "word"))
+    special_tokens: bool = setting(
+        True, "token: keep rows of [CLS] and [SEP]; text: include them in pooling", only=("token", "text")
+    )
+    group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
+    min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
+    truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
+    normalize: bool = setting(False, "scale to unit length, as the last step")
+    dtype: Literal["float32", "float16"] = setting("float32", "number type of the vectors in the file")
+    format: Literal["parquet", "tfrecord", "jsonl"] = setting("parquet", "file format")
+    compress: bool = setting(True, "tfrecord, jsonl: gzip; Parquet is always compressed with zstd")
 
     @property
     def aggregates(self) -> bool:
@@ -77,6 +93,22 @@ class View:
     def uses_pooler(self) -> bool:
         return self.level == "text" and self.pooling == "pooler"
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View(ViewSettings):
+    """A view's settings and what the encoder and the input add to them.
+
+    `layers`: from 0 to L, each once, in the order given; empty for the pooler. `given_layers`: the same as written,
+    -1 for the last. `hidden_size`: H of the encoder. `fields`: name and type of the columns copied from the input.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    hidden_size: int
+    keep_words: tuple[str, ...] | None = None
+    given_layers: tuple[int, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+
     @property
     def vector_columns(self) -> tuple[str, ...]:
         """Names of the vector columns, in order."""
@@ -87,69 +119,20 @@ class View:
         return ("embedding",)
 
     @property
+    def full_width(self) -> int:
+        """Values in one vector before it is truncated."""
+        full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
+        return full * 2 if self.pooling == "mean_max" else full
+
+    @property
     def width(self) -> int:
         """Values in one vector."""
-        full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
-        full *= 2 if self.pooling == "mean_max" else 1
-        return full if self.truncate_dim is None else min(self.truncate_dim, full)
+        return min(self.truncate_dim or self.full_width, self.full_width)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's vectors, before compression."""
-        return len(self.vector_columns) * self.width * np.dtype(self.dtype).itemsize
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column beside the vectors: its name, Arrow type, the levels that have it, and what it says."""
-
-    name: str
-    type: pa.DataType
-    levels: frozenset[str]
-    meaning: str
-
-
-def _column(name: str, type_: pa.DataType, levels: str, meaning: str) -> Column:
-    return Column(name, type_, frozenset(levels.split()), meaning)
-
-
-_IN_RECORD = "token word text"
-
-COLUMNS = (
-    _column("file", pa.string(), f"{_IN_RECORD} record", "the input file, as the glob matched it"),
-    _column("line", pa.int64(), f"{_IN_RECORD} record", "the record's first line in its file, from 0"),
-    _column("sentence", pa.int32(), _IN_RECORD, "the text in its record, from 0; 0 where the record is the text"),
-    _column("start", pa.int32(), _IN_RECORD, "first code point in the record; -1 for special tokens"),
-    _column("end", pa.int32(), _IN_RECORD, "code point after the last; -1 for special tokens"),
-    _column("token_index", pa.int32(), "token", "place in the text, from 0, which is [CLS]"),
-    _column("word_index", pa.int32(), "token word", "word of the text, from 0; -1 for special tokens"),
-    _column("token", pa.string(), "token", "the WordPiece"),
-    _column("token_id", pa.int32(), "token", "its id in the vocabulary"),
-    _column("segment_id", pa.int8(), "token", "0, and 1 in the second text of a pair"),
-    _column("word", pa.string(), "word word_type", "the record's own characters; word_type: as normalized"),
-    _column("text", pa.string(), "text", "the text itself, of a pair the first; with include_text the token's own"),
-    _column("num_tokens", pa.int32(), "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
-    _column("num_dropped", pa.int32(), "text", "tokens lost to max_seq_length"),
-    _column("num_texts", pa.int32(), "record", "texts of the record that were embedded"),
-    _column("count", pa.int64(), "word_type", "how often the word comes"),
-)
-
-
-def _has(view: View, column: Column) -> bool:
-    return view.level in column.levels or (column.name == "text" and view.include_text)
-
-
-def schema(view: View) -> pa.Schema:
-    """The view's columns. Only those that go through may be null: a reader of fixed-size lists fails on a null row."""
-    columns = [pa.field(c.name, c.type, nullable=False) for c in COLUMNS if _has(view, c)]
-    kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
-    through = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
-    after = 0 if view.aggregates else 1
-    type_ = vector_type(view.dtype, view.width)
-    vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
-    if view.aggregates:
-        vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
-    return pa.schema([*columns[:after], *through, *columns[after:], *vectors])
+        return len(self.vector_columns) * self.width * (2 if self.dtype == "float16" else 4)
 
 
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
@@ -157,229 +140,33 @@ def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
     return tuple(sorted({layer for view in views for layer in view.layers}))
 
 
-@dataclasses.dataclass
-class BatchOutput:
-    """What the encoder gave for B texts with n real tokens, row after row, in one forward pass or several windows.
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column next to the vectors: its name, Arrow type, the levels that have it, and its meaning."""
 
-    `layers[k]`: [n, H]; `pooled_output`: [B, H] or None. `cls[k]`: [B, H], where a text's is not its first token's.
-    """
-
-    layers: Mapping[int, Float32Array]
-    pooled_output: Float32Array | None
-    cls: Mapping[int, Float32Array] | None = None
+    name: str
+    type: str
+    levels: str
+    meaning: str
 
 
-def empty_vectors(view: View, rows: int) -> list[Float32Array]:
-    """Room for the vectors of this many rows, an array per vector column."""
-    return [np.empty((rows, view.width), np.float32) for _ in view.vector_columns]
+_IN_RECORD = "token word text"
 
-
-def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits: Int64Array) -> list[Float32Array]:
-    """The vectors of r rows, an array [r, W] per vector column, not finished yet.
-
-    Row i is made of the tokens `positions[splits[i]:splits[i + 1]]` of the batch; of pooling `pooler`, and of `cls`
-    where the batch has its own, `positions` are those of texts.
-    """
-    if view.uses_pooler:
-        if batch.pooled_output is None:
-            raise ValueError(f"view {view.name} reads the pooled output, which the encoder was not asked for")
-        return [batch.pooled_output[positions][:, : view.width]]
-    source = batch.layers if not reads_cls(view, batch) or batch.cls is None else batch.cls
-    columns = combine_layers(_at([source[layer] for layer in view.layers], positions), view.combine)
-    if view.pooling != "mean_max":
-        columns = [values[:, : view.width] for values in columns]
-    if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
-        return columns
-    pooling = "mean" if view.level in ("record", "word_type") else view.pooling
-    return [pool(values, splits, pooling)[:, : view.width] for values in columns]
-
-
-def _at(layers: list[Float32Array], positions: Int64Array) -> list[Float32Array]:
-    """The layers' rows at `positions`; the layers themselves where these are all rows in order, as of most views.
-
-    Gathered before they are combined: of a view that keeps some words only, most is not touched.
-    """
-    if layers and np.array_equal(positions, np.arange(len(layers[0]))):
-        return layers
-    return [values[positions] for values in layers]
-
-
-def reads_cls(view: View, batch: BatchOutput) -> bool:
-    """Whether the rows of the view are texts' [CLS] vectors that the batch has beside the tokens'."""
-    return view.level == "text" and view.pooling == "cls" and batch.cls is not None
-
-
-def records_of(block: TextBlock) -> Int64Array:
-    """Where each record's texts begin, and T at the end: int64. All texts of a record are in one block."""
-    begins = np.flatnonzero(np.diff(block.line, prepend=-1) != 0)
-    return np.append(begins, len(block.line)).astype(np.int64)
-
-
-def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
-    """A column of a whole block as it is written: records averaged over their texts, unit length, the number type."""
-    if view.level == "record":
-        splits = records_of(tokens.text)
-        vectors = pool(vectors, splits, "mean")
-    if view.normalize:
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(norms == 0, np.float32(1), norms)
-    with np.errstate(over="ignore"):  # who asked for it looks for infinite values
-        return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
-
-
-def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
-    """The columns beside the vectors of the view's rows for a block, in the order line, sentence, index."""
-    rows = tokens.rows[view.name]
-    text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
-    columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
-    block, place = tokens.text, pa.array(text)
-    columns |= {"file": _repeated(printable(block.block.file.path), len(text)), "line": block.line[text]}
-    columns |= {"sentence": block.sentence[text]}
-    if view.include_text:
-        columns["text"] = block.texts.take(place)
-        if block.pairs is not None:
-            second = columns["segment_id"] if rows.words is None else rows.words.segment
-            columns["text"] = pc.if_else(pa.array(second == 1), block.pairs.take(place), columns["text"])
-    columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
-    beside = (field for field in schema(view) if field.name not in view.vector_columns)
-    return {field.name: pa.array(columns[field.name], field.type) for field in beside}
-
-
-def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
-    """The view's rows for a block, in the order line, sentence, index."""
-    columns = row_columns(view, tokens, vocabulary)
-    columns |= {name: vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
-    return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
-
-
-def text_splits(table: pa.Table) -> Int64Array:
-    """Where in a table of a view's rows each text begins and the last ends.
-
-    Only where rows are parts of a text, tokens or words, can it be longer than one row.
-    """
-    if not {"token", "word_index"}.intersection(table.column_names):
-        return np.arange(table.num_rows + 1)
-    return splits_by_text(table)
-
-
-def splits_by_text(table: pa.Table) -> Int64Array:
-    """Where in the rows of one file each text begins and the last ends, by their columns `line` and `sentence`."""
-    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
-    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
-    return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
-
-
-def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    positions = rows.positions
-    ids = tokens.token_ids[positions]
-    return {
-        "start": tokens.start[positions],
-        "end": tokens.end[positions],
-        "token_index": positions - tokens.row_splits[rows.text],
-        "word_index": tokens.word_index[positions],
-        "token": vocabulary.take(pa.array(ids)),
-        "token_id": ids,
-        "segment_id": tokens.segment_ids[positions],
-    }
-
-
-def _word_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    words = rows.words
-    assert words is not None  # noqa: S101 - for mypy
-    return {
-        "start": words.start,
-        "end": words.end,
-        "word_index": words.word_index,
-        "word": pa.array(own_characters(tokens.text, rows.text, words.segment, words.start, words.end), pa.string()),
-        "num_tokens": np.diff(rows.splits),
-    }
-
-
-def _text_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    text = tokens.text
-    return {
-        "start": text.offset,
-        "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
-        "text": text.texts,
-        "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1]) if len(text.texts) else [],
-        "num_dropped": tokens.num_dropped,
-    }
-
-
-def _record_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    return {"num_texts": np.diff(records_of(tokens.text))}
-
-
-_COLUMNS_OF = {"token": _token_columns, "word": _word_columns, "text": _text_columns, "record": _record_columns}
-
-
-def own_characters(
-    block: TextBlock, text: Int64Array, segment: Int8Array, start: Int32Array, end: Int32Array
-) -> list[str]:
-    """Of each of these spans the record's own characters; segment 1 is the second text of a pair."""
-    sides = [(block.texts.to_pylist(), block.offset.tolist())]
-    if block.pairs is not None and block.pair_offset is not None:
-        sides.append((block.pairs.to_pylist(), block.pair_offset.tolist()))
-    spans = zip(text.tolist(), segment.tolist(), start.tolist(), end.tolist(), strict=True)
-    return [
-        sides[side][0][index][first - sides[side][1][index] : last - sides[side][1][index]]
-        for index, side, first, last in spans
-    ]
-
-
-def _repeated(value: str, times: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(np.zeros(times, np.int32), [value]).cast(pa.string())
-
-
-def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32Array]:
-    """One array per layer (`separate`), or one in all: their sum, mean, or values side by side in the order given."""
-    if combine == "separate":
-        return layers
-    if combine == "concat":
-        return [np.concatenate(layers, axis=1)]
-    total = layers[0].copy()
-    for layer in layers[1:]:
-        total += layer
-    if combine == "mean":
-        total /= np.float32(len(layers))
-    return [total]
-
-
-def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Array:
-    """[R, W] of [P, W]: the first or the last, the mean, the sum or the maximum of rows `splits[r]:splits[r + 1]`.
-
-    `mean_max`: both side by side. A row without any gets zeros.
-    """
-    if pooling == "mean_max":
-        return np.concatenate([pool(vectors, splits, part) for part in ("mean", "max")], axis=1)
-    counts = np.diff(splits)
-    filled = np.flatnonzero(counts)
-    starts = splits[:-1][filled]
-    if pooling == "first":
-        some = vectors[starts]
-    elif pooling == "last":
-        some = vectors[splits[1:][filled] - 1]
-    elif pooling == "max":
-        some = np.maximum.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
-    elif pooling in ("mean", "sum"):
-        some = np.add.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
-        if pooling == "mean":
-            some = (some / counts[filled].astype(np.float32)[:, None]).astype(np.float32, copy=False)
-    else:
-        raise ValueError(f"pooling is {pooling!r}; allowed: first, last, mean, sum, max, mean_max")
-    if len(filled) == len(counts):
-        return some
-    pooled = np.zeros((len(counts), vectors.shape[1]), np.float32)
-    pooled[filled] = some
-    return pooled
-
-
-def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
-    """[n, W] as n fixed-size lists, without a copy."""
-    type_ = vector_type(vectors.dtype, vectors.shape[1])
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
-
-
-def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
-    """The Arrow type of a vector column."""
-    return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)
+COLUMNS = (
+    Column("file", "string", f"{_IN_RECORD} record", "the input file, as the glob matched it"),
+    Column("line", "int64", f"{_IN_RECORD} record", "the record's first line in its file, from 0"),
+    Column("sentence", "int32", _IN_RECORD, "index of the text in its record; 0 if the record is the text"),
+    Column("start", "int32", _IN_RECORD, "first code point in the record; -1 for special tokens"),
+    Column("end", "int32", _IN_RECORD, "code point after the last; -1 for special tokens"),
+    Column("token_index", "int32", "token", "index of the token in the text; 0 is [CLS]"),
+    Column("word_index", "int32", "token word", "index of the word in the text; -1 for special tokens"),
+    Column("token", "string", "token", "the WordPiece"),
+    Column("token_id", "int32", "token", "its id in the vocabulary"),
+    Column("segment_id", "int8", "token", "0, and 1 in the second text of a pair"),
+    Column("word", "string", "word word_type", "the record's own characters; word_type: as normalized"),
+    Column("text", "string", "text", "the text, of a pair the first one; with include_text the row's own text"),
+    Column("num_tokens", "int32", "word text", "tokens kept, without [CLS] and [SEP]; word: tokens pooled"),
+    Column("num_dropped", "int32", "text", "tokens lost to max_seq_length"),
+    Column("num_texts", "int32", "record", "texts of the record that were embedded"),
+    Column("count", "int64", "word_type", "number of occurrences of the word"),
+)

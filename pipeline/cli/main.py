@@ -152,7 +152,7 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline import extract_features
-    from layerbeam.pipeline.config import schema
+    from layerbeam.pipeline.config import load
     from layerbeam.pipeline.output.lock import only_writer
 
     folder = options.output_folder
@@ -166,7 +166,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
         sentences=options.sentences,
     )
     try:
-        checked = schema.check(settings, source="extract-features")
+        checked = load.check(settings, source="extract-features")
         extract_features.check_folders(options.input_folder, folder)
         complete = _run_config(
             checked, options, beam_arguments, runner=None, extra_bytes_ratio=extract_features.EXTRA_BYTES_RATIO
@@ -263,7 +263,7 @@ def _tolerate_closed_pipe() -> Iterator[None]:
 def _load_config(options: argparse.Namespace) -> Config:
     import yaml
 
-    from layerbeam.pipeline.config import schema
+    from layerbeam.pipeline.config import load
 
     overrides: dict[str, Any] = {}
     for item in options.set:
@@ -271,8 +271,8 @@ def _load_config(options: argparse.Namespace) -> Config:
         if not equals:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
         try:
-            overrides[key] = schema.parse_yaml(value)
-        except schema.RepeatedKeyError as error:
+            overrides[key] = load.parse_yaml(value)
+        except load.RepeatedKeyError as error:
             raise UsageError(f"--set {item}: {error}") from error
         except (yaml.YAMLError, ValueError) as error:
             raise UsageError(f"--set {item}: the value is not YAML") from error
@@ -280,7 +280,7 @@ def _load_config(options: argparse.Namespace) -> Config:
         overrides["input.files"] = options.input
     if options.output is not None:
         overrides["output.path"] = options.output
-    return schema.load(options.config, overrides)
+    return load.load(options.config, overrides)
 
 
 def _run_config(

@@ -1,26 +1,26 @@
-"""What there is to set, read off the models of the configuration: for the reference and for `layerbeam init`."""
+"""All settings of a configuration, read from its dataclasses: for docs/settings.md and `layerbeam init`."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
-import annotated_types
 import yaml
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from layerbeam.pipeline.config import schema
+from layerbeam.transforms.settings import REQUIRED, Settings
+from layerbeam.transforms.views import ViewSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """`default` and `allowed` as YAML has them; `default` is None where the setting is required.
+    """`default` and `allowed` as in YAML; `default` is None if the setting is required.
 
-    `choices`: where only a few words are allowed, these.
+    `choices`: the allowed words, if there are only a few. `only`: the levels or formats that have the setting, with
+    the choices that each allows; empty if all have it.
     """
 
     name: str
@@ -28,37 +28,43 @@ class Setting:
     allowed: str
     choices: tuple[str, ...]
     meaning: str
-    levels: tuple[str, ...]
+    only: Mapping[str, tuple[str, ...]]
 
 
-SECTIONS: dict[str, type[BaseModel]] = {
+SECTIONS: dict[str, type[Settings]] = {
     "input": schema.InputConfig,
     "encoder": schema.EncoderConfig,
-    "views": schema.ViewConfig,
+    "views": ViewSettings,
     "output": schema.OutputConfig,
 }
+# What the section `beam` is: it has no settings of its own.
+BEAM: str = schema.Config.__dataclass_fields__["beam"].metadata["description"]
 
 
 def settings(section: str) -> Iterator[Setting]:
-    """Of a section; of `views` those of one view, with the levels that know them."""
-    for name, field in SECTIONS[section].model_fields.items():
+    """The settings of a section; for `views` those of one view."""
+    types_of = typing.get_type_hints(SECTIONS[section], include_extras=True)
+    for field in schema.fields_of(SECTIONS[section]):
+        default, annotation = schema.default_of(field), types_of[field.name]
+        choices = tuple(_kinds(annotation)) if typing.get_origin(annotation) is Literal else ()
+        only = field.metadata.get("only", ())
         yield Setting(
-            name=name,
-            default=None if field.is_required() else to_yaml(field.default),
-            allowed=", ".join([*_kinds(field.annotation), *_limits(field)]),
-            choices=tuple(_choices(field.annotation)),
-            meaning=field.description or "",
-            levels=schema.LEVELS.get(name, ()) if section == "views" else (),
+            name=field.name,
+            default=None if default is REQUIRED else to_yaml(default),
+            allowed=", ".join([*_kinds(annotation), *_limits(field.metadata)]),
+            choices=choices,
+            meaning=field.metadata["description"],
+            only={name: only[name] if isinstance(only, Mapping) else choices for name in only},
         )
 
 
 def to_yaml(value: Any) -> str:
-    """The value as it stands after a key.
+    """The value as YAML on one line.
 
     >>> to_yaml(None), to_yaml([-1, "0..2"]), to_yaml({}), to_yaml(1.0)
     ('null', '[-1, 0..2]', '{}', '1.0')
     """
-    # The width keeps it on one line; of a plain scalar the dumper adds the end of the document.
+    # The dumper ends a plain scalar with the document's end.
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
@@ -78,22 +84,17 @@ def _kinds(annotation: Any) -> list[str]:
         return [to_yaml(value) for value in inner]
     if origin in (Union, types.UnionType):
         return [kind for part in inner for kind in _kinds(part)]
-    if origin is list:
+    if origin in (list, Sequence):
         return [f"list of {' or '.join(_kinds(inner[0]))}"]
     if origin is dict:
         return [f"mapping of text to {' or '.join(_kinds(inner[1]))}"]
     return [_KINDS[annotation]]
 
 
-def _choices(annotation: Any) -> list[str]:
-    return _kinds(annotation) if typing.get_origin(annotation) is Literal else []
-
-
-def _limits(field: FieldInfo) -> Iterator[str]:
-    for limit in field.metadata:
-        if isinstance(limit, annotated_types.Ge):
-            yield f"at least {limit.ge}"
-        elif isinstance(limit, annotated_types.Le):
-            yield f"at most {limit.le}"
-        elif isinstance(limit, annotated_types.MinLen):
-            yield "not empty"
+def _limits(facts: Mapping[str, Any]) -> Iterator[str]:
+    if "ge" in facts:
+        yield f"at least {facts['ge']}"
+    if "le" in facts:
+        yield f"at most {facts['le']}"
+    if "min_length" in facts:
+        yield "not empty"

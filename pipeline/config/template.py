@@ -1,14 +1,14 @@
-"""`layerbeam init`: a configuration to begin with, every setting in it with its meaning."""
+"""`layerbeam init`: a first configuration, with every setting and its meaning."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layerbeam.pipeline.config import schema
-from layerbeam.pipeline.config.reference import SECTIONS, Setting, settings, to_yaml
+from layerbeam.pipeline.config.reference import BEAM, SECTIONS, Setting, settings, to_yaml
 from layerbeam.pipeline.errors import UsageError
 
 NAME = "layerbeam.yaml"
@@ -21,9 +21,9 @@ _HEAD = f"""\
 #     layerbeam run {NAME}
 #
 # It reads {INPUT} and writes two views: a vector for each token in four layers, and one for each line.
-# Lines that begin with # and a letter are settings with their default: take the # away to change one.
+# Lines that begin with # and a letter are settings with their default: remove the # to change one.
 """
-# What the configuration sets; the other settings are there as comments. In `views` by the name of a view.
+# What the configuration sets; the other settings are comments. `views` by name.
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
     "encoder": {"handle": "minilm", "max_seq_length": 128},
@@ -36,13 +36,13 @@ _VIEWS: dict[str, dict[str, Any]] = {
 
 
 def write(path: str) -> None:
-    """Write it to `path`. UsageError where a file is there, or none can be made."""
+    """Write it to `path`. UsageError if there is a file already, or it cannot be written."""
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text(path))
     except FileExistsError:
         raise UsageError(
-            f"{path}: is there already, and nothing is written over; give another name: layerbeam init FILE"
+            f"{path}: already exists and is not overwritten; give another name: layerbeam init FILE"
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
@@ -57,9 +57,10 @@ def text(path: str = NAME) -> str:
             lines += _views()
         else:
             for setting in settings(section):
-                lines += _lines(setting, _GIVEN[section], indent=2)
-    beam = schema.Config.model_fields["beam"]
-    lines += ["", f"# {beam.description}", f"#beam: {to_yaml(beam.default)}"]
+                only = f"{', '.join(setting.only)}: " if setting.only else ""
+                setting = dataclasses.replace(setting, meaning=only + setting.meaning)
+                lines += _lines(setting, setting.choices, _GIVEN[section], indent=2)
+    lines += ["", f"# {BEAM}", "#beam: {}"]
     return "\n".join(lines) + "\n"
 
 
@@ -68,21 +69,23 @@ def _views() -> Iterator[str]:
     for view, given in _VIEWS.items():
         yield f"  {view}:"
         for setting in settings("views"):
-            # A second view repeats no setting that the first has explained, unless it gives it.
-            if (setting.levels and given["level"] not in setting.levels) or (
-                setting.name in explained and setting.name not in given
-            ):
+            # The second view repeats a setting of the first only where it sets it.
+            known, level = setting.name in explained, given["level"]
+            if (setting.only and level not in setting.only) or (known and setting.name not in given):
                 continue
-            yield from _lines(setting, given, indent=4, explained=setting.name in explained)
+            choices = setting.only.get(level, setting.choices)
+            yield from _lines(setting, choices, given, indent=4, explained=known)
             explained.add(setting.name)
 
 
-def _lines(setting: Setting, given: Mapping[str, Any], *, indent: int, explained: bool = False) -> Iterator[str]:
+def _lines(
+    setting: Setting, choices: Sequence[str], given: Mapping[str, Any], *, indent: int, explained: bool = False
+) -> Iterator[str]:
     margin = " " * indent
     if not explained:
         meaning = setting.meaning
-        if not all(choice in meaning for choice in setting.choices):
-            meaning += f" [{' | '.join(setting.choices)}]"
+        if not all(choice in meaning for choice in choices):
+            meaning += f" [{' | '.join(choices)}]"
         yield from textwrap.wrap(meaning, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
     if setting.name in given:
         yield f"{margin}{setting.name}: {to_yaml(given[setting.name])}"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.parts import as_matrix
-from layerbeam.transforms.views import splits_by_text
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -22,9 +22,9 @@ from layerbeam.pipeline.dataset import tensors
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
+from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import as_matrix, read_tables
-from layerbeam.transforms.views import splits_by_text
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.columns import schema, vector_type
 from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile
-from layerbeam.transforms.views import COLUMNS, View, schema, vector_type
+from layerbeam.transforms.views import COLUMNS, View
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"

@@ -26,7 +26,7 @@ from layerbeam.transforms.slice.slices import byte_ranges
 from layerbeam.transforms.tokenize.row_index import keep_words_of
 from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View, records_of
+from layerbeam.transforms.views import View
 
 # For `run`: read in some tenths of a second.
 RUN_BUDGET = Budget(2 << 20, 256)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
 from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
@@ -21,7 +22,7 @@ from layerbeam.transforms.subset import raw_text, take_texts
 from layerbeam.transforms.tokenize.row_index import keep_words_of
 from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View, row_columns
+from layerbeam.transforms.views import View
 
 
 class RecomputedJob:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.pipeline.config import schema as configuration
+from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.dataset.view import View

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.config import schema as configuration
+from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.output.find import find_work

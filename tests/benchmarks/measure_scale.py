@@ -166,7 +166,7 @@ def run_once(path: str) -> dict[str, Any]:
 def load_once(path: str) -> dict[str, Any]:
     """From nothing to the first batch: what each worker process pays once."""
     started = time.perf_counter()
-    from layerbeam.pipeline.config import schema as configuration
+    from layerbeam.pipeline.config import load as configuration
     from layerbeam.pipeline.config.job import resolve
     from layerbeam.pipeline.config.layers import open_for
     from layerbeam.transforms.encode.forward import Forward
@@ -208,7 +208,7 @@ class Ends:
         scheme = "faulty://" if store else ""
         self.output = Output(f"{scheme}{folder}/out", "0123456789abcdef")
         self.input = f"{scheme}{folder}/corpus"
-        self.views = (View("tokens", "token", (12,), 768),)
+        self.views = (View(name="tokens", level="token", layers=(12,), hidden_size=768),)
         (folder / "corpus").mkdir()
         for number in range(-(-commits // blocks_per_file)):
             path = folder / "corpus" / f"part-{number:05d}.txt"
@@ -330,7 +330,7 @@ def words_once(path: str) -> dict[str, Any]:
 
     from layerbeam.pipeline.config.job import resolve
     from layerbeam.pipeline.config.layers import open_for
-    from layerbeam.pipeline.config.schema import load
+    from layerbeam.pipeline.config.load import load
     from layerbeam.transforms.commits import Commit
     from layerbeam.transforms.write.word_types import _read_keys
 

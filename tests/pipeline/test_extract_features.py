@@ -249,7 +249,7 @@ IN, OUT = "texts", "out"
             "LAYERS: there is no layer 3: the encoder has 3 Transformer blocks, so layers 0 to 2 or -3 to -1",
         ),
         ((IN, OUT, "-4", MODEL, "32", "4"), "LAYERS: there is no layer -4"),
-        ((IN, OUT, "-1,2", MODEL, "32", "4"), "LAYERS: layer 2 comes twice (2 and -1 are the same)"),
+        ((IN, OUT, "-1,2", MODEL, "32", "4"), "LAYERS: layer 2 occurs twice (2 and -1 are the same)"),
         ((IN, OUT, "-1;-2", MODEL, "32", "4"), "argument LAYERS: '-1;-2' is not a list of layers such as -1,-2,-3,-4"),
         ((IN, OUT, "last", MODEL, "32", "4"), "argument LAYERS: 'last' is not a list of layers such as -1,-2,-3,-4"),
         ((IN, OUT, "-1,", MODEL, "32", "4"), "argument LAYERS: '-1,' is not a list of layers such as -1,-2,-3,-4"),

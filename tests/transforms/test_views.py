@@ -8,20 +8,19 @@ import pyarrow as pa
 import pytest
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.subset import take_texts
-from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views import (
+from layerbeam.transforms.columns import (
     BatchOutput,
-    View,
     batch_vectors,
     combine_layers,
     finish_vectors,
     make_table,
-    needed_layers,
     pool,
     schema,
 )
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.subset import take_texts
+from layerbeam.transforms.tokenize.row_index import rows_of
+from layerbeam.transforms.views import View, needed_layers
 
 HIDDEN = 4
 VOCABULARY = pa.array(["[PAD]", "[CLS]", "[SEP]", "a", "##b"])

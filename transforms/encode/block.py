@@ -19,20 +19,20 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
-from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
-from layerbeam.transforms.encode.isolate import UnencodableTextsError
-from layerbeam.transforms.encode.windows import Sequences, cut_sequences
-from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views import (
+from layerbeam.transforms.columns import (
     BatchOutput,
-    View,
     batch_vectors,
     empty_vectors,
     finish_vectors,
     reads_cls,
     records_of,
 )
+from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
+from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
+from layerbeam.transforms.encode.isolate import UnencodableTextsError
+from layerbeam.transforms.encode.windows import Sequences, cut_sequences
+from layerbeam.transforms.settings import EncodeSettings
+from layerbeam.transforms.views import View
 
 NOT_FINITE = "the encoder gives NaN or infinite values"
 

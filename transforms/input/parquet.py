@@ -138,7 +138,7 @@ def _needed(record_format: RecordFormat) -> list[str]:
         record_format.text_field,
         record_format.pair_field,
         record_format.id_field,
-        *(name for name, _ in record_format.keep_fields),
+        *record_format.keep_fields,
     ]
     return list(dict.fromkeys(name for name in names if name is not None))
 
@@ -175,7 +175,7 @@ def _check_columns(schema: pa.Schema, record_format: RecordFormat) -> None:
     declared = [
         *kinds.items(),
         *([(record_format.id_field, "id")] if record_format.id_field is not None else []),
-        *record_format.keep_fields,
+        *record_format.keep_fields.items(),
     ]
     for name, kind in declared:
         count = len(schema.get_all_field_indices(name))

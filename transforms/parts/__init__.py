@@ -33,7 +33,8 @@ def part_folder(view: View) -> str:
 def part_path(view: View, name: str) -> str:
     """`<view>/<name>.<format>`, `.gz` behind it where it is compressed; in the output folder.
 
-    >>> part_path(View("t", "token", (1,), 4, format="tfrecord"), "a-0986df41-000000000000")
+    >>> view = View(name="t", level="token", layers=(1,), hidden_size=4, format="tfrecord")
+    >>> part_path(view, "a-0986df41-000000000000")
     't/a-0986df41-000000000000.tfrecord.gz'
     """
     ending = ".parquet" if view.aggregates else _ending(view)

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.views import View, text_splits
+from layerbeam.transforms.columns import text_splits
+from layerbeam.transforms.views import View
 
 DECIMALS = 6
 # Values that are Python floats at a time.

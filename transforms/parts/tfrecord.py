@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Int64Array, row_splits_of
-from layerbeam.transforms.views import View, text_splits
+from layerbeam.transforms.columns import text_splits
+from layerbeam.transforms.views import View
 
 # Columns with one value per text; so are those that go through. All others have one per row of the text.
 _ONCE = ("file", "line", "sentence", "text")

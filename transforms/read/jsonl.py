@@ -79,7 +79,7 @@ def decode_jsonl(block: BlockId, raw: bytes, record_format: RecordFormat) -> Rec
             rejected.append(Rejected(block.file.path, *place, "read", str(error), raw[start:stop]))
     names = (
         *(("id", "string") for _ in (record_format.id_field,) if record_format.id_field is not None),
-        *record_format.keep_fields,
+        *record_format.keep_fields.items(),
     )
     columns: Iterable[tuple[Any, ...]] = zip(*(row.fields for row in rows), strict=True) if rows else [()] * len(names)
     return Records(
@@ -110,7 +110,7 @@ def _read_row(line: str, record_format: RecordFormat) -> _Row:
         raise _RejectedRecordError(f"field `{record_format.text_field}` {missing}")
     pair = None if record_format.pair_field is None else _string(record, record_format.pair_field)
     fields = [_identifier(record, record_format.id_field)] if record_format.id_field is not None else []
-    fields += [_kept(record, name, type_) for name, type_ in record_format.keep_fields]
+    fields += [_kept(record, name, type_) for name, type_ in record_format.keep_fields.items()]
     return _Row(text, pair, tuple(fields))
 
 

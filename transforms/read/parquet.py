@@ -35,7 +35,7 @@ def decode_rows(block: BlockId, table: pa.Table, record_format: RecordFormat) ->
         is_number = pa.types.is_integer(table.schema.field(record_format.id_field).type)
         ids = _column(table, record_format.id_field).cast(pa.string()) if is_number else None
         fields["id"] = _text_column(table, record_format.id_field, record_format, reasons) if ids is None else ids
-    for name, type_ in record_format.keep_fields:
+    for name, type_ in record_format.keep_fields.items():
         if type_ == "string":
             fields[name] = _text_column(table, name, record_format, reasons)
         else:
@@ -74,13 +74,10 @@ def _text_column(table: pa.Table, name: str, record_format: RecordFormat, reason
     except pa.ArrowInvalid:
         pass
     values: list[str | None] = []
+    errors = "strict" if record_format.invalid_bytes == "reject" else "replace"
     for row, value in enumerate(column.to_pylist()):
         try:
-            values.append(
-                None
-                if value is None
-                else value.decode("utf-8", "replace" if record_format.replace_invalid else "strict")
-            )
+            values.append(None if value is None else value.decode("utf-8", errors))
         except UnicodeDecodeError as error:
             values.append(None)
             reasons.setdefault(row, f"field `{name}`: invalid UTF-8: {error.reason} at byte {error.start}")

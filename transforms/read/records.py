@@ -40,7 +40,8 @@ def make_texts(block: BlockId, records: Records, record_format: RecordFormat) ->
     counts[metrics.REJECTED] = len(records.rejected)
     counts[metrics.BLANK] = records.num_blank
     texts, line, pairs, fields = records.texts, records.line, records.pairs, records.fields
-    if not record_format.keep_blank:
+    keep_blank = record_format.blank == "keep"
+    if not keep_blank:
         full = ~_is_blank(texts)
         if pairs is not None:
             full |= ~_is_blank(pairs)
@@ -62,7 +63,7 @@ def make_texts(block: BlockId, records: Records, record_format: RecordFormat) ->
         texts, pairs, pair_offset = split_pairs(texts, record_format.pair_separator)
     zeros = np.zeros(len(texts), np.int32)
     result = TextBlock(block, texts, line, zeros, zeros, counts, records.rejected, pairs, pair_offset, fields)
-    return split_sentences(result, keep_blank=record_format.keep_blank) if record_format.unit == "sentence" else result
+    return split_sentences(result, keep_blank=keep_blank) if record_format.unit == "sentence" else result
 
 
 def _is_blank(texts: pa.StringArray) -> npt.NDArray[np.bool_]:

@@ -65,7 +65,9 @@ def _decode_each(pieces: Iterable[bytes], record_format: RecordFormat) -> tuple[
     for index, piece in enumerate(pieces):
         text, reason = None, None
         try:
-            text = piece.decode(record_format.encoding, "replace" if record_format.replace_invalid else "strict")
+            text = piece.decode(
+                record_format.encoding, "strict" if record_format.invalid_bytes == "reject" else "replace"
+            )
             reason = lone_surrogate(text)
         except UnicodeDecodeError as error:
             reason = f"invalid {name}: {error.reason} at byte {error.start} (0x{piece[error.start]:02x})"

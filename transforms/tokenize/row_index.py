@@ -25,8 +25,9 @@ from layerbeam.transforms.blocks import (
     row_of_each,
     row_splits_of,
 )
+from layerbeam.transforms.columns import own_characters
 from layerbeam.transforms.tokenize.wordpiece import WordPiece, normalize_character
-from layerbeam.transforms.views import View, own_characters
+from layerbeam.transforms.views import View
 
 # Names in `Rows.counts`; a colon and the name of the view follow.
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length

@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TokenBlock, VectorBlock
+from layerbeam.transforms.columns import make_table, schema
 from layerbeam.transforms.commits import Commit, Part, Rejected, SkippedFile
 from layerbeam.transforms.parts import part_path, table_name
 from layerbeam.transforms.parts.jsonl import write_jsonl
 from layerbeam.transforms.parts.parquet import parquet_options, row_group_size, write_parquet
 from layerbeam.transforms.parts.tfrecord import write_tfrecord
-from layerbeam.transforms.views import View, make_table, schema
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.word_types import make_word_types, sum_words
 
 REJECTS = "rejects"

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
+from layerbeam.transforms.columns import schema, vector_array, vector_type
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import as_matrix
-from layerbeam.transforms.views import View, schema, vector_array, vector_type
+from layerbeam.transforms.views import View
 
 _SUM, _SQUARES = "_sum", "_squares"
 # Sums in memory at once while the table is made; the forms are taken in ranges of this size.

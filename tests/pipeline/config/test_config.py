@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -7,11 +8,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import DATA
 
-from layerbeam.pipeline.config import schema
-from layerbeam.pipeline.config.layers import expand_layers
+from layerbeam.pipeline.config import load, schema
+from layerbeam.pipeline.config.job import resolve
+from layerbeam.pipeline.config.layers import expand_layers, open_for
+from layerbeam.pipeline.config.reference import SECTIONS
 from layerbeam.pipeline.config.rules import COLUMN_NAMES
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.views import ViewSettings
 
 MINIMAL = """
 input:
@@ -38,12 +43,12 @@ def mistakes(change: str) -> str:
 
     merge(settings, yaml.safe_load(textwrap.dedent(change)))
     with pytest.raises(UsageError) as error:
-        schema.check(settings, source="c.yaml")
+        load.check(settings, source="c.yaml")
     return str(error.value)
 
 
 def test_defaults():
-    loaded = schema.check(yaml.safe_load(MINIMAL), source="c.yaml")
+    loaded = load.check(yaml.safe_load(MINIMAL), source="c.yaml")
     assert loaded.encoder.handle == "minilm"
     assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
     assert (loaded.input.slice_bytes, loaded.output.target_part_bytes) == (1_048_576, 134_217_728)
@@ -58,7 +63,11 @@ def test_defaults():
         ("encodr: {}", "c.yaml: encodr: unknown setting; did you mean `encoder`?"),
         ("views: {tokens: {layer: 3}}", "c.yaml: views.tokens.layer: unknown setting; did you mean `layers`?"),
         ("output: {x: 1}", "c.yaml: output.x: unknown setting; known here: path, target_part_bytes, byte_stream_split"),
-        ("output: null", "c.yaml: output: should be a valid dictionary or instance of OutputConfig; given: None"),
+        ("output: null", "c.yaml: output: should be a mapping of settings; given: None"),
+        (
+            "views: {tokens: {keep_words: [1]}}",
+            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; given: [1]",
+        ),
         ("input: {max_rejected: 0.5}", "c.yaml: input.max_rejected: was renamed to max_reject_rate"),
         ("output: {part_bytes: 1}", "c.yaml: output.part_bytes: was renamed to target_part_bytes"),
         ("views: {tokens: {dims: 3}}", "c.yaml: views.tokens.dims: was renamed to truncate_dim"),
@@ -88,11 +97,12 @@ def test_defaults():
         ),
         (
             "views: {_x: {level: text, layers: all}}",
-            "c.yaml: views._x: a view's name is a folder's: letters, digits, `_` and `-`, no `_` or `-` at its start",
+            "c.yaml: views._x: a view's name is also a folder's: letters, digits, `_` and `-`, "
+            "without `_` or `-` at its start",
         ),
         (
             "views: {rejects: {level: text, layers: all}}",
-            "c.yaml: views.rejects: the name rejects is taken; call the view something else",
+            "c.yaml: views.rejects: the name rejects is reserved; rename the view",
         ),
         (
             "views: {tokens: {pooling: mean}}",
@@ -104,16 +114,16 @@ def test_defaults():
         ),
         (
             "views: {tokens: {level: text, pooling: pooler}}",
-            "c.yaml: views.tokens.layers: pooling pooler reads the last layer; take `layers` away",
+            "c.yaml: views.tokens.layers: pooling pooler reads the last layer; remove `layers`",
         ),
         ("views: {t: {level: text}}", "c.yaml: views.t.layers: is missing; for example [-1], [-4..-1] or all"),
         (
             "views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}",
-            "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: take float32, or format parquet",
+            "c.yaml: views.t.dtype: is float16; a tf.train.Example holds float32 only: use float32, or format parquet",
         ),
         (
             "views: {t: {level: text, layers: [1], compress: false}}",
-            "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): take `compress` away",
+            "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): remove `compress`",
         ),
         (
             "input: {format: csv}",
@@ -153,12 +163,11 @@ def test_defaults():
         ),
         (
             "input: {format: jsonl, pair_field: b, unit: sentence}",
-            "c.yaml: input.pair_field: a pair is one text; take it away, or take unit: record",
+            "c.yaml: input.pair_field: a pair is one text; remove it, or set unit: record",
         ),
         (
             "{input: {pair_separator: ' ||| '}, encoder: {long_text: window}}",
-            "c.yaml: input.pair_separator: windows are for single texts; take it away, "
-            "or take encoder.long_text: truncate",
+            "c.yaml: input.pair_separator: windows are for single texts; remove it, or set encoder.long_text: truncate",
         ),
         (
             "input: {pair_separator: ''}",
@@ -166,13 +175,12 @@ def test_defaults():
         ),
         (
             "input: {format: jsonl, pair_field: text}",
-            "c.yaml: input.pair_field: text is input.text_field already",
+            "c.yaml: input.pair_field: text is already input.text_field",
         ),
         *(
             (
                 f"input: {{format: jsonl, keep_fields: {{{name}: string}}}}",
-                f"c.yaml: input.keep_fields.{name}: a column of ours has this name; "
-                "the field must be called something else",
+                f"c.yaml: input.keep_fields.{name}: the output has a column of this name; rename the field",
             )
             for name in ("id", "Line", "layer_12", "embedding", "embedding_std")
         ),
@@ -190,20 +198,20 @@ def test_defaults():
         ),
         (
             "encoder: {length_buckets: [64, 32]}",
-            "c.yaml: encoder.length_buckets: is [64, 32]; give lengths that ascend, such as [32, 64, 128]",
+            "c.yaml: encoder.length_buckets: is [64, 32]; give ascending lengths, such as [32, 64, 128]",
         ),
         (
             "encoder: {length_buckets: []}",
-            "c.yaml: encoder.length_buckets: is []; give lengths that ascend, such as [32, 64, 128]",
+            "c.yaml: encoder.length_buckets: is []; give ascending lengths, such as [32, 64, 128]",
         ),
         (
             "encoder: {length_buckets: [32, 64]}",
-            "c.yaml: encoder.length_buckets: ends with 64, and max_seq_length is 128: longer texts would have no "
+            "c.yaml: encoder.length_buckets: ends with 64, but max_seq_length is 128: longer texts would have no "
             "bucket; add 128",
         ),
         (
             "encoder: {xla: true}",
-            "c.yaml: encoder.xla: compiles for each shape of batch, so it needs few; give encoder.length_buckets, "
+            "c.yaml: encoder.xla: compiles for each shape of a batch; set encoder.length_buckets, "
             "such as [32, 64, 128]",
         ),
         (
@@ -231,7 +239,7 @@ def test_mistakes_are_named_with_the_way_out(change, message):
 def test_encodings_by_the_name_of_the_codec(given, name):
     settings = yaml.safe_load(MINIMAL)
     settings["input"]["encoding"] = given
-    assert schema.check(settings, source="c.yaml").input.encoding == name
+    assert load.check(settings, source="c.yaml").input.encoding == name
 
 
 def test_every_column_of_ours_is_refused_as_a_kept_field():
@@ -250,18 +258,31 @@ def test_all_mistakes_at_once():
 
 
 def test_every_setting_is_described():
-    for section in (schema.InputConfig, schema.EncoderConfig, schema.ViewConfig, schema.OutputConfig):
-        for name, field in section.model_fields.items():
-            assert field.description, name
+    for section in SECTIONS.values():
+        for field in schema.fields_of(section):
+            assert field.metadata["description"], field.name
+
+
+def test_every_setting_of_a_view_reaches_the_view_and_the_identity():
+    settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
+    config = load.check(settings, source="c.yaml")
+    job = resolve(config, open_for(config))
+    names = {field.name for field in schema.fields_of(ViewSettings)}
+    (view,) = pickle.loads(pickle.dumps(job.views))
+    assert view == job.views[0]
+    assert (view.name, view.layers, view.given_layers) == ("tokens", (3, 2, 1, 0), (-1, -2, -3, -4))
+    assert names <= vars(view).keys()
+    assert job.head.settings["views"]["tokens"].keys() == names
+    assert job.head.identity["views"]["tokens"].keys() == names - {"layer_numbering"}
 
 
 def test_overrides_and_files(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
-    loaded = schema.load(str(path), {"encoder.max_seq_length": 64, "views.tokens.layers": "all", "output.path": "x"})
+    loaded = load.load(str(path), {"encoder.max_seq_length": 64, "views.tokens.layers": "all", "output.path": "x"})
     assert (loaded.encoder.max_seq_length, loaded.views["tokens"].layers, loaded.output.path) == (64, "all", "x")
-    with pytest.raises(UsageError, match=r"--set input\.files\.x: input\.files is no section"):
-        schema.load(str(path), {"input.files.x": 1})
+    with pytest.raises(UsageError, match=r"--set input\.files\.x: input\.files is not a section"):
+        load.load(str(path), {"input.files.x": 1})
 
 
 @pytest.mark.parametrize(
@@ -277,12 +298,12 @@ def test_what_is_no_configuration(tmp_path, content, message):
     path = tmp_path / "c.yaml"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
-        schema.load(str(path))
+        load.load(str(path))
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file or directory"):
-        schema.load(str(tmp_path / "none.yaml"))
+        load.load(str(tmp_path / "none.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +318,7 @@ def test_missing_file(tmp_path):
     ],
 )
 def test_layers_expand_in_the_order_given(layers, expanded):
-    assert expand_layers(layers, 6) == expanded
+    assert list(expand_layers(layers, 6)) == expanded
 
 
 @pytest.mark.parametrize(
@@ -305,7 +326,7 @@ def test_layers_expand_in_the_order_given(layers, expanded):
     [
         ([7], "there is no layer 7: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
         ([-8], "there is no layer -8: the encoder has 6 Transformer blocks, so layers 0 to 6 or -7 to -1"),
-        ([-1, 6], r"layer 6 comes twice \(6 and -1 are the same\)"),
+        ([-1, 6], r"layer 6 occurs twice \(6 and -1 are the same\)"),
     ],
 )
 def test_layers_that_do_not_exist_or_come_twice(layers, message):
@@ -314,13 +335,13 @@ def test_layers_that_do_not_exist_or_come_twice(layers, message):
 
 
 def test_layers_counted_as_extract_features_counts_them():
-    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == [6, 1, 2, 3]
-    assert expand_layers("all", 3, "extract_features") == [1, 2, 3]
+    assert expand_layers([-1, 0, "1..2"], 6, "extract_features") == {6: -1, 1: 0, 2: 1, 3: 2}
+    assert list(expand_layers("all", 3, "extract_features")) == [1, 2, 3]
     for layer in (6, -7):
         message = f"there is no layer {layer}: the encoder has 6 Transformer blocks, so layers 0 to 5 or -6 to -1"
         with pytest.raises(ValueError, match=message):
             expand_layers([layer], 6, "extract_features")
-    with pytest.raises(ValueError, match=r"layer 5 comes twice \(5 and -1 are the same\)"):
+    with pytest.raises(ValueError, match=r"layer 5 occurs twice \(5 and -1 are the same\)"):
         expand_layers([-1, 5], 6, "extract_features")
 
 
@@ -328,10 +349,10 @@ def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL)
     code = (
-        "import sys; from layerbeam.pipeline.config import schema; schema.load(sys.argv[1]);"
+        "import sys; from layerbeam.pipeline.config import load; load.load(sys.argv[1]);"
         "print([m for m in ('tensorflow', 'apache_beam', 'pyarrow', 'numpy', 'rich') if m in sys.modules])"
     )
-    root = str(Path(schema.__file__).parents[1])
+    root = str(Path(load.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -340,23 +361,23 @@ def test_key_that_comes_twice(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
     with pytest.raises(UsageError) as error:
-        schema.load(str(path))
-    assert str(error.value) == f"{path}: `s` comes twice, in lines 8 and 9; take one away"
+        load.load(str(path))
+    assert str(error.value) == f"{path}: `s` occurs twice, in lines 8 and 9; remove one"
     path.write_text(MINIMAL + "input: {}\n")
-    with pytest.raises(UsageError, match="`input` comes twice, in lines 2 and 10; take one away"):
-        schema.load(str(path))
+    with pytest.raises(UsageError, match="`input` occurs twice, in lines 2 and 10; remove one"):
+        load.load(str(path))
 
 
 def test_merged_keys_may_be_given_again():
     text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, x: 4}"
-    assert schema.parse_yaml(text)["c"] == {"x": 4, "y": 2}
+    assert load.parse_yaml(text)["c"] == {"x": 4, "y": 2}
 
 
 def test_views_that_differ_in_case_only():
     assert mistakes("views: {Tokens: {level: token, layers: [1]}}") == (
         "c.yaml: views.Tokens: differs from views.tokens in case only, and both are one folder on macOS; rename one"
     )
-    assert "views.Rejects: the name Rejects is taken" in mistakes("views: {Rejects: {level: token, layers: [1]}}")
+    assert "views.Rejects: the name Rejects is reserved" in mistakes("views: {Rejects: {level: token, layers: [1]}}")
 
 
 def test_empty_handle():

@@ -9,6 +9,7 @@ import yaml
 from repository import ROOT
 
 from layerbeam.pipeline.cli.main import main
+from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema, template
 from layerbeam.pipeline.config.reference import SECTIONS, settings
 
@@ -18,7 +19,7 @@ COMMENTED = re.compile(r"^( *)#(\w+: .*)$", re.MULTILINE)
 
 
 def load(text: str) -> schema.Config:
-    return schema.check(schema.parse_yaml(text), source="test")
+    return configuration.check(configuration.parse_yaml(text), source="test")
 
 
 def test_it_loads():
@@ -48,7 +49,9 @@ def test_every_setting_is_in_it(section):
     block = re.search(rf"^{section}:\n((?: .*\n)*)", TEXT, re.MULTILINE)
     there = set(re.findall(r"^ +#?(\w+): ", block[1], re.MULTILINE))
     levels = {view.level for view in load(TEXT).views.values()}
-    expected = {item.name for item in settings(section) if not item.levels or levels & set(item.levels)}
+    expected = {
+        item.name for item in settings(section) if section != "views" or not item.only or levels & set(item.only)
+    }
     assert there == expected
     assert len(expected) > 2
 
@@ -65,8 +68,7 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     (tmp_path / "layerbeam.yaml").write_text("mine")
     assert main(["init"], version="test") == 2
     assert capsys.readouterr().err == (
-        "layerbeam: layerbeam.yaml: is there already, and nothing is written over; give another name: "
-        "layerbeam init FILE\n"
+        "layerbeam: layerbeam.yaml: already exists and is not overwritten; give another name: layerbeam init FILE\n"
     )
     assert (tmp_path / "layerbeam.yaml").read_text() == "mine"
     assert main(["init", "my corpus.yaml"], version="test") == 0
@@ -83,9 +85,9 @@ def test_settings_are_read_off_the_models():
     (share,) = [item for item in settings("input") if item.name == "max_reject_rate"]
     assert (share.default, share.allowed) == ("1.0", "number, at least 0, at most 1")
     (words,) = [item for item in settings("views") if item.name == "words"]
-    assert (words.levels, words.choices) == (("word", "word_type"), ("basic", "whitespace"))
+    assert (tuple(words.only), words.choices) == (("word", "word_type"), ("basic", "whitespace"))
     for section in SECTIONS:
         for item in settings(section):
             assert item.meaning, f"{section}.{item.name} has no description"
             assert item.default is None or yaml.safe_load(f"a: {item.default}").keys() == {"a"}
-    assert schema.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use
+    assert configuration.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use

@@ -28,10 +28,11 @@ import layerbeam
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.finish import finish_run
 from layerbeam.pipeline.output.manifest import RunIdentity
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.views import View, schema
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import Output, write_part
 
 VIEWS = {
@@ -179,7 +180,11 @@ def test_other_columns(finished):
 
 FIELDS = (("id", "string"), ("year", "int64"), ("x", "float64"))
 TEXTS = View(
-    "texts", "text", layers=(3,), hidden_size=4, fields=(("id", "string"), ("year", "int64"), ("x", "float64"))
+    name="texts",
+    level="text",
+    layers=(3,),
+    hidden_size=4,
+    fields=(("id", "string"), ("year", "int64"), ("x", "float64")),
 )
 
 
@@ -288,7 +293,7 @@ def test_nulls_in_kept_fields(tmp_path):
 # --- nothing to read ---
 
 
-@pytest.mark.parametrize("view", [TEXTS, View("tokens", "token", layers=(1, 3), hidden_size=4)])
+@pytest.mark.parametrize("view", [TEXTS, View(name="tokens", level="token", layers=(1, 3), hidden_size=4)])
 def test_a_view_without_rows(tmp_path, view):
     read = write_run(tmp_path, view, []).view(view.name)
     table = read.to_arrow()

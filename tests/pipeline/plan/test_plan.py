@@ -17,7 +17,7 @@ import yaml
 import zstandard
 from adversarial_corpus import configuration, snapshot, write_corpus
 
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.errors import UsageError
@@ -220,7 +220,7 @@ def test_no_text_at_all(workplace):
 
 
 def job_of(folder: Path, handle: str, pattern: str, **settings: Any) -> Job:
-    given = schema.check(
+    given = load.check(
         {
             "input": {"files": [str(folder / pattern)]} | settings,
             "encoder": {"handle": handle},

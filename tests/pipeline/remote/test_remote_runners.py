@@ -19,7 +19,7 @@ from ports import free_port
 from repository import DATA, ROOT
 from workplace import Workplace
 
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 from layerbeam.pipeline.output.run_log import RefuseIfSuperseded, RunLog, load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
@@ -210,7 +210,7 @@ def test_flink_without_parallelism_is_said(capsys):
         "views": {"v": {"level": "text", "layers": [-1]}},
         "output": {"path": "/out"},
     }
-    checked = schema.check(settings, source="c.yaml")
+    checked = load.check(settings, source="c.yaml")
     said = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
     for name, arguments, expected in (
         ("FlinkRunner", [], said),

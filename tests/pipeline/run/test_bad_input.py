@@ -158,7 +158,7 @@ def test_unknown_key(workplace):
         ("--workers=²", "argument --workers: '²' is not a positive integer"),
         ("--workers=٣", "argument --workers: '٣' is not a positive integer"),
         ("other.yaml", "layerbeam: other.yaml: unexpected argument"),
-        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` comes twice"),
+        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` occurs twice"),
         ("--runner=DaskRunner", "runner: DaskRunner cannot be used: Beam's runner for Dask loses"),
         ("--runner=RayRunner", "runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray"),
         (

@@ -168,8 +168,8 @@ def test_forms_of_several_words(workplace):
     view = {"level": "word", "layers": [1]}
     workplace.configure(views={"w": view | {"keep_words": ["bank", "River's"]}})
     assert (
-        "views.w.keep_words: \"River's\" is several words here (river, ', s) and would never come; name one of them, "
-        "or take level word and words: whitespace"
+        "views.w.keep_words: \"River's\" is several words (river, ', s) and would never match; name one of them, "
+        "or use level word and words: whitespace"
     ) in workplace.run(status=2).err
     workplace.configure(views={"w": view | {"keep_words": ["River's"], "words": "whitespace"}})
     workplace.run()

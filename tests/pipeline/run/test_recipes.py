@@ -8,7 +8,7 @@ from repository import DATA, ROOT
 from weights import vectors
 from workplace import Workplace
 
-from layerbeam.pipeline.config import schema
+from layerbeam.pipeline.config import load
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
@@ -100,7 +100,7 @@ def test_sentences(workplace):
     means = np.stack([plain["layer_3"][tokens].mean(axis=0) for tokens in texts(plain)])
     got = vectors(workplace.rows("sentences"), "layer_3")
     close(got, means / np.linalg.norm(means, axis=1, keepdims=True))
-    assert schema.load(str(ROOT / "configs" / "sentences.yaml")).encoder.max_seq_length == 256
+    assert load.load(str(ROOT / "configs" / "sentences.yaml")).encoder.max_seq_length == 256
 
 
 def test_word_senses(workplace):
@@ -120,4 +120,4 @@ def test_word_senses(workplace):
     ids=lambda path: path.stem,
 )
 def test_every_configuration_holds(path):
-    schema.load(str(path))
+    load.load(str(path))

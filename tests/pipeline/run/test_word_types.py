@@ -179,9 +179,12 @@ def test_settings(workplace):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"normalize": True}, "normalize: level word_type gives means beside their standard deviations; take it away"),
+        (
+            {"normalize": True},
+            "normalize: level word_type writes means and their standard deviations; remove `normalize`",
+        ),
         ({"group_by": ["year"]}, "group_by: year is not in input.keep_fields (there: none)"),
-        ({"format": "tfrecord"}, "format: tfrecord holds texts, and level word_type has none; take parquet or jsonl"),
+        ({"format": "tfrecord"}, "format: a tfrecord holds texts, and level word_type has none; use parquet or jsonl"),
         ({"pooling": "mean"}, "pooling: level word_type has no such setting"),
     ],
 )

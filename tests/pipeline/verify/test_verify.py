@@ -21,9 +21,10 @@ from repository import DATA
 from weights import vectors
 from workplace import Workplace
 
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.parquet import write_parquet
-from layerbeam.transforms.views import View, schema
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import Output, write_part
 
 VIEWS = {
@@ -43,10 +44,12 @@ VIEWS = {
     "parsed": {"level": "word", "layers": [1], "format": "jsonl"},
 }
 IN_OTHER_FORMATS = {
-    "records": View("records", "token", (2, 1), 64, format="tfrecord"),
-    "sums": View("sums", "text", (2, 1), 64, combine="sum", format="tfrecord", compress=False),
-    "lines": View("lines", "token", (3, 0), 64, format="jsonl", given_layers=(-1, 0)),
-    "texts": View("texts", "text", (2,), 64, format="jsonl", dtype="float16"),
+    "records": View(name="records", level="token", layers=(2, 1), hidden_size=64, format="tfrecord"),
+    "sums": View(
+        name="sums", level="text", layers=(2, 1), hidden_size=64, combine="sum", format="tfrecord", compress=False
+    ),
+    "lines": View(name="lines", level="token", layers=(3, 0), hidden_size=64, format="jsonl", given_layers=(-1, 0)),
+    "texts": View(name="texts", level="text", layers=(2,), hidden_size=64, format="jsonl", dtype="float16"),
 }
 ALL = ("--sample", "1000")
 

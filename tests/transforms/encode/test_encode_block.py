@@ -52,9 +52,9 @@ def tokens() -> TokenBlock:
 def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
     encoder = CountingEncoder()
     views = [
-        View("tokens", "token", (3, 0), hidden_size=2),
-        View("means", "text", (0,), hidden_size=2),
-        View("pooled", "text", (), hidden_size=2, pooling="pooler"),
+        View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+        View(name="means", level="text", layers=(0,), hidden_size=2),
+        View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
     ]
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
     vectors = encode_block(tokens, Forward(encoder), views, EncodeSettings(batch_tokens, max_seq_length=128)).vectors
@@ -68,7 +68,10 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
 
 
 def test_threads_and_buckets_change_no_result(tokens):
-    views = [View("tokens", "token", (3, 0), hidden_size=2), View("p", "text", (), hidden_size=2, pooling="pooler")]
+    views = [
+        View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+        View(name="p", level="text", layers=(), hidden_size=2, pooling="pooler"),
+    ]
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
     plain, many, padded = CountingEncoder(), CountingEncoder(), CountingEncoder()
     expected = encode_block(tokens, Forward(plain), views, EncodeSettings(4, max_seq_length=128)).vectors
@@ -151,10 +154,10 @@ def test_a_word_longer_than_a_window():
 def test_a_text_in_windows(tokens, batch_tokens):
     """Layer k of token i is i + k whatever the window: so the windows put together are the text."""
     views = [
-        View("tokens", "token", (3,), hidden_size=2),
-        View("means", "text", (0,), hidden_size=2),
-        View("firsts", "text", (0,), hidden_size=2, pooling="cls"),
-        View("pooled", "text", (), hidden_size=2, pooling="pooler"),
+        View(name="tokens", level="token", layers=(3,), hidden_size=2),
+        View(name="means", level="text", layers=(0,), hidden_size=2),
+        View(name="firsts", level="text", layers=(0,), hidden_size=2, pooling="cls"),
+        View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
     ]
     tokens.start[:] = 0
     tokens.word_index = np.concatenate([np.arange(len(text)) for text in TEXTS]).astype(np.int32)

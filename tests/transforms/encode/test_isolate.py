@@ -23,10 +23,10 @@ from layerbeam.transforms.views import View
 # Of text t the tokens; the records are lines 0, 0, 1, 2, 2, 2.
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6], [30]]
 VIEWS = (
-    View("tokens", "token", (3, 0), hidden_size=2),
-    View("means", "text", (0,), hidden_size=2),
-    View("pooled", "text", (), hidden_size=2, pooling="pooler"),
-    View("records", "record", (3,), hidden_size=2),
+    View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+    View(name="means", level="text", layers=(0,), hidden_size=2),
+    View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
+    View(name="records", level="record", layers=(3,), hidden_size=2),
 )
 
 
@@ -113,8 +113,8 @@ def test_a_text_with_nan_is_rejected_and_the_others_are_as_without_it():
 
 
 def test_what_float16_cannot_hold_is_rejected():
-    view = View("tokens", "token", (0,), hidden_size=2, dtype="float16")
-    record = View("records", "record", (0,), hidden_size=2, dtype="float16")
+    view = View(name="tokens", level="token", layers=(0,), hidden_size=2, dtype="float16")
+    record = View(name="records", level="record", layers=(0,), hidden_size=2, dtype="float16")
     tokens = block_of([[5], [70_000], [65_504], [6]], [0, 1, 2, 2])
     tokens = dataclasses.replace(tokens, rows={v.name: rows_of(v, tokens) for v in (view, record)})
     forward = Forward(FakeEncoder())

@@ -36,7 +36,7 @@ def test_objects_line_by_line(corpus):
     assert texts_of([block]) == [(0, "one"), (2, "zwö\n😀")]
     assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK]) == (6, 4)
     assert metrics.unbalanced(block.counts) is None
-    (block,) = read_file(path, format="jsonl", keep_blank=True)
+    (block,) = read_file(path, format="jsonl", blank="keep")
     assert texts_of([block]) == [(0, "one"), (2, "zwö\n😀"), (4, " "), (5, "")]
     assert (block.counts[metrics.EMBEDDED], block.counts[metrics.BLANK]) == (4, 2)
 
@@ -52,7 +52,7 @@ def test_what_goes_through(corpus):
         format="jsonl",
         text_field="body",
         id_field="id",
-        keep_fields=(("label", "string"), ("year", "int64"), ("score", "float64"), ("gold", "bool")),
+        keep_fields={"label": "string", "year": "int64", "score": "float64", "gold": "bool"},
     )
     assert {name: column.to_pylist() for name, column in block.fields.items()} == {
         "id": ["x-1", "17", None],
@@ -73,7 +73,7 @@ def test_what_goes_through(corpus):
 
 def test_types_stand_in_a_block_without_values(corpus):
     path = corpus('{"text": 1}\n')
-    (block,) = read_file(path, format="jsonl", id_field="id", keep_fields=(("n", "int64"),))
+    (block,) = read_file(path, format="jsonl", id_field="id", keep_fields={"n": "int64"})
     assert (block.fields["id"].type, block.fields["n"].type) == (pa.string(), pa.int64())
     assert block.texts.type == pa.string()
 
@@ -125,7 +125,7 @@ def test_lines_that_are_rejected(corpus, line, reason):
     ],
 )
 def test_kept_fields_of_another_type(corpus, value, type_, reason):
-    assert reason_of(corpus, f'{{"text": "a", "x": {value}}}', keep_fields=(("x", type_),)) == reason
+    assert reason_of(corpus, f'{{"text": "a", "x": {value}}}', keep_fields={"x": type_}) == reason
 
 
 def test_number_of_more_digits_than_python_reads(corpus):
@@ -183,7 +183,7 @@ def test_other_encodings_and_compression(corpus):
 def test_objects_over_slices_and_blocks(corpus):
     path = corpus("".join(json.dumps({"text": f"text {number}", "n": number}) + "\n" for number in range(100)))
     limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
-    blocks = read_file(path, limits, slice_bytes=333, format="jsonl", keep_fields=(("n", "int64"),))
+    blocks = read_file(path, limits, slice_bytes=333, format="jsonl", keep_fields={"n": "int64"})
     assert len(blocks) > 20
     assert texts_of(blocks) == [(number, f"text {number}") for number in range(100)]
     assert [n for block in blocks for n in block.fields["n"].to_pylist()] == list(range(100))

@@ -53,7 +53,7 @@ def test_rows_with_their_numbers(write):
     assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK], block.counts[metrics.REJECTED]) == (5, 2, 1)
     (reject,) = block.rejected
     assert (reject.line, reject.byte_offset, reject.reason, reject.raw) == (1, -1, "field `text` is null", b"")
-    assert texts_of(read(path, keep_blank=True)) == [(0, "one"), (2, ""), (3, " "), (4, "five")]
+    assert texts_of(read(path, blank="keep")) == [(0, "one"), (2, ""), (3, " "), (4, "five")]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 2_000, 1 << 20])
@@ -109,13 +109,13 @@ def test_what_goes_through(write):
     (block,) = read(
         path,
         id_field="key",
-        keep_fields=(
-            ("label", "string"),
-            ("year", "int64"),
-            ("score", "float64"),
-            ("gold", "bool"),
-            ("none", "int64"),
-        ),
+        keep_fields={
+            "label": "string",
+            "year": "int64",
+            "score": "float64",
+            "gold": "bool",
+            "none": "int64",
+        },
     )
     assert {name: column.to_pylist() for name, column in block.fields.items()} == {
         "id": ["1", None, "4"],
@@ -148,10 +148,10 @@ def test_pairs(write):
         ({"text": [["a"]]}, {}, "column `text` is list<element: string>, not string"),
         ({"text": ["a"]}, {"pair_field": "b"}, "has no column `b`; it has: text"),
         ({"text": ["a"], "id": [1.5]}, {"id_field": "id"}, "column `id` is double, not string or integer"),
-        ({"text": ["a"], "x": ["1"]}, {"keep_fields": (("x", "int64"),)}, "column `x` is string, not int64"),
-        ({"text": ["a"], "x": [1.5]}, {"keep_fields": (("x", "int64"),)}, "column `x` is double, not int64"),
-        ({"text": ["a"], "x": [1]}, {"keep_fields": (("x", "bool"),)}, "column `x` is int64, not bool"),
-        ({"text": ["a"], "x": [1]}, {"keep_fields": (("x", "string"),)}, "column `x` is int64, not string"),
+        ({"text": ["a"], "x": ["1"]}, {"keep_fields": {"x": "int64"}}, "column `x` is string, not int64"),
+        ({"text": ["a"], "x": [1.5]}, {"keep_fields": {"x": "int64"}}, "column `x` is double, not int64"),
+        ({"text": ["a"], "x": [1]}, {"keep_fields": {"x": "bool"}}, "column `x` is int64, not bool"),
+        ({"text": ["a"], "x": [1]}, {"keep_fields": {"x": "string"}}, "column `x` is int64, not string"),
     ],
 )
 def test_files_without_the_columns_are_left_out(write, columns, record_format, reason):
@@ -195,17 +195,17 @@ def test_bytes_that_are_no_text(write):
     (reject,) = block.rejected
     assert (reject.line, reject.raw) == (1, b"b\xff")
     assert reject.reason == "field `text`: invalid UTF-8: invalid start byte at byte 1"
-    (block,) = read(path, keep_fields=(("x", "string"),))
+    (block,) = read(path, keep_fields={"x": "string"})
     assert [reject.reason for reject in block.rejected] == [
         "field `x`: invalid UTF-8: invalid start byte at byte 0",
         "field `text`: invalid UTF-8: invalid start byte at byte 1",
     ]
-    assert texts_of(read(path, replace_invalid=True)) == [(0, "a"), (1, "b\ufffd")]
+    assert texts_of(read(path, invalid_bytes="replace")) == [(0, "a"), (1, "b\ufffd")]
 
 
 def test_number_that_does_not_fit(write):
     path = write({"text": ["a", "b"], "x": pa.array([1, 1 << 63], pa.uint64())})
-    (block,) = read(path, keep_fields=(("x", "int64"),))
+    (block,) = read(path, keep_fields={"x": "int64"})
     assert block.fields["x"].to_pylist() == [1]
     assert [reject.reason for reject in block.rejected] == ["field `x` does not fit in int64"]
 
@@ -229,8 +229,8 @@ def test_done_rows_come_as_their_commits(write):
 
 
 def test_null_and_empty_are_not_the_same(write):
-    (before,) = read(write({"text": ["a"], "x": [""]}), keep_fields=(("x", "string"),))
-    (after,) = read(write({"text": ["a"], "x": pa.array([None], pa.string())}), keep_fields=(("x", "string"),))
+    (before,) = read(write({"text": ["a"], "x": [""]}), keep_fields={"x": "string"})
+    (after,) = read(write({"text": ["a"], "x": pa.array([None], pa.string())}), keep_fields={"x": "string"})
     assert before.block.sha256 != after.block.sha256
 
 

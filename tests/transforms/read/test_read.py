@@ -53,7 +53,7 @@ def test_blank_lines_are_counted_or_kept(corpus):
     path = corpus(b"a\n\n \xc2\xa0\nb\n")
     (skipped,) = read_file(path)
     assert (skipped.counts[metrics.BLANK], skipped.counts[metrics.EMBEDDED]) == (2, 2)
-    (kept,) = read_file(path, keep_blank=True)
+    (kept,) = read_file(path, blank="keep")
     assert texts_of([kept]) == [(0, "a"), (1, ""), (2, " \xa0"), (3, "b")]
     assert (kept.counts[metrics.BLANK], kept.counts[metrics.EMBEDDED]) == (0, 4)
 
@@ -69,7 +69,7 @@ def test_invalid_bytes_are_rejected_with_their_place(corpus):
 
 
 def test_invalid_bytes_can_be_replaced(corpus):
-    (block,) = read_file(corpus(b"b\xffd\n"), replace_invalid=True)
+    (block,) = read_file(corpus(b"b\xffd\n"), invalid_bytes="replace")
     assert texts_of([block]) == [(0, "b\ufffdd")]
     assert block.rejected == []
 
@@ -240,7 +240,7 @@ def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, l
     ended = [line.removesuffix(b"\r") for line in lines[:-1]]
     expected = dict(enumerate(ended + ([lines[-1]] if lines[-1] else [])))
     position, found = 0, {}
-    for block in read_file(path, limits, slice_bytes=slice_bytes, keep_blank=True):
+    for block in read_file(path, limits, slice_bytes=slice_bytes, blank="keep"):
         assert block.block.first_byte == position
         position = block.block.end_byte
         found |= {line: text.encode() for line, text in texts_of([block])}

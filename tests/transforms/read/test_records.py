@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.tfrecord import examples, parse_example, read_varints, varints
-from layerbeam.transforms.views import View, schema
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import Output, write_part
 
 FIELDS = (("id", "string"), ("year", "int64"), ("weight", "float64"), ("good", "bool"))

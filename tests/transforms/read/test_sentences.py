@@ -59,7 +59,7 @@ def test_blank_records_have_no_sentence_or_are_one(corpus):
     assert sentences(block) == [(0, 0, 0, "One."), (0, 1, 5, "Two."), (3, 0, 0, "Three.")]
     assert (block.counts[metrics.EMBEDDED], block.counts[metrics.BLANK]) == (2, 2)
     assert (block.counts[metrics.SENTENCES], block.counts[metrics.SENTENCES_EMBEDDED]) == (3, 3)
-    (block,) = read_file(path, unit="sentence", keep_blank=True)
+    (block,) = read_file(path, unit="sentence", blank="keep")
     assert sentences(block)[2:] == [(1, 0, 0, ""), (2, 0, 0, " \u00a0"), (3, 0, 0, "Three.")]
     assert (block.counts[metrics.EMBEDDED], block.counts[metrics.SENTENCES]) == (4, 5)
 
@@ -78,7 +78,7 @@ def test_many_sentences_end_a_block(corpus):
 
 def test_fields_go_with_each_sentence(corpus):
     path = corpus('{"text": "One. Two.", "n": 1}\n{"text": "Three.", "n": null}\n')
-    (block,) = read_file(path, format="jsonl", unit="sentence", keep_fields=(("n", "int64"),))
+    (block,) = read_file(path, format="jsonl", unit="sentence", keep_fields={"n": "int64"})
     assert block.fields["n"].to_pylist() == [1, 1, None]
 
 
@@ -109,5 +109,5 @@ def test_balance_of_sentences():
 
 @pytest.mark.parametrize("unit", ["record", "sentence"])
 def test_nothing_but_empty_texts(corpus, unit):
-    (block,) = read_file(corpus("\n\n\n"), unit=unit, keep_blank=True)
+    (block,) = read_file(corpus("\n\n\n"), unit=unit, blank="keep")
     assert block.texts.to_pylist() == ["", "", ""]

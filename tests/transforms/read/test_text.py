@@ -165,7 +165,7 @@ def test_bytes_that_the_encoding_does_not_have(corpus):
     (reject,) = block.rejected
     assert reject.reason == "invalid cp1252: character maps to <undefined> at byte 1 (0x81)"
     assert (reject.line, reject.byte_offset, reject.raw) == (1, 5, b"a\x81b")
-    assert texts_of(read_file(path, encoding="cp1252", replace_invalid=True))[1] == (1, "a\ufffdb")
+    assert texts_of(read_file(path, encoding="cp1252", invalid_bytes="replace"))[1] == (1, "a\ufffdb")
 
 
 def test_surrogates_of_a_loose_codec_are_rejected(corpus):
@@ -209,7 +209,7 @@ def test_blank_lines_among_pairs(corpus):
     path = corpus("a ||| b\n \nc ||| d\n")
     (block,) = read_file(path, pair_separator=" ||| ")
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", "c"], ["b", "d"])
-    (block,) = read_file(path, pair_separator=" ||| ", keep_blank=True)
+    (block,) = read_file(path, pair_separator=" ||| ", blank="keep")
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", " ", "c"], ["b", None, "d"])
 
 

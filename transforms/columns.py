@@ -1,0 +1,268 @@
+"""The vectors and columns of a view's rows: layers combined, texts pooled, as an Arrow table with fixed columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms.blocks import (
+    FIELD_TYPES,
+    Float32Array,
+    Int8Array,
+    Int32Array,
+    Int64Array,
+    Rows,
+    TextBlock,
+    TokenBlock,
+)
+from layerbeam.transforms.commits import printable
+from layerbeam.transforms.views import COLUMNS, Combine, View
+
+
+def schema(view: View) -> pa.Schema:
+    """The view's columns. Only columns copied from the input are nullable: readers fail on null vectors."""
+    with_text = {"text"} if view.include_text else set()
+    own = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
+    columns = [pa.field(column.name, column.type, nullable=False) for column in own]
+    kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
+    copied = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
+    after = 0 if view.aggregates else 1
+    type_ = vector_type(view.dtype, view.width)
+    vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
+    if view.aggregates:
+        vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
+    return pa.schema([*columns[:after], *copied, *columns[after:], *vectors])
+
+
+@dataclasses.dataclass
+class BatchOutput:
+    """The encoder's output for B texts with n real tokens, row after row, from one forward pass or several windows.
+
+    `layers[k]`: [n, H]; `pooled_output`: [B, H] or None. `cls[k]`: [B, H] if it differs from the first tokens' rows.
+    """
+
+    layers: Mapping[int, Float32Array]
+    pooled_output: Float32Array | None
+    cls: Mapping[int, Float32Array] | None = None
+
+
+def empty_vectors(view: View, rows: int) -> list[Float32Array]:
+    """Uninitialized arrays for the vectors of this many rows, one per vector column."""
+    return [np.empty((rows, view.width), np.float32) for _ in view.vector_columns]
+
+
+def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits: Int64Array) -> list[Float32Array]:
+    """The vectors of r rows, an array [r, W] per vector column, before `finish_vectors`.
+
+    Row i is made of the tokens `positions[splits[i]:splits[i + 1]]` of the batch. For the pooler, and for [CLS]
+    vectors that the batch holds separately, `positions` are indices of texts.
+    """
+    if view.uses_pooler:
+        if batch.pooled_output is None:
+            raise ValueError(f"view {view.name} reads the pooled output, which the encoder did not compute")
+        return [batch.pooled_output[positions][:, : view.width]]
+    source = batch.layers if not reads_cls(view, batch) or batch.cls is None else batch.cls
+    columns = combine_layers(_at([source[layer] for layer in view.layers], positions), view.combine)
+    if view.pooling != "mean_max":
+        columns = [values[:, : view.width] for values in columns]
+    if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
+        return columns
+    pooling = "mean" if view.level in ("record", "word_type") else view.pooling
+    return [pool(values, splits, pooling)[:, : view.width] for values in columns]
+
+
+def _at(layers: list[Float32Array], positions: Int64Array) -> list[Float32Array]:
+    """The layers' rows at `positions`; the layers themselves if these are all rows in order, as in most views.
+
+    Rows are gathered before layers are combined, so a view that keeps few words computes few rows.
+    """
+    if layers and np.array_equal(positions, np.arange(len(layers[0]))):
+        return layers
+    return [values[positions] for values in layers]
+
+
+def reads_cls(view: View, batch: BatchOutput) -> bool:
+    """Whether the view's rows are [CLS] vectors that the batch holds separately from the tokens' vectors."""
+    return view.level == "text" and view.pooling == "cls" and batch.cls is not None
+
+
+def records_of(block: TextBlock) -> Int64Array:
+    """Index of each record's first text, and T at the end: int64. All texts of a record are in one block."""
+    begins = np.flatnonzero(np.diff(block.line, prepend=-1) != 0)
+    return np.append(begins, len(block.line)).astype(np.int64)
+
+
+def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
+    """A block's vector column as it is written: records averaged over their texts, unit length, number type."""
+    if view.level == "record":
+        splits = records_of(tokens.text)
+        vectors = pool(vectors, splits, "mean")
+    if view.normalize:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.where(norms == 0, np.float32(1), norms)
+    with np.errstate(over="ignore"):  # the caller looks for infinite values
+        return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
+
+
+def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
+    """The other columns of the view's rows of a block, in the order line, sentence, index."""
+    rows = tokens.rows[view.name]
+    text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
+    columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
+    block, place = tokens.text, pa.array(text)
+    columns |= {"file": _repeated(printable(block.block.file.path), len(text)), "line": block.line[text]}
+    columns |= {"sentence": block.sentence[text]}
+    if view.include_text:
+        columns["text"] = block.texts.take(place)
+        if block.pairs is not None:
+            second = columns["segment_id"] if rows.words is None else rows.words.segment
+            columns["text"] = pc.if_else(pa.array(second == 1), block.pairs.take(place), columns["text"])
+    columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
+    fields = (field for field in schema(view) if field.name not in view.vector_columns)
+    return {field.name: pa.array(columns[field.name], field.type) for field in fields}
+
+
+def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
+    """The view's rows of a block, in the order line, sentence, index."""
+    columns = row_columns(view, tokens, vocabulary)
+    columns |= {name: vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
+    return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
+
+
+def text_splits(table: pa.Table) -> Int64Array:
+    """Row index where each text of a view's table begins, and the number of rows at the end.
+
+    A text has several rows only if the rows are tokens or words.
+    """
+    if not {"token", "word_index"}.intersection(table.column_names):
+        return np.arange(table.num_rows + 1)
+    return splits_by_text(table)
+
+
+def splits_by_text(table: pa.Table) -> Int64Array:
+    """As `text_splits` for rows of one file, by their columns `line` and `sentence`."""
+    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
+    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
+    return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
+
+
+def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    positions = rows.positions
+    ids = tokens.token_ids[positions]
+    return {
+        "start": tokens.start[positions],
+        "end": tokens.end[positions],
+        "token_index": positions - tokens.row_splits[rows.text],
+        "word_index": tokens.word_index[positions],
+        "token": vocabulary.take(pa.array(ids)),
+        "token_id": ids,
+        "segment_id": tokens.segment_ids[positions],
+    }
+
+
+def _word_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    words = rows.words
+    assert words is not None  # noqa: S101 - for mypy
+    return {
+        "start": words.start,
+        "end": words.end,
+        "word_index": words.word_index,
+        "word": pa.array(own_characters(tokens.text, rows.text, words.segment, words.start, words.end), pa.string()),
+        "num_tokens": np.diff(rows.splits),
+    }
+
+
+def _text_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    text = tokens.text
+    return {
+        "start": text.offset,
+        "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
+        "text": text.texts,
+        "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1]) if len(text.texts) else [],
+        "num_dropped": tokens.num_dropped,
+    }
+
+
+def _record_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
+    return {"num_texts": np.diff(records_of(tokens.text))}
+
+
+_COLUMNS_OF = {"token": _token_columns, "word": _word_columns, "text": _text_columns, "record": _record_columns}
+
+
+def own_characters(
+    block: TextBlock, text: Int64Array, segment: Int8Array, start: Int32Array, end: Int32Array
+) -> list[str]:
+    """The record's own characters in each of these spans; segment 1 is the second text of a pair."""
+    sides = [(block.texts.to_pylist(), block.offset.tolist())]
+    if block.pairs is not None and block.pair_offset is not None:
+        sides.append((block.pairs.to_pylist(), block.pair_offset.tolist()))
+    spans = zip(text.tolist(), segment.tolist(), start.tolist(), end.tolist(), strict=True)
+    return [
+        sides[side][0][index][first - sides[side][1][index] : last - sides[side][1][index]]
+        for index, side, first, last in spans
+    ]
+
+
+def _repeated(value: str, times: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(np.zeros(times, np.int32), [value]).cast(pa.string())
+
+
+def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32Array]:
+    """One array per layer (`separate`), or a single array: their sum, mean or concatenation in the order given."""
+    if combine == "separate":
+        return layers
+    if combine == "concat":
+        return [np.concatenate(layers, axis=1)]
+    total = layers[0].copy()
+    for layer in layers[1:]:
+        total += layer
+    if combine == "mean":
+        total /= np.float32(len(layers))
+    return [total]
+
+
+def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Array:
+    """[R, W] from [P, W]: row r pools `vectors[splits[r]:splits[r + 1]]`; zeros if that is empty.
+
+    `pooling`: first, last, mean, sum, max, or mean_max (both concatenated).
+    """
+    if pooling == "mean_max":
+        return np.concatenate([pool(vectors, splits, part) for part in ("mean", "max")], axis=1)
+    counts = np.diff(splits)
+    filled = np.flatnonzero(counts)
+    starts = splits[:-1][filled]
+    if pooling == "first":
+        pooled = vectors[starts]
+    elif pooling == "last":
+        pooled = vectors[splits[1:][filled] - 1]
+    elif pooling == "max":
+        pooled = np.maximum.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+    elif pooling in ("mean", "sum"):
+        pooled = np.add.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+        if pooling == "mean":
+            pooled = (pooled / counts[filled].astype(np.float32)[:, None]).astype(np.float32, copy=False)
+    else:
+        raise ValueError(f"pooling is {pooling!r}; allowed: first, last, mean, sum, max, mean_max")
+    if len(filled) == len(counts):
+        return pooled
+    padded = np.zeros((len(counts), vectors.shape[1]), np.float32)
+    padded[filled] = pooled
+    return padded
+
+
+def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+    """[n, W] as n fixed-size lists, without a copy."""
+    type_ = vector_type(vectors.dtype, vectors.shape[1])
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
+
+
+def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
+    """The Arrow type of a vector column."""
+    return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)
