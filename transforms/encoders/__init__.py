@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncoderError", "EncoderSource", "load_encoder", "load_weights", "open_encoder"]
 
-_READ_WEIGHTS = {
+_READ_WEIGHTS: dict[str, Callable[..., Mapping[str, Float32Array]]] = {
     "savedmodel": saved_model.read_weights,
     "google": google.read_weights,
     "huggingface": huggingface.read_weights,
@@ -75,7 +75,7 @@ def _open_folder(handle: str, located: Located, do_lower_case: bool | None, engi
     raise EncoderError(f"{handle}: holds {found}, and none of {', '.join(MARKS)}; {SUPPORTED}")
 
 
-def load_weights(source: EncoderSource, names: Iterable[str] | None = None) -> dict[str, Float32Array]:
+def load_weights(source: EncoderSource, names: Iterable[str] | None = None) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array} of these weights, of all where None.
 
     EncoderError where the files are no longer right, or it is no plain BERT.
