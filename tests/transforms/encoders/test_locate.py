@@ -30,7 +30,7 @@ from conftest import DATA, ROOT, edit, refused
 from object_store import upload
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
-from layerbeam.transforms.encoders.fetch.cache_file import CacheError
+from layerbeam.transforms.encoders.fetch.cache import CacheError
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats import minilm
 from layerbeam.transforms.storage import copy_into
@@ -236,7 +236,7 @@ def test_scheme_in_capitals(server, model):
 
 
 def test_address_that_is_none():
-    assert refused("https://[::1/x.zip") == "https://[::1/x.zip: is no address (Invalid IPv6 URL)"
+    assert refused("https://[::1/x.zip") == "https://[::1/x.zip: is not an address (Invalid IPv6 URL)"
 
 
 def test_connection_that_is_reset(server, monkeypatch):
@@ -294,7 +294,7 @@ PAGE = b"<!DOCTYPE html><html><body>" + b"<p>Please sign in.</p>" * 999 + b"</bo
         (Answer(b"short"), "does not appear to be a valid module"),
         (Answer(b""), "does not appear to be a valid module"),
         (Answer(gzip.compress(PAGE)), "does not appear to be a valid module"),
-        (Answer(tar_of(DATA / "hf_uncased")), "what came has no saved_model.pb"),
+        (Answer(tar_of(DATA / "hf_uncased")), "the download has no saved_model.pb"),
         (Answer(status=301, headers={"Location": "/model"}), "HTTP Error 301"),
         (Answer(raw=b""), "Remote end closed connection without response"),
         (Answer(raw=b"no HTTP at all\r\n\r\n"), "no HTTP at all"),
@@ -353,7 +353,7 @@ def test_download_without_one_of_several_files_of_weights(server, tmp_path):
     name = "variables/variables.data-0000{}-of-0000{}"
     (folder / name.format(0, 1)).rename(folder / name.format(0, 2))
     server.answers["/model"] = Answer(tar_of(folder))
-    assert f"what came has no {name.format(1, 2)}" in refused(f"{server.address}/model")
+    assert f"the download has no {name.format(1, 2)}" in refused(f"{server.address}/model")
     assert_not_kept(tmp_path)
 
 
@@ -487,7 +487,7 @@ def test_archive_on_a_file_system(memory, cache):
 @pytest.mark.parametrize("handle", ["memory://bucket/none", "memory://bucket/none.zip", "memory://bucket"])
 def test_nothing_there_on_a_file_system(memory, handle):
     error = refused(handle)
-    assert "no file of an encoder lies there" in error or "No such file" in error
+    assert "there is no file of an encoder" in error or "No such file" in error
     assert "an encoder is minilm" in error
 
 
@@ -547,7 +547,7 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     memory.stored["memory://bucket/e.zip"] = (1.0, b"some bytes")
-    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache_file._CacheFile.write", full)
+    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache._CacheFile.write", full)
     error = refused(f"memory://bucket/e{ending}")
     assert f"cannot be copied or unpacked into {cache} ([Errno 28] No space left on device)" in error
     assert list(cache.iterdir()) == []
@@ -748,7 +748,7 @@ def test_repository_without_safetensors(server, opened, tmp_path):
     old, only = opened("hf://org/old", "hf://org/only")
     assert "model.safetensors" in old["error"]
     assert "it was fetched into" in old["error"]
-    assert "no file of an encoder lies there" in only["error"]
+    assert "there is no file of an encoder" in only["error"]
     assert [line for line in server.asked if "pytorch_model" in line] == []
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.bert import Activation, BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import Located
+from layerbeam.transforms.encoders.fetch.cache import LocalFolder
 from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
 from layerbeam.transforms.encoders.source import (
     EncoderError,
@@ -41,7 +41,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 _DTYPES = ("F32", "F16", "BF16", "F64")
 
 
-def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> EncoderSource:
+def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
     """The encoder in a folder. EncoderError for one that cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "config.json")
