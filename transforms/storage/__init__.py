@@ -30,6 +30,7 @@ from layerbeam.transforms.storage.listing import (
     list_tree,
     stat_file,
 )
+from layerbeam.transforms.storage.locking import locked_file
 from layerbeam.transforms.storage.paths import (
     is_inside,
     is_installed,

@@ -16,7 +16,7 @@ import pytest
 from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
-from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output import lock
 from layerbeam.pipeline.output.lock import only_writer
 
@@ -72,7 +72,7 @@ def test_who_is_refused_takes_nothing_away(tmp_path):
 def test_many_at_once_hold_it_one_after_the_other(tmp_path):
     script = """
 import os
-from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.lock import only_writer
 held = 0
 while held < 20:
@@ -140,7 +140,7 @@ def test_of_two_that_start_at_once_on_a_store_the_later_goes_on(store, tmp_path,
         other_writer(tmp_path, token="later")
 
     monkeypatch.setattr(lock.time, "sleep", meanwhile)
-    with pytest.raises(BusyError, match="another run has just begun in this folder"), only_writer(store):
+    with pytest.raises(BusyError, match="another run has just started in this folder"), only_writer(store):
         pass
 
 
@@ -155,4 +155,37 @@ def test_a_mount_that_does_no_locks_is_held_as_stores_are(tmp_path, monkeypatch,
         assert (tmp_path / "out/_writer.json").exists()
     assert not (tmp_path / "out").exists()
     with contextlib.suppress(BusyError), only_writer(str(tmp_path / "out")):
+        pass
+
+
+def test_a_mount_that_locks_only_files_open_for_writing(tmp_path, monkeypatch):
+    """As NFS does; it is still one writer."""
+    flock, opened = fcntl.flock, []
+
+    def lock_writable(file: int, flags: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        opened.append(file)
+        flock(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", lock_writable)
+    with only_writer(str(tmp_path / "out")), pytest.raises(BusyError), only_writer(str(tmp_path / "out")):
+        pass
+    assert len(opened) == 2
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/_lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="cannot write to"), only_writer(str(tmp_path / "out")):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_that_fails_otherwise_is_an_error_and_leaves_the_folder(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="Input/output error"), only_writer(str(tmp_path / "out")):
         pass

@@ -103,7 +103,7 @@ def test_scheme_in_capitals(server, model):
 
 
 def test_address_that_is_none():
-    assert refused("https://[::1/x.zip") == "https://[::1/x.zip: is no address (Invalid IPv6 URL)"
+    assert refused("https://[::1/x.zip") == "https://[::1/x.zip: is not an address (Invalid IPv6 URL)"
 
 
 def test_connection_that_is_reset(server, monkeypatch):
@@ -161,7 +161,7 @@ PAGE = b"<!DOCTYPE html><html><body>" + b"<p>Please sign in.</p>" * 999 + b"</bo
         (Answer(b"short"), "does not appear to be a valid module"),
         (Answer(b""), "does not appear to be a valid module"),
         (Answer(gzip.compress(PAGE)), "does not appear to be a valid module"),
-        (Answer(tar_of(DATA / "hf_uncased")), "what came has no saved_model.pb"),
+        (Answer(tar_of(DATA / "hf_uncased")), "the download has no saved_model.pb"),
         (Answer(status=301, headers={"Location": "/model"}), "HTTP Error 301"),
         (Answer(raw=b""), "Remote end closed connection without response"),
         (Answer(raw=b"no HTTP at all\r\n\r\n"), "no HTTP at all"),
@@ -220,7 +220,7 @@ def test_download_without_one_of_several_files_of_weights(server, tmp_path):
     name = "variables/variables.data-0000{}-of-0000{}"
     (folder / name.format(0, 1)).rename(folder / name.format(0, 2))
     server.answers["/model"] = Answer(tar_of(folder))
-    assert f"what came has no {name.format(1, 2)}" in refused(f"{server.address}/model")
+    assert f"the download has no {name.format(1, 2)}" in refused(f"{server.address}/model")
     assert_not_kept(tmp_path)
 
 

@@ -37,7 +37,7 @@ def test_another_encoder_under_the_same_handle():
     """On a worker the folder may hold other weights than where the run was started."""
     source = open_encoder(str(DATA / "hf_uncased"))
     other = dataclasses.replace(source, handle=str(DATA / "google_uncased"))
-    with pytest.raises(EncoderError, match="is another encoder now than when the run was started; start it again"):
+    with pytest.raises(EncoderError, match="has changed since the run was started; start it again"):
         load_encoder(other, layers=[1], pooler=False)
 
 

@@ -23,7 +23,7 @@ from repository import DATA, ROOT
 from weights import refused
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
-from layerbeam.transforms.encoders.fetch.cache_file import CacheError
+from layerbeam.transforms.encoders.fetch.cache import CacheError
 from layerbeam.transforms.storage import copy_into
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -112,7 +112,7 @@ def test_archive_on_a_file_system(memory, cache):
 @pytest.mark.parametrize("handle", ["memory://bucket/none", "memory://bucket/none.zip", "memory://bucket"])
 def test_nothing_there_on_a_file_system(memory, handle):
     error = refused(handle)
-    assert "no file of an encoder lies there" in error or "No such file" in error
+    assert "there is no file of an encoder" in error or "No such file" in error
     assert "an encoder is minilm" in error
 
 
@@ -172,7 +172,7 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     memory.stored["memory://bucket/e.zip"] = (1.0, b"some bytes")
-    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache_file._CacheFile.write", full)
+    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache._CacheFile.write", full)
     error = refused(f"memory://bucket/e{ending}")
     assert f"cannot be copied or unpacked into {cache} ([Errno 28] No space left on device)" in error
     assert list(cache.iterdir()) == []

@@ -127,7 +127,7 @@ def test_repository_without_safetensors(server, opened, tmp_path):
     old, only = opened("hf://org/old", "hf://org/only")
     assert "model.safetensors" in old["error"]
     assert "it was fetched into" in old["error"]
-    assert "no file of an encoder lies there" in only["error"]
+    assert "there is no file of an encoder" in only["error"]
     assert [line for line in server.asked if "pytorch_model" in line] == []
 
 

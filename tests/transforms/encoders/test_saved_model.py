@@ -101,5 +101,5 @@ def test_a_setting_goes_before_what_the_model_says():
 def test_other_files_than_when_it_was_opened(folder):
     source = open_encoder(str(folder))
     (folder / "assets" / "vocab.txt").write_text("\n".join(WORDS))
-    with pytest.raises(EncoderError, match="is another encoder now than when the run was started"):
+    with pytest.raises(EncoderError, match="has changed since the run was started"):
         load_encoder(source, layers=[1], pooler=False)

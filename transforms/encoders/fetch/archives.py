@@ -1,4 +1,4 @@
-"""Archives of encoders unpacked: .zip (Google's checkpoints) and .tar, .tar.gz, .tgz (TF Hub's SavedModels)."""
+"""Unpack archives of encoders: .zip (Google's checkpoints) and .tar, .tar.gz, .tgz (TF Hub's SavedModels)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
-from layerbeam.transforms.encoders.fetch.cache_file import CacheError, create
+from layerbeam.transforms.encoders.fetch.cache import CacheError, cached, create
 from layerbeam.transforms.encoders.source import EncoderError, at, first_line
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 
-# Too long, or that of a file that should be a folder at the same time.
+# Of a name that is too long, or that is both a file's and a folder's.
 _ERRORS_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 # (name in the archive, size in bytes, how to open it)
@@ -26,7 +26,7 @@ _Member = tuple[str, int, Callable[[], IO[bytes]]]
 
 
 def is_archive(path: str) -> bool:
-    """Whether the name is that of an archive which `extract` can unpack."""
+    """Whether the name is that of an archive that `extract` can unpack."""
     return path.lower().endswith(ENDINGS)
 
 
@@ -40,7 +40,7 @@ def stem(name: str) -> str:
 
 
 def ending_of(name: str) -> str:
-    """The archive's ending, as it is written; empty where there is none.
+    """The archive's ending as it is written; empty if there is none.
 
     >>> ending_of("bert.TAR.GZ"), ending_of("bert.gz")
     ('.TAR.GZ', '')
@@ -51,9 +51,9 @@ def ending_of(name: str) -> str:
 def extract(handle: str, archive: Path, folder: Path) -> None:
     """Unpack the files of an archive into the folder.
 
-    EncoderError for an archive that is damaged or cannot be read, for an entry that would lie outside the folder and
-    for one that is neither file nor folder (a link), before anything is written; where the disk has too little room.
-    CacheError where the folder cannot be written.
+    Before anything is written, EncoderError for an archive that is damaged or cannot be read, for an entry outside the
+    folder, for one that is neither file nor folder (a link), and for a disk that is too small. CacheError if the folder
+    cannot be written.
     """
     place = at(handle, archive)
     try:
@@ -64,8 +64,8 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
                 path = _path(name)
                 if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
                     raise EncoderError(
-                        f"{place}: the entry {name!r} would lie outside the folder; no honest encoder comes so: take "
-                        "it from its publisher"
+                        f"{place}: the entry {name!r} would lie outside the folder; no honest archive has such an "
+                        "entry: take it from its publisher"
                     )
             needed, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
             if needed > free:
@@ -78,15 +78,15 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
     except (EncoderError, CacheError):
         raise
     except Exception as error:
-        # An errno is the disk's that the archive lies on, but for EINVAL: a place so far off that no file can have it.
+        # An errno is that of the archive's disk, except EINVAL: a position that no file can have.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise EncoderError(f"{place}: cannot be read: {error.strerror}") from error
-        # zipfile, tarfile and the decompressors below them know a dozen exceptions for damage.
+        # zipfile, tarfile and their decompressors have a dozen exceptions for damage.
         raise EncoderError(f"{place}: cannot be unpacked ({first_line(error)}); download it again") from error
 
 
 def _create(path: Path, name: str) -> IO[bytes]:
-    """The file of an entry. ValueError where it is the name's fault that it cannot be made."""
+    """The file of an entry. ValueError if no file can have this name."""
     try:
         return create(path)
     except CacheError as error:
@@ -96,7 +96,7 @@ def _create(path: Path, name: str) -> IO[bytes]:
 
 
 def _path(name: str) -> PurePosixPath:
-    """Where an entry goes in the folder; some that write .zip on Windows put backslashes between the names."""
+    """The path of an entry in the folder; some Windows programs separate names with backslashes in .zip files."""
     path = PurePosixPath(name.replace("\\", "/"))
     if not path.parts or "\0" in name:
         raise ValueError(f"the entry {name!r} has no name")
@@ -131,7 +131,7 @@ def _tar_members(archive: Path) -> Iterator[list[_Member]]:
 
 
 def _check_end(file: tarfile.TarFile) -> None:
-    """TarError where the archive breaks off after a file, which tarfile takes for its end, or gzip's CRC is wrong."""
+    """TarError if the archive ends after a file without its end mark, which tarfile accepts, or gzip's CRC is wrong."""
     stream = file.fileobj
     if stream is None:
         return
@@ -148,3 +148,17 @@ def _opened(file: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
     if opened is None:
         raise tarfile.TarError(f"the entry {entry.name!r} holds nothing")
     return opened
+
+
+def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any]) -> Path:
+    """The cached folder of an archive. `fetch` writes the archive to the path that it is given, with this ending."""
+
+    def fill(folder: Path) -> None:
+        archive = folder.with_name(folder.name + ending)
+        try:
+            fetch(archive)
+            extract(handle, archive, folder)
+        finally:
+            archive.unlink(missing_ok=True)
+
+    return cached(handle, key, fill)

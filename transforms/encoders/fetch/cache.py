@@ -1,32 +1,28 @@
-"""Folders of encoders on this machine, and what is fetched into them once.
-
-They lie under `~/.cache/layerbeam`, or `$XDG_CACHE_HOME/layerbeam`.
-"""
+"""The cache of fetched encoders, `~/.cache/layerbeam` or `$XDG_CACHE_HOME/layerbeam`, and what a local folder holds."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
-from layerbeam.transforms.encoders.fetch import archives
-from layerbeam.transforms.encoders.fetch.cache_file import CacheError
+from layerbeam.transforms import storage
 from layerbeam.transforms.encoders.source import EncoderError
 
-# A line of help for handles that lead to none.
+# The last part of errors about a handle that leads to no encoder.
 SUPPORTED = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
-# What says of which kind a folder is.
+# The files that show a folder's format.
 MARKS = ("saved_model.pb", "config.json", "bert_config.json")
-# What belongs beside one of them: a folder with such a file lacks its mark, and is not the folder around an encoder.
-_BESIDE = ("vocab.txt", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
+# Files that lie next to one of them: a folder with such a file is an incomplete encoder, not a folder around one.
+_COMPANIONS = ("vocab.txt", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
 
-# What is fetched of a folder elsewhere: nothing else is read, and the weights of other frameworks are as large again.
+# What is fetched from a remote folder. Nothing else is read, and weights for other frameworks are as large again.
 WANTED = (
     "saved_model.pb",
     "tfhub_module.pb",
@@ -44,10 +40,11 @@ WANTED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Located:
-    """A folder on this machine. `names`: of folder, archive or address, the nearest first: they may tell the casing.
+class LocalFolder:
+    """An encoder's folder on this machine.
 
-    `copy`: the folder in a cache that can be deleted to be made again, `folder` or around it; None where it is no copy.
+    `names`: those of the folder, archive or address, the nearest first; they may show the casing. `copy`: the folder in
+    a cache that can be deleted to fetch it again, `folder` or a parent of it; None if it is not a copy.
     """
 
     folder: Path
@@ -55,9 +52,9 @@ class Located:
     copy: Path | None = None
 
 
-def one_folder_deep(located: Located) -> Located:
-    """The folder itself or, where it holds no encoder but one folder, that one: Google's archives are made so."""
-    if any(path.is_file() for pattern in (*MARKS, *_BESIDE) for path in located.folder.glob(pattern)):
+def one_folder_deep(located: LocalFolder) -> LocalFolder:
+    """The folder itself or, if it holds no encoder but a single folder, that one, as in Google's archives."""
+    if any(path.is_file() for pattern in (*MARKS, *_COMPANIONS) for path in located.folder.glob(pattern)):
         return located
     inner = [path for path in located.folder.iterdir() if path.is_dir() and path.name[0] not in "._"]
     if len(inner) != 1:
@@ -66,60 +63,39 @@ def one_folder_deep(located: Located) -> Located:
 
 
 def is_wanted(name: str) -> bool:
-    """Whether a file of a folder elsewhere is needed; the encoder may lie one folder deep."""
+    """Whether a file of a remote folder is needed; the encoder may be one folder deep."""
     path = PurePosixPath(name)
     parts = len(path.parts)
-    if ".." in path.parts or parts > 3:  # an object's name may hold anything
+    if ".." in path.parts or parts > 3:  # an object's name may contain anything
         return False
     return any(path.match(wanted) and parts <= wanted.count("/") + 2 for wanted in WANTED)
 
 
 def cache_folder() -> Path:
-    """Where fetched encoders are kept. A relative XDG_CACHE_HOME does not count, as its specification has it."""
+    """Where fetched encoders are kept. A relative XDG_CACHE_HOME is ignored, as its specification demands."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return Path(given if os.path.isabs(given) else os.path.expanduser("~/.cache")) / "layerbeam"
 
 
-def cached(handle: str, key: str, fill: Callable[[Path], Any]) -> Path:
-    """The folder that `fill` made for this key, now or before; several processes may ask for it at once.
+class CacheError(Exception):
+    """An error of the disk that is written to, not of the source that is read; its cause is the OSError."""
 
-    Errors of `fill` are the caller's, but for CacheError. EncoderError where the cache cannot be written.
-    """
-    root = cache_folder() / "encoders"
-    folder = root / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    if _has_files(folder):
-        return folder
-    unfinished = root / f"{folder.name}.tmp"
-    try:
+
+class _CacheFile(io.FileIO):
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        size = rest.nbytes
         with _cache_errors():
-            root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f"{folder.name}.lock"):
-            if not _has_files(folder):
-                try:
-                    with _cache_errors():
-                        _delete(folder, *root.glob(f"{unfinished.name}*"))  # of a process that was killed
-                        unfinished.mkdir()
-                    fill(unfinished)
-                    with _cache_errors():
-                        unfinished.rename(folder)
-                finally:
-                    _delete(unfinished)
-    except CacheError as error:
-        raise EncoderError(
-            f"{handle}: cannot be copied or unpacked into {root} ({error}); XDG_CACHE_HOME names another place for it"
-        ) from error
-    return folder
+            while rest:
+                rest = rest[super().write(rest) :]
+        return size
 
 
-def _has_files(folder: Path) -> bool:
-    """Whether there is more than what somebody left who deleted the encoder in it; `one_folder_deep` skips the same."""
-    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return any(path.parts[0][0] not in "._" for path in files)
-
-
-def _delete(*paths: Path) -> None:
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+def create(path: Path) -> io.FileIO:
+    """A new file and its folders. Raises CacheError if it cannot be created or, later, written."""
+    with _cache_errors():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _CacheFile(str(path), "wb")
 
 
 @contextlib.contextmanager
@@ -130,44 +106,41 @@ def _cache_errors() -> Iterator[None]:
         raise CacheError(str(error)) from error
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file, which is deleted at the end: whoever waited for it meanwhile finds it gone, and begins anew.
+def cached(handle: str, key: str, fill: Callable[[Path], Any]) -> Path:
+    """The folder that `fill` has written for this key, now or earlier. Safe with several processes at once.
 
-    A process that is killed leaves the file, and nothing is held by it.
+    Errors of `fill` pass through, except CacheError. Raises EncoderError if the cache cannot be written.
     """
-    while True:
-        with _cache_errors():
-            lock = path.open("w")
-        with lock:
-            with _cache_errors():
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_same(lock, path):
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
-def _is_same(file: IO[str], path: Path) -> bool:
-    """Whether the open file is still the one under this path."""
+    root = cache_folder() / "encoders"
+    folder = root / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    if _has_files(folder):
+        return folder
+    unfinished = root / f"{folder.name}.tmp"
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        with contextlib.ExitStack() as lock:
+            with _cache_errors():
+                lock.enter_context(storage.locked_file(f"{folder}.lock", wait=True))
+            if not _has_files(folder):
+                lock.callback(_delete, unfinished)
+                with _cache_errors():
+                    _delete(folder, *root.glob(f"{unfinished.name}*"))  # left by a process that was killed
+                    unfinished.mkdir()
+                fill(unfinished)
+                with _cache_errors():
+                    unfinished.rename(folder)
+    except CacheError as error:
+        raise EncoderError(
+            f"{handle}: cannot be copied or unpacked into {root} ({error}); XDG_CACHE_HOME names another place for it"
+        ) from error
+    return folder
 
 
-def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any]) -> Path:
-    """The folder of an archive that `fetch` writes to the path it is given, which has this ending."""
+def _has_files(folder: Path) -> bool:
+    """Whether the folder holds files, other than hidden ones of a deleted encoder, as `one_folder_deep` skips them."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return any(path.parts[0][0] not in "._" for path in files)
 
-    def fill(folder: Path) -> None:
-        archive = folder.with_name(folder.name + ending)
-        try:
-            fetch(archive)
-            archives.extract(handle, archive, folder)
-        finally:
-            archive.unlink(missing_ok=True)
 
-    return cached(handle, key, fill)
+def _delete(*paths: Path) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Encoders behind addresses: TF Hub's by tensorflow_hub, Hugging Face's by huggingface_hub, and plain .zip files."""
+"""Fetch encoders: from TF Hub with tensorflow_hub, from Hugging Face with huggingface_hub, and plain .zip files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
     SUPPORTED,
     WANTED,
-    Located,
+    LocalFolder,
     cache_folder,
-    cached_archive,
+    create,
     one_folder_deep,
 )
-from layerbeam.transforms.encoders.fetch.cache_file import create
 from layerbeam.transforms.encoders.source import EncoderError
 from layerbeam.transforms.hardware import import_tensorflow
 
@@ -29,8 +28,8 @@ _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>
 _TIMEOUT_SECONDS = 60
 
 
-def from_tf_hub(handle: str, address: str) -> Located:
-    """A compressed SavedModel behind an address, by tensorflow_hub; its progress goes to standard error."""
+def from_tf_hub(handle: str, address: str) -> LocalFolder:
+    """A compressed SavedModel from an address, with tensorflow_hub; its progress goes to standard error."""
     tf = import_tensorflow()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pkg_resources")
@@ -40,22 +39,22 @@ def from_tf_hub(handle: str, address: str) -> Located:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             folder = Path(hub.resolve(address))
-        # tensorflow_hub takes a download that broke off between two files for a whole one, and keeps it.
-        missing = _missing_file(one_folder_deep(Located(folder, ())).folder)
+        # tensorflow_hub accepts and keeps a download that ended between two files.
+        missing = _missing_file(one_folder_deep(LocalFolder(folder, ())).folder)
         if missing is not None:
             shutil.rmtree(folder, ignore_errors=True)
-            raise OSError(f"what came has no {missing}")
+            raise OSError(f"the download has no {missing}")
     except (OSError, ValueError, EOFError, http.client.HTTPException, tf.errors.OpError) as error:
         raise EncoderError(
-            f"{handle}: cannot be fetched ({error}); the address must answer with a SavedModel as .tar.gz: one that "
-            "broke off, or a page in place of a model, is not kept. Try the address in a browser; try again; or "
-            f"download it by hand and give the folder ({cache} is where it would be kept)"
+            f"{handle}: cannot be fetched ({error}); the address must answer with a SavedModel as .tar.gz: an "
+            "incomplete download, or a page instead of a model, is not kept. Try the address in a browser; try again; "
+            f"or download it by hand and give the folder ({cache} is where it would be kept)"
         ) from error
-    return one_folder_deep(Located(folder, _names(handle), copy=folder))
+    return one_folder_deep(LocalFolder(folder, _names(handle), copy=folder))
 
 
 def _missing_file(folder: Path) -> str | None:
-    """A file that this SavedModel should have and has not; None where all are there."""
+    """A file that this SavedModel lacks; None if it is complete."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     expected = ["saved_model.pb", "variables/variables.index"]
@@ -66,17 +65,17 @@ def _missing_file(folder: Path) -> str | None:
         expected.append("variables/variables.data-00000-of-00001")
     if (folder / "saved_model.pb").is_file():
         saved = SavedModel()
-        with contextlib.suppress(Exception):  # google.protobuf's DecodeError: whoever opens the folder will say so
+        with contextlib.suppress(Exception):  # google.protobuf's DecodeError: opening the folder reports it
             saved.ParseFromString((folder / "saved_model.pb").read_bytes())
         expected += [f"assets/{file.filename}" for graph in saved.meta_graphs for file in graph.asset_file_def]
     return next((name for name in expected if not (folder / name).is_file()), None)
 
 
-def from_zip(handle: str, address: str) -> Located:
-    """A .zip behind an address, such as Google's checkpoints; its progress goes to standard error.
+def from_zip(handle: str, address: str) -> LocalFolder:
+    """A .zip from an address, such as Google's checkpoints; its progress goes to standard error.
 
-    It is kept by its address: asking whether it has changed would cost a connection each time that an encoder is
-    opened, and fail without one. `layerbeam encoder` shows the folder; without it, it is fetched anew.
+    It is cached by its address: asking whether it has changed would need a connection each time that an encoder is
+    opened. `layerbeam encoder` shows the folder; delete it to fetch the file again.
     """
 
     def fetch(archive: Path) -> None:
@@ -93,13 +92,13 @@ def from_zip(handle: str, address: str) -> Located:
                 raise http.client.IncompleteRead(b"", total - file.tell())
 
     try:
-        folder = cached_archive(handle, address, ".zip", fetch)
+        folder = archives.cached_archive(handle, address, ".zip", fetch)
     except (OSError, http.client.HTTPException) as error:
         raise EncoderError(
             f"{handle}: cannot be fetched ({error}); try the address in a browser; try again; or download it by hand "
             "and give the file"
         ) from error
-    return one_folder_deep(Located(folder, _names(handle), copy=folder))
+    return one_folder_deep(LocalFolder(folder, _names(handle), copy=folder))
 
 
 def _names(address: str) -> tuple[str, ...]:
@@ -107,8 +106,8 @@ def _names(address: str) -> tuple[str, ...]:
     return tuple(reversed([archives.stem(part) for part in address.split("?")[0].split("/")[3:] if part]))
 
 
-def from_huggingface(handle: str) -> Located:
-    """A repository of Hugging Face's hub, by huggingface_hub, which keeps its own cache and shows its progress."""
+def from_huggingface(handle: str) -> LocalFolder:
+    """A repository of Hugging Face's hub, with huggingface_hub, which has its own cache and shows its progress."""
     match = _HUGGINGFACE.fullmatch(handle)
     if match is None:
         raise EncoderError(f"{handle}: is not of the form hf://org/name or hf://org/name@revision")
@@ -119,12 +118,12 @@ def from_huggingface(handle: str) -> Located:
     repository = match["repository"]
     try:
         folder = huggingface_hub.snapshot_download(repository, revision=match["revision"], allow_patterns=list(WANTED))
-    except Exception as error:  # those of its HTTP client too, which is another from version to version
+    except Exception as error:  # also those of its HTTP client, which differs between versions
         reason = " ".join(str(error).split())
         raise EncoderError(
             f"{handle}: cannot be fetched ({type(error).__name__}: {reason}); check the name at "
             f"https://huggingface.co/{repository}; a private one needs `hf auth login`"
         ) from error
-    if not os.path.isdir(folder):  # as huggingface_hub leaves it where no file is wanted
-        raise EncoderError(f"{handle}: no file of an encoder lies there; {SUPPORTED}")
-    return Located(Path(folder), tuple(reversed(repository.split("/"))), copy=Path(folder))
+    if not os.path.isdir(folder):  # huggingface_hub makes no folder if no file is wanted
+        raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
+    return LocalFolder(Path(folder), tuple(reversed(repository.split("/"))), copy=Path(folder))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import Located
+from layerbeam.transforms.encoders.fetch.cache import LocalFolder
 from layerbeam.transforms.encoders.formats.checkpoint import check_data, open_checkpoint, read_variables
 from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
 from layerbeam.transforms.encoders.source import (
@@ -28,7 +28,7 @@ from layerbeam.transforms.encoders.source import (
 _LAYER_NORM_EPS = 1e-12
 
 
-def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> EncoderSource:
+def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
     """The encoder in a folder. EncoderError for one that cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "bert_config.json")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16, which safetensors then reads
+import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.bert import Activation, BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import Located
-from layerbeam.transforms.encoders.formats.safetensors_file import DTYPES, StoredTensor, stored_tensors
+from layerbeam.transforms.encoders.fetch.cache import LocalFolder
 from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
 from layerbeam.transforms.encoders.source import (
     EncoderError,
@@ -34,9 +37,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
 }
+# The number types of floats, as safetensors names them.
+_DTYPES = ("F32", "F16", "BF16", "F64")
 
 
-def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> EncoderSource:
+def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
     """The encoder in a folder. EncoderError for one that cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "config.json")
@@ -70,11 +75,10 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None) -> En
     )
 
 
-def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> dict[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array}, of all where `names` is None; mapped from the files, not read."""
+def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> Mapping[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array}, of all if `names` is None; each is read at its access."""
     tensors = _find_tensors(source.handle, source.weight_files, config)
-    weights = {name: tensors[name].read() for name in (tensors if names is None else names)}
-    return {name: values.T if name.endswith("/kernel") else values for name, values in weights.items()}
+    return _LazyWeights(tensors if names is None else {name: tensors[name] for name in names})
 
 
 def _read_config(handle: str, path: Path) -> BertConfig:
@@ -149,25 +153,62 @@ def _is_file_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
 
 
-def _stored(handle: str, files: Iterable[str]) -> dict[str, StoredTensor]:
-    try:
-        return stored_tensors(files)
-    except FileNotFoundError as error:
-        raise EncoderError(f"{handle}: {error.filename} is missing; download it too") from None
-    except ValueError as error:
-        raise EncoderError(
-            f"{handle}: {error}; download it again (a text of three lines in its place is a Git LFS pointer: `git lfs "
-            "pull`)"
-        ) from None
+class _Tensor(NamedTuple):
+    """A tensor in a safetensors file. `dtype`: the format's name, such as F32."""
+
+    file: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
-def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, StoredTensor]:
+class _LazyWeights(Mapping[str, Float32Array]):
+    """{name of `weight_shapes`: float32 array}; reads a tensor at each access, so that no two are in memory."""
+
+    def __init__(self, tensors: Mapping[str, _Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Float32Array:
+        tensor = self._tensors[name]
+        with safe_open(tensor.file, framework="numpy") as file:
+            values: Float32Array = file.get_tensor(tensor.name).astype(np.float32, copy=False)
+        return values.T if name.endswith("/kernel") else values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, _Tensor]:
+    """The tensors of these files by name, from the headers alone. EncoderError for a missing or damaged file."""
+    tensors = {}
+    for path in files:
+        try:
+            open(path, "rb").close()  # an OSError with the name of the file, which those of safetensors lack
+            with safe_open(path, framework="numpy") as file:
+                for name in file.keys():  # noqa: SIM118 - not a mapping
+                    part = file.get_slice(name)
+                    tensors[name] = _Tensor(path, name, part.get_dtype(), tuple(part.get_shape()))
+        except FileNotFoundError:
+            raise EncoderError(f"{handle}: {path} is missing; download it too") from None
+        except SafetensorError as error:
+            reason = str(error).removeprefix("Error while deserializing header: ")
+            raise EncoderError(
+                f"{handle}: {path}: not a complete safetensors file ({reason}); download it again (a text of three "
+                "lines in its place is a Git LFS pointer: run `git lfs pull`)"
+            ) from None
+    return tensors
+
+
+def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, _Tensor]:
     """The tensors by their names in `weight_shapes`, checked; heads and position_ids are left out.
 
     Kernels are as PyTorch keeps them, [out, in]. The pooler's are left out where not both are there. EncoderError for a
     damaged file, a missing tensor, a wrong shape or number type.
     """
-    found = _stored(handle, weight_files)
+    found = _list_tensors(handle, weight_files)
     prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
     check_depth(handle, Path(weight_files[0]).parent / "config.json", config, len(found))
     tensors = {}
@@ -185,10 +226,10 @@ def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) 
                 f"{', '.join(list(found)[:3])}; config.json and weights do not belong together: download both again"
             )
         expected = shape[::-1] if name.endswith("/kernel") else shape
-        if tensor.shape != expected or tensor.dtype not in DTYPES:
+        if tensor.shape != expected or tensor.dtype not in _DTYPES:
             raise EncoderError(
                 f"{handle}: {tensor.file}: {theirs} is {tensor.dtype} {list(tensor.shape)}; by config.json it must be "
-                f"one of {', '.join(DTYPES)} {list(expected)}: take the config.json that belongs to the weights"
+                f"one of {', '.join(_DTYPES)} {list(expected)}: take the config.json that belongs to the weights"
             )
         tensors[name] = tensor
     pooler = [name for name in tensors if name.startswith("bert/pooler")]

@@ -1,7 +1,7 @@
-"""SavedModels of TF Hub: what one holds, read from its files; plain BERT goes to the native engine.
+"""SavedModels of TF Hub, read from their files; plain BERT goes to the native engine.
 
-Layout: tf-models-official's `export_tfhub_lib.py` (versions 3 and 4 of tfhub.dev/tensorflow/bert_*). Which variables
-there are is told by what the function for inference captures, so heads beside it do not count.
+Layout: tf-models-official's `export_tfhub_lib.py` (versions 3 and 4 of tfhub.dev/tensorflow/bert_*). The variables are
+those that the inference function captures, so that heads do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import Located
+from layerbeam.transforms.encoders.fetch.cache import LocalFolder
 from layerbeam.transforms.encoders.formats.checkpoint import (
     check_data,
     open_checkpoint,
@@ -25,8 +25,8 @@ from layerbeam.transforms.encoders.formats.checkpoint import (
     read_variables,
     variable_keys,
 )
-from layerbeam.transforms.encoders.formats.saved_model_engine import Interface, InterfaceError, read_interface
-from layerbeam.transforms.encoders.formats.saved_model_graph import UnlikeBertError, missing_operation, read_graph
+from layerbeam.transforms.encoders.formats.saved_model.graph import UnlikeBertError, missing_operation, read_graph
+from layerbeam.transforms.encoders.formats.saved_model.interface import Interface, InterfaceError, read_interface
 from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
 from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, fingerprint, native_source
 from layerbeam.transforms.hardware import import_tensorflow
@@ -57,9 +57,9 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class _Content:
-    """What a SavedModel says of itself.
+    """The content of a SavedModel.
 
-    `repeated`: names that several variables have. `graph`: the FunctionDefs. `assets`: names of its attributes' files.
+    `repeated`: names that several variables share. `graph`: the FunctionDefs. `assets`: {attribute: file}.
     """
 
     interface: Interface
@@ -70,12 +70,11 @@ class _Content:
     do_lower_case: bool | None
 
 
-def open_folder(handle: str, located: Located, do_lower_case: bool | None, engine: str) -> EncoderSource:
-    """The encoder in a folder, for the engine that is asked for or fits. EncoderError for one that cannot be used."""
+def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, engine: str) -> EncoderSource:
+    """The encoder in a folder, for the requested or fitting engine. EncoderError if it cannot be used."""
     folder = located.folder
     content = _read(handle, folder)
-    # The data, which little has touched so far: better damaged now than in the middle of a job.
-    # All of it, heads too: TensorFlow restores all when it loads a SavedModel.
+    # Read all data now, so that damage shows before the job starts. Heads too: TensorFlow restores them with the rest.
     reader = open_checkpoint(handle, _prefix(folder))
     check_data(handle, reader, _prefix(folder), sorted(reader.get_variable_to_shape_map()))
     vocabulary_file = _vocabulary_file(handle, folder, content.assets)
@@ -84,8 +83,8 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None, engin
         raise EncoderError(f"{handle}: engine native runs plain BERT only, and {because}; take engine savedmodel")
     shapes = {name: variable.shape for name, variable in content.variables.items()}
     vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size=_rows_of(shapes, "word_embedding"))
-    said = None if content.do_lower_case is None else (content.do_lower_case, "do_lower_case of the SavedModel")
-    casing = decide_casing(do_lower_case, said, located.names, vocabulary)
+    declared = None if content.do_lower_case is None else (content.do_lower_case, "do_lower_case of the SavedModel")
+    casing = decide_casing(do_lower_case, declared, located.names, vocabulary)
     data = sorted(folder.glob("variables/variables.*"))
     weight_files = tuple(str(path) for path in (folder / "saved_model.pb", *data))
     common: dict[str, Any] = {
@@ -96,7 +95,7 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None, engin
         "vocabulary": vocabulary,
         "do_lower_case": casing[0],
         "casing_from": casing[1],
-        # The same for both engines: what they give is the same but for rounding.
+        # The same for both engines, whose outputs differ by rounding only.
         "fingerprint": fingerprint(weight_files, vocabulary_file, None),
     }
     if config is not None and engine != "savedmodel":
@@ -124,14 +123,14 @@ def open_folder(handle: str, located: Located, do_lower_case: bool | None, engin
 
 
 def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> dict[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array} of a plain BERT, of all where `names` is None."""
+    """{name of `weight_shapes`: float32 array} of a plain BERT, or of all if `names` is None."""
     folder = Path(source.folder)
     variables = _canonical(_read(source.handle, folder).variables)
     shapes = weight_shapes(config, pooler=source.has_pooler)
     prefix = _prefix(folder)
     keys = {name: variables[name].key for name in (shapes if names is None else names)}
     weights = read_variables(source.handle, open_checkpoint(source.handle, prefix), prefix, keys)
-    # Heads and their sizes are axes of their own in the exporter's attention.
+    # In the exporter's attention, heads and their sizes are separate axes.
     return {name: values.reshape(shapes[name]) for name, values in weights.items()}
 
 
@@ -145,26 +144,47 @@ def _prefix(folder: Path) -> Path:
 
 
 def _read(handle: str, folder: Path) -> _Content:
-    """What is in `saved_model.pb` and the checkpoint beside it. EncoderError where it is no text encoder."""
+    """The content of `saved_model.pb` and its checkpoint. EncoderError if it is not a text encoder."""
+    path, prefix = folder / "saved_model.pb", _prefix(folder)
+    graph = _parse(handle, path)
+    objects = graph.object_graph_def
+    attributes = {child.local_name: objects.nodes[child.node_id] for child in objects.nodes[0].children}
+    assets = _read_assets(handle, graph, attributes)
+    function, interface = _inference_function(handle, path, objects, attributes)
+    inputs = (objects.nodes[index] for index in function.bound_inputs)
+    captured = [node.variable for node in inputs if node.WhichOneof("kind") == "variable"]
+    reader = open_checkpoint(handle, prefix)
+    variables, repeated = _find_variables(handle, prefix, reader, captured)
+    lower_case = None
+    if "do_lower_case" in attributes and reader.has_tensor(_LOWER_CASE):
+        lower_case = bool(np.all(read_variable(handle, reader, prefix, _LOWER_CASE)))
+    return _Content(interface, variables, repeated, graph.graph_def.library.function, assets, lower_case)
+
+
+def _parse(handle: str, path: Path) -> Any:
+    """The first MetaGraphDef that holds objects of TensorFlow 2."""
     import_tensorflow()
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    path = folder / "saved_model.pb"
-    if (folder / "tfhub_module.pb").is_file():
-        raise EncoderError(f"{handle}: {folder} is a module of TensorFlow 1 (tfhub_module.pb); take a newer version")
-    saved = SavedModel()
-    content = path.read_bytes()
+    if path.with_name("tfhub_module.pb").is_file():
+        raise EncoderError(
+            f"{handle}: {path.parent} is a module of TensorFlow 1 (tfhub_module.pb); take a newer version"
+        )
+    saved, content = SavedModel(), path.read_bytes()
     try:
         saved.ParseFromString(content)
     except Exception as error:  # google.protobuf's DecodeError
         raise EncoderError(f"{handle}: {path}: is not a SavedModel ({error}); download it again") from None
-    graphs = [graph for graph in saved.meta_graphs if graph.object_graph_def.nodes]
-    if not graphs:
-        raise EncoderError(f"{handle}: {path}: holds no objects of TensorFlow 2; take a newer version of the model")
-    objects, definition = graphs[0].object_graph_def, graphs[0]
-    attributes = {child.local_name: objects.nodes[child.node_id] for child in objects.nodes[0].children}
+    for graph in saved.meta_graphs:
+        if graph.object_graph_def.nodes:
+            return graph
+    raise EncoderError(f"{handle}: {path}: holds no objects of TensorFlow 2; take a newer version of the model")
+
+
+def _read_assets(handle: str, graph: Any, attributes: Mapping[str, Any]) -> dict[str, str]:
+    """{attribute: path of its file in the folder}. EncoderError for a SentencePiece model in place of a vocabulary."""
     assets = {
-        name: f"assets/{definition.asset_file_def[node.asset.asset_file_def_index].filename}"
+        name: f"assets/{graph.asset_file_def[node.asset.asset_file_def_index].filename}"
         for name, node in attributes.items()
         if node.WhichOneof("kind") == "asset"
     }
@@ -173,33 +193,36 @@ def _read(handle: str, folder: Path) -> _Content:
             f"{handle}: it has sp_model_file ({assets['sp_model_file']}), a SentencePiece model, as ALBERT has; only "
             "WordPiece (vocab_file) is known here: take a BERT"
         )
-    function, interface = _inference_function(handle, path, objects, attributes)
-    captured = [objects.nodes[node].variable for node in function.bound_inputs if _is_variable(objects.nodes[node])]
-    prefix = _prefix(folder)
-    reader = open_checkpoint(handle, prefix)
+    return assets
+
+
+def _find_variables(
+    handle: str, prefix: Path, reader: Any, captured: Sequence[Any]
+) -> tuple[dict[str, Variable], list[str]]:
+    """The variables that the function captures, and those of their names that occur more than once.
+
+    EncoderError if the checkpoint lacks one, or has it with another shape.
+    """
     keys = variable_keys(handle, reader, prefix)
-    found = reader.get_variable_to_shape_map()
+    shapes, key_of = reader.get_variable_to_shape_map(), dict(keys)
     repeated = _repeated(variable.name for variable in captured) | _repeated(name for name, _ in keys)
-    key_of = dict(keys)
+    variables = {}
     for variable in captured:
-        shape = found.get(key_of.get(variable.name))
+        key = key_of.get(variable.name, "")
+        shape = shapes.get(key)
         if shape is None or not (variable.name in repeated or _fits(variable.shape, shape)):
-            what = f"no variable {variable.name}" if shape is None else f"{variable.name} is {shape}"
+            found = f"no variable {variable.name}" if shape is None else f"{variable.name} is {shape}"
             wanted = [dim.size for dim in variable.shape.dim]
             raise EncoderError(
-                f"{handle}: {prefix}: {what}, but saved_model.pb has one of {wanted}; they do not belong together: "
+                f"{handle}: {prefix}: {found}, but saved_model.pb has one of {wanted}; they do not belong together: "
                 "download both again"
             )
-    variables = {v.name: Variable(tuple(found[key_of[v.name]]), key_of[v.name]) for v in captured}
-    lower_case = None
-    if "do_lower_case" in attributes and _LOWER_CASE in found:
-        lower_case = bool(np.all(read_variable(handle, reader, prefix, _LOWER_CASE)))
-    several = sorted(repeated.intersection(variables))
-    return _Content(interface, variables, several, definition.graph_def.library.function, assets, lower_case)
+        variables[variable.name] = Variable(tuple(shape), key)
+    return variables, sorted(repeated & variables.keys())
 
 
 def _inference_function(handle: str, path: Path, objects: Any, attributes: Mapping[str, Any]) -> tuple[Any, Interface]:
-    """The function that encodes texts: of the object itself or, without one that fits, of its signatures."""
+    """The function that encodes texts: the object's own or, if none fits, one of its signatures."""
     candidates: list[tuple[str | None, str]] = []
     if "__call__" in attributes:
         candidates += [(None, name) for name in attributes["__call__"].function.concrete_functions]
@@ -219,12 +242,8 @@ def _inference_function(handle: str, path: Path, objects: Any, attributes: Mappi
     raise EncoderError(f"{handle}: {path}: does not speak TF Hub's interface for text encoders: {what}")
 
 
-def _is_variable(node: Any) -> bool:
-    return bool(node.WhichOneof("kind") == "variable")
-
-
 def _fits(declared: Any, shape: Sequence[int]) -> bool:
-    """Whether a shape is one that a TensorShapeProto allows."""
+    """Whether a TensorShapeProto allows this shape."""
     if declared.unknown_rank:
         return True
     sizes = [dim.size for dim in declared.dim]
@@ -237,7 +256,7 @@ def _repeated(names: Iterable[str]) -> set[str]:
 
 def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Path:
     if "vocab_file" in assets:
-        # The name is the file's alone: what a stranger wrote into it leads nowhere else.
+        # Only the file's name: a path in an untrusted model must not lead out of the folder.
         return folder / "assets" / Path(assets["vocab_file"]).name
     if (folder / "assets" / "vocab.txt").is_file():
         return folder / "assets" / "vocab.txt"
@@ -248,7 +267,7 @@ def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Pa
 
 
 def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
-    """The configuration where the variables and the graph are plain BERT's, else None; and why."""
+    """The configuration if variables and graph are plain BERT's, else None; and the reason."""
     if content.repeated:
         return None, f"several of its variables are called {content.repeated[0]}"
     variables = _canonical(content.variables)
@@ -288,7 +307,7 @@ def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
 
 
 def _canonical(variables: Mapping[str, Variable]) -> dict[str, Variable]:
-    """The variables by their names in `weight_shapes`; those that have none there keep their own."""
+    """The variables by their names in `weight_shapes`; others keep their own name."""
     start = next((name for name in variables if name.endswith("word_embeddings/embeddings")), "")
     prefix = start.removesuffix("word_embeddings/embeddings")
     return {_canonical_name(name.removeprefix(prefix)): variable for name, variable in variables.items()}
@@ -312,11 +331,11 @@ def _canonical_name(name: str) -> str:
 
 
 def _count_blocks(names: Iterable[str]) -> int:
-    """How many blocks the variables' names number; 1 where they number none."""
+    """Number of blocks by the numbers in the variables' names; 1 without numbers."""
     numbers = [int(match[1]) for name in names if (match := re.search(r"(?:^|/)layer_(\d+)/", name))]
     return max(numbers, default=0) + 1
 
 
 def _rows_of(shapes: Mapping[str, tuple[int, ...]], part: str) -> int | None:
-    """Rows of the table whose name has `part` in it; None where there is no such."""
+    """Rows of the table whose name contains `part`; None if there is none."""
     return next((shape[0] for name, shape in shapes.items() if part in name and len(shape) == 2), None)

@@ -1,0 +1,129 @@
+"""Open an encoder from its handle, load its weights, and build the forward pass.
+
+`locate` turns a handle into a local folder; the files in it decide which of `saved_model`, `google` and `huggingface`
+reads it. A new source format is one more such module and one more line in each table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.bert import Bert, ComputeDtype, blocks_needed, weight_shapes
+from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED, LocalFolder
+from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
+from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, at, first_line, unreadable
+
+if TYPE_CHECKING:
+    from layerbeam.transforms.encode.forward import Encoder
+
+_READ_WEIGHTS: dict[str, Callable[..., Mapping[str, Float32Array]]] = {
+    "savedmodel": saved_model.read_weights,
+    "google": google.read_weights,
+    "huggingface": huggingface.read_weights,
+}
+ENGINES = ("auto", "native", "savedmodel")
+
+# What damaged or hostile files cause, such as an index out of range. EncoderError is a ValueError. AttributeError and
+# AssertionError are not here: they are our own bugs.
+_DAMAGE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, EOFError)
+
+
+def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str = "auto") -> EncoderSource:
+    """The encoder behind a handle, from its small files and a hash of its weights. Fetches what is not local.
+
+    `do_lower_case` None: as the encoder's own files say. `engine` auto: native for plain BERT. Imports TensorFlow only
+    for the formats of TF Hub and Google. Raises EncoderError if the encoder cannot be used.
+    """
+    if engine not in ENGINES:
+        raise EncoderError(f"{handle}: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+    try:
+        located = locate(handle)
+        try:
+            return _open_folder(handle, located, do_lower_case, engine)
+        except _DAMAGE as error:
+            again = f" (it was fetched into {located.copy}: delete that to fetch it again)" if located.copy else ""
+            place = f"{at(handle, located.folder)}: cannot be read"
+            reason = f"{place} ({type(error).__name__}: {first_line(error)}); download it again"
+            raise EncoderError((str(error) if isinstance(error, EncoderError) else reason) + again) from error
+    except OSError as error:
+        raise unreadable(handle, error) from error
+
+
+def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, engine: str) -> EncoderSource:
+    folder = located.folder
+    names = sorted(path.name for path in folder.iterdir())
+    if "saved_model.pb" in names:
+        return saved_model.open_folder(handle, located, do_lower_case, engine)
+    if engine == "savedmodel":
+        raise EncoderError(f"{handle}: engine savedmodel needs a SavedModel, and {folder} has no saved_model.pb")
+    # A repository at Hugging Face may also hold the configuration of the checkpoint that it was converted from.
+    if "config.json" in names:
+        return huggingface.open_folder(handle, located, do_lower_case)
+    if "bert_config.json" in names:
+        return google.open_folder(handle, located, do_lower_case)
+    found = f"{', '.join(names[:8]) or 'nothing'}{', ...' if len(names) > 8 else ''}"
+    weights = next((name for name in names if name.endswith(".safetensors")), None)
+    if weights is not None:
+        raise EncoderError(f"{handle}: holds {found}, and no config.json, which belongs to {weights}: download it too")
+    raise EncoderError(f"{handle}: holds {found}, and none of {', '.join(MARKS)}; {SUPPORTED}")
+
+
+def load_weights(source: EncoderSource, names: Iterable[str] | None = None) -> Mapping[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array} of these weights, or of all if None; some are read at each access.
+
+    Raises EncoderError if the files have changed or the encoder is not plain BERT.
+    """
+    if source.config is None:
+        raise EncoderError(f"{source.handle}: {source.engine_because}, so its weights have no names here")
+    return _READ_WEIGHTS[source.kind](source, source.config, names)
+
+
+def load_encoder(
+    source: EncoderSource,
+    *,
+    layers: Sequence[int],
+    pooler: bool,
+    compute_dtype: ComputeDtype = "float32",
+    xla: bool = False,
+) -> Encoder:
+    """The forward pass for these layers (0 to L, in this order), ready to be called. Imports TensorFlow.
+
+    A worker on another machine fetches the files first. `compute_dtype` and `xla` are for the native engine. Raises
+    EncoderError if the encoder cannot give these layers, or has changed since it was opened.
+    """
+    source.check(layers, pooler=pooler)
+    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
+    if here.fingerprint != source.fingerprint:
+        raise EncoderError(f"{source.handle}: has changed since the run was started; start it again")
+    if here.engine == "savedmodel" or here.config is None:
+        from layerbeam.transforms.encoders.formats.saved_model.interface import SavedModelEncoder
+
+        return SavedModelEncoder(
+            here.folder,
+            saved_model.load_interface(here),
+            num_layers=here.num_hidden_layers,
+            layers=layers,
+            pooler=pooler,
+            pad_id=here.pad_id,
+        )
+    num_blocks = blocks_needed(here.config, layers, pooler=pooler)
+    weights = load_weights(here, weight_shapes(here.config, num_blocks=num_blocks, pooler=pooler))
+    bert = Bert(
+        here.config,
+        weights,
+        layers=layers,
+        pooler=pooler,
+        pad_id=here.pad_id,
+        compute_dtype=compute_dtype,
+        xla=xla,
+    )
+    if not xla:  # XLA compiles for each shape
+        # The first pass optimizes the graph and packs the weights: once, here, and not in all threads at once.
+        one_token = np.full((1, 1), here.pad_id, np.int32)
+        bert(one_token, np.ones(1, np.int32), np.zeros_like(one_token))
+    return bert

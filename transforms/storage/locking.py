@@ -1,0 +1,66 @@
+"""A lock on a local file (flock). The kernel frees it when the process ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def locked_file(path: str, *, wait: bool) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which is created before and deleted afterwards.
+
+    Raises BlockingIOError if another process holds it, unless `wait`; an OSError with a filename if the file cannot be
+    created; an OSError without one if the lock fails, such as ENOLCK on a mount without locks.
+    """
+    access = os.O_RDONLY  # a file that is open for writing would keep the disk from being remounted read-only
+    while True:
+        file = _create(path, access)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError as error:
+                if error.errno != errno.EBADF or access == os.O_RDWR:
+                    raise
+                access = os.O_RDWR  # NFS grants an exclusive lock only to files open for writing
+                continue
+            if not _is_at(file, path):
+                continue  # the previous holder has deleted the file
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.remove(path)
+            return
+        finally:
+            os.close(file)
+
+
+def _create(path: str, access: int) -> int:
+    """Open the file and create its folder, which the previous holder may remove at any moment.
+
+    A file, not the folder itself, is locked: NFS has no locks on folders.
+    """
+    folder = os.path.dirname(path) or "."
+    while True:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:
+            continue
+        except FileExistsError:  # also raised if the folder vanishes within `makedirs`
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                    raise
+
+
+def _is_at(file: int, path: str) -> bool:
+    """Whether this path still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except OSError:
+        return False
