@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
 from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Encoder, Forward
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
@@ -46,14 +48,15 @@ def embed_texts(
     vectors = encode_block(tokens, forward, views, settings).vectors
     embedded: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
     for view in views:
-        beside = row_columns(view, tokens, vocabulary)
-        line = beside["line"].to_numpy()
-        begins = np.searchsorted(line, np.arange(len(texts) + 1))
-        for text, (begin, end) in enumerate(zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)):
-            rows: dict[str, Any] = {
-                name: values.slice(begin, end - begin).to_pylist()
-                for name, values in beside.items()
-                if name not in _OF_FILES
+        columns: dict[str, Any] = row_columns(view, tokens, vocabulary)
+        splits = np.searchsorted(columns["line"].to_numpy(), np.arange(len(texts) + 1)).tolist()
+        for name in _OF_FILES:
+            del columns[name]
+        arrays = dict(zip(view.vector_columns, vectors[view.name], strict=True))
+        for text, (begin, end) in enumerate(itertools.pairwise(splits)):
+            embedded[text][view.name] = {
+                **{name: values[begin:end].to_pylist() for name, values in columns.items()},
+                **{name: values[begin:end] for name, values in arrays.items()},
             }
     return embedded
 

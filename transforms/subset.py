@@ -1,4 +1,4 @@
-"""Blocks without some of their texts: what is left out is counted, so that the balance holds."""
+"""Blocks without some of their texts, which are counted so that the balance holds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from layerbeam.transforms.commits import Rejected
 def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:
     """The block without some of its texts, which are counted as `counter` and no longer as embedded.
 
-    Where the unit is a sentence, sentences are; a record of which no sentence is left is counted so, too.
+    In sentence mode sentences are counted; a record left without sentences is counted as well.
     """
     counts = dict(block.counts)
     rest = block.take(np.flatnonzero(~which))
-    gone = len(np.unique(block.line)) - len(np.unique(rest.line))
-    amounts = [(metrics.EMBEDDED, counter, gone)]
+    records = len(np.unique(block.line)) - len(np.unique(rest.line))
+    amounts = [(metrics.EMBEDDED, counter, records)]
     if metrics.SENTENCES in counts:
         amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
     for embedded, name, amount in amounts:
@@ -39,7 +39,7 @@ def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequen
 
 
 def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBlock:
-    """The block without these texts, which become rejects of a stage. `reasons`: of each text why."""
+    """The block without these texts, which become rejects of a stage. `reasons`: {text: reason}."""
     which = np.zeros(len(block.texts), bool)
     which[list(reasons)] = True
     file = block.block.file.path
@@ -51,15 +51,15 @@ def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBloc
 
 
 def raw_text(block: TextBlock, text: int) -> bytes:
-    """A text as UTF-8; of a pair both, with a tab between them."""
+    """A text as UTF-8; for a pair both texts, separated by a tab."""
     both = [block.texts[text].as_py(), None if block.pairs is None else block.pairs[text].as_py()]
     return "\t".join(one for one in both if one is not None).encode()
 
 
 def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenBlock:
-    """The tokens and the rows of these texts, ascending, for the block `text` that holds no others.
+    """The tokens and rows of these texts, in ascending order. `text` is the block that holds only these.
 
-    What was counted of words stays as it was.
+    The counts of words stay as they are.
     """
     positions = token_positions(tokens.row_splits, texts)
     row_splits = row_splits_of(np.diff(tokens.row_splits)[texts])
@@ -88,7 +88,7 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
 
 
 def _take_rows(rows: Rows, new_number: Int64Array, shift: Int64Array) -> Rows:
-    """The rows of the texts that have a new number. `shift`: of each text how far its tokens moved."""
+    """The rows of the texts that have a new number. `shift`: how far the tokens of each text moved."""
     chosen = np.flatnonzero(new_number[rows.text] >= 0)
     lengths = np.diff(rows.splits)[chosen]
     words = rows.words

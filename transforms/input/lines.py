@@ -1,7 +1,6 @@
-"""Bytes cut at line ends: the blocks of a slice, and where in a block's bytes each record lies.
+"""Bytes cut at line ends: the blocks of a slice, and the records in a block's bytes.
 
-Lines end with `\\n`; one `\\r` before it belongs to the line end; anything else (a lone `\\r`, U+2028, form feed) is
-text.
+A line ends with `\\n`, with or without one `\\r` before it. Anything else (a lone `\\r`, U+2028, form feed) is text.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from layerbeam.transforms.blocks import Int64Array, Slice, row_splits_of
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.settings import BlockLimits
 
-# A record is in memory as a whole, several times over.
+# A whole record is in memory, several times over.
 MAX_RECORD_BYTES = 256 << 20
 
 _LINE_END = 10
@@ -31,11 +30,11 @@ _IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 
 
 class UnreadableFileError(OSError):
-    """A file whose bytes cannot be read as records, with what to do."""
+    """A file that cannot be read as records. The message says what to do."""
 
 
 def refuse_other_encoding(first_bytes: bytes, encoding: str) -> None:
-    """UnreadableFileError where a file begins with the byte order mark of another encoding."""
+    """Raises UnreadableFileError if a file begins with the byte order mark of another encoding."""
     mark = _UTF16_MARKS.get(first_bytes[:2])
     if mark is not None:
         name = "UTF-8" if encoding == "utf-8" else encoding
@@ -48,14 +47,14 @@ def refuse_other_encoding(first_bytes: bytes, encoding: str) -> None:
 
 
 def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:
-    """The tokens that records of these lengths (bytes) count for where blocks are cut: `BlockLimits` says how."""
+    """The estimated tokens of records with these lengths in bytes, see `BlockLimits`."""
     if limits.sentence_bytes is None:
         return np.minimum(2 + lengths // 4, limits.max_seq_length)
     return 2 * (1 + lengths // limits.sentence_bytes) + lengths // 4
 
 
 def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
-    """How many records of these lengths (bytes) fill a block; None where all of them do not.
+    """The number of records with these lengths in bytes that fill a block; None if all of them do not.
 
     >>> records_in_block(np.array([40, 40, 40]), BlockLimits(80, 1000, 1000, 128))
     2
@@ -66,17 +65,17 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int | None:
     2
     """
     texts = np.ones_like(lengths) if limits.sentence_bytes is None else 1 + lengths // limits.sentence_bytes
-    reckoned = (
+    estimates = (
         (texts, limits.text_rows),
         (lengths, limits.text_bytes),
         (tokens_by_length(lengths, limits), limits.token_rows),
     )
-    fills = min(int(np.searchsorted(np.cumsum(each), most)) for each, most in reckoned)
+    fills = min(int(np.searchsorted(np.cumsum(amounts), limit)) for amounts, limit in estimates)
     return fills + 1 if fills < len(lengths) else None
 
 
 def read_bytes(block: BlockId) -> bytes:
-    """The block's bytes again. UnreadableFileError where the file no longer holds them at that place."""
+    """The block's bytes, read again. Raises UnreadableFileError if the file has other bytes at that place."""
     with storage.open_binary(block.file.path) as file:
         if not storage.is_compressed(block.file.path):
             file.seek(block.first_byte)
@@ -84,16 +83,16 @@ def read_bytes(block: BlockId) -> bytes:
         else:
             raw = _bytes_between(storage.read_chunks(file, block.file.path), block.first_byte, block.end_byte)
     if hashlib.sha256(raw).hexdigest() != block.sha256:
-        raise UnreadableFileError("is no longer what was read: its bytes have changed")
+        raise UnreadableFileError("its bytes have changed since it was read")
     return raw
 
 
 def record_bounds(
     block: BlockId, raw: bytes, record: Literal["line", "paragraph", "file"], encoding: str
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(first byte, byte after the last, number of its first line in the file) of each record of a block.
+    """(first byte, byte after the last, first line in the file) of each record of a block.
 
-    Without the line end behind it and, at the file's start, without UTF-8's byte order mark.
+    The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.
     """
     begin = len(UTF8_MARK) if block.first_byte == 0 and encoding == "utf-8" and raw.startswith(UTF8_MARK) else 0
     if record == "file":
@@ -116,7 +115,7 @@ def record_bounds(
 
 
 def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Array) -> pa.BinaryArray:
-    """The pieces data[start:stop], in order and apart, copied together without the bytes between them."""
+    """The pieces data[start:stop], which are in order and do not overlap, without the bytes between them."""
     inside = np.zeros(len(data) + 1, np.int8)
     np.add.at(inside, starts, 1)
     np.add.at(inside, stops, -1)
@@ -126,13 +125,13 @@ def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Ar
 
 
 def cut_lines(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
-    """Identity and bytes of each block of the slice, where a line is a record."""
+    """Identity and bytes of each block of the slice, if a line is a record."""
     with storage.open_binary(slice_.file.path) as file:
         yield from _cut_lines(file, slice_, limits, encoding)
 
 
 def cut_whole(slice_: Slice, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
-    """The one block of a file that is one record; none of an empty file."""
+    """The one block of a file that is one record; none if the file is empty."""
     with storage.open_binary(slice_.file.path) as file:
         raw = b"".join(_up_to_limit(storage.read_chunks(file, slice_.file.path)))
     refuse_other_encoding(raw, encoding)
@@ -141,7 +140,7 @@ def cut_whole(slice_: Slice, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
 
 
 def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
-    # One byte back: whether that is a line end says if a line begins at `start`.
+    # One byte back: a line begins at `start` if that byte is a line end.
     position = max(slice_.start - 1, 0)
     file.seek(position)
     chunks = storage.read_chunks(file, slice_.file.path)
@@ -150,7 +149,7 @@ def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
         rest, skipped, _ = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
         chunks = itertools.chain([rest], chunks)
         position += skipped
-        line += int(skipped > 1)  # the line end before `start` is counted already
+        line += int(skipped > 1)  # `first_line` counts the line end before `start`
     pending = b""
     for lines in whole_lines(chunks, position, slice_.end):
         if position == 0 and not pending:  # the first bytes of the file
@@ -169,25 +168,25 @@ def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
 
 
 def blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which of data[start:end] hold nothing but ASCII white space."""
+    """Whether each data[start:end] holds nothing but ASCII white space."""
     if not len(starts):
         return np.zeros(0, bool)
-    is_text = np.append(~_IS_SPACE[data], False)  # `ends` may be behind the last
+    is_text = np.append(~_IS_SPACE[data], False)  # `ends` may be the length of the data
     has_text = np.logical_or.reduceat(is_text, np.stack([starts, ends], axis=1).ravel())[::2]
     blank: npt.NDArray[np.bool_] = ~has_text | (starts == ends)
     return blank
 
 
 def identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first_byte: int) -> BlockId:
-    """The identity of a block of these bytes."""
+    """The identity of the block with these bytes."""
     end_byte = first_byte + len(raw)
     return BlockId(file, first_line, num_lines, first_byte, end_byte, hashlib.sha256(raw).hexdigest())
 
 
-def skip_line(chunks: Iterator[bytes], most: int | None = None) -> tuple[bytes, int, bool]:
-    """(the bytes after the first line end, how many bytes that skipped, whether they were but white space).
+def skip_line(chunks: Iterator[bytes], limit: int | None = None) -> tuple[bytes, int, bool]:
+    """(bytes after the first line end, number of bytes skipped, whether these are only white space).
 
-    Not much further than `most` bytes: a line over a thousand slices would be read to its end from each of them.
+    Stops soon after `limit` bytes: else a line over a thousand slices would be read to its end from each of them.
     """
     skipped, blank = 0, True
     for chunk in chunks:
@@ -196,15 +195,15 @@ def skip_line(chunks: Iterator[bytes], most: int | None = None) -> tuple[bytes, 
         if after:
             return chunk[after:], skipped + after, blank
         skipped += len(chunk)
-        if most is not None and skipped >= most:
+        if limit is not None and skipped >= limit:
             break
     return b"", skipped, blank
 
 
 def whole_lines(chunks: Iterable[bytes], position: int, end: int | None) -> Iterator[bytes]:
-    """Runs of whole lines, of those that begin before `end`; the file's last line may come without a line end.
+    """Runs of whole lines that begin before `end`. The file's last line may lack a line end.
 
-    `position` is where the first of the chunks lies in the file.
+    `position`: where the first chunk lies in the file.
     """
     begun: list[bytes] = []
     begun_bytes = 0
@@ -240,7 +239,7 @@ def _up_to_limit(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def too_large() -> UnreadableFileError:
-    """The error for a record that is held in memory as a whole and should not be."""
+    """The error for a record that is too large for memory."""
     return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
 
 
@@ -256,7 +255,7 @@ def _bytes_between(chunks: Iterable[bytes], start: int, end: int) -> bytes:
 
 
 def line_ends(data: bytes) -> Int64Array:
-    """Where each line ends, its line end included; a last line without one ends with the data."""
+    """The end of each line, after its line end; a last line without one ends with the data."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_END) + 1
     if data and data[-1] != _LINE_END:
         ends = np.append(ends, len(data))

@@ -1,9 +1,9 @@
-"""Parquet files as records: a row is a record; only the columns that are needed are read, a run of rows at a time.
+"""Parquet files cut into blocks: a row is a record; only the needed columns are read, some rows at a time.
 
-A slice is one or more row groups. Rows have no place in bytes, so a position in such a file (`Slice.start`,
-`BlockId.first_byte`) counts the stored bytes of the row groups before, and inside a slice a row's share of them. A
-block's hash is over the values of its needed columns: a file that was written anew with the same row groups, by another
-library or with other compression, has other positions and is done again; a touched one is not.
+A slice is one or more row groups. Rows have no byte positions, so a position (`Slice.start`, `BlockId.first_byte`)
+counts the stored bytes of the row groups before it and, inside a slice, the row's share of the slice. The hash of a
+block covers the values of its needed columns. A file that was rewritten by another library or with other compression
+has other positions, so it is embedded again; a file with only a new time stamp is not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED_COLUMNS = 8
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A row group: its number in the file, its first row, its rows, the stored bytes before it and after it."""
+    """A row group. `start`, `end`: the stored bytes of all row groups before it, and including it."""
 
     number: int
     first_row: int
@@ -42,9 +42,9 @@ class _Group:
 
 
 def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) -> Iterator[tuple[int, int, int]]:
-    """(first byte, byte after the last, rows) of each slice: row groups one after the other, of about `slice_bytes`.
+    """(first byte, byte after the last, rows) of each slice: consecutive row groups of about `slice_bytes`.
 
-    UnreadableFileError where the file is no Parquet, or has not the columns that the configuration names.
+    Raises UnreadableFileError if the file is not Parquet or lacks a column that the configuration names.
     """
     with _opened(file, record_format) as parquet:
         start, rows, end = 0, 0, 0
@@ -87,7 +87,7 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
 
 
 def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
-    """The block's columns again. UnreadableFileError where the file no longer holds them at that place."""
+    """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
     end_row = block.first_line + block.num_lines
     with _opened(block.file, record_format) as parquet:
         groups = [g for g in _groups(parquet) if g.first_row < end_row and g.first_row + g.rows > block.first_line]
@@ -101,17 +101,17 @@ def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
                 break
     table = pa.concat_tables(found)
     if _hash_of(table) != block.sha256:
-        raise UnreadableFileError("is no longer what was read: its rows have changed")
+        raise UnreadableFileError("its rows have changed since it was read")
     return table
 
 
 @contextlib.contextmanager
 def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[pq.ParquetFile]:
-    """The file, its columns checked; what pyarrow finds wrong with it comes as UnreadableFileError."""
+    """The file with its columns checked. Errors of pyarrow become UnreadableFileError."""
     try:
         opened: BinaryIO
         with storage.open_binary(file.path) as opened:
-            # Without pre-buffering, which holds whole row groups.
+            # Pre-buffering would hold whole row groups.
             parquet = pq.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 16, page_checksum_verification=True)
             _check_columns(parquet.schema_arrow, record_format)
             yield parquet
@@ -148,7 +148,7 @@ def _schema(parquet: pq.ParquetFile, record_format: RecordFormat) -> pa.Schema:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """The field as it is held here: strings as bytes, which nobody has checked, and no dictionaries."""
+    """The field as it is held here: strings as unchecked bytes, dictionaries decoded."""
     type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     return pa.field(field.name, pa.large_binary() if _is_text(type_) else type_)
 
@@ -168,7 +168,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _check_columns(schema: pa.Schema, record_format: RecordFormat) -> None:
-    """UnreadableFileError for a column that is not there, twice there, or of a type that cannot become the declared."""
+    """Raises UnreadableFileError for a column that is missing, duplicate or of an unsuitable type."""
     kinds = {record_format.text_field: "text"}
     if record_format.pair_field is not None:
         kinds[record_format.pair_field] = "text"
@@ -213,7 +213,7 @@ def _batches(parquet: pq.ParquetFile, groups: list[_Group], record_format: Recor
             found += batch.num_rows
             yield pa.Table.from_arrays(columns, schema=schema)
         if found != group.rows:
-            raise UnreadableFileError(f"row group {group.number} has {found:,} rows, by the footer {group.rows:,}")
+            raise UnreadableFileError(f"row group {group.number} has {found:,} rows, but {group.rows:,} in the footer")
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -221,7 +221,7 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
-    """Bytes of text in each row, at least 1: what a line without text has as its line end."""
+    """Bytes of text in each row plus 1, like a line with its line end."""
     lengths = np.ones(table.num_rows, np.int64)
     for name in dict.fromkeys((record_format.text_field, record_format.pair_field)):
         if name is not None and not pa.types.is_null(table.schema.field(name).type):
@@ -232,7 +232,7 @@ def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
 
 
 def _hash_of(table: pa.Table) -> str:
-    """SHA-256 of names, types and values, however Arrow happens to hold them."""
+    """SHA-256 of names, types and values, independent of Arrow's memory layout."""
     digest = hashlib.sha256()
     for field in table.schema:
         column = _column(table, field.name)
@@ -252,5 +252,5 @@ def _hash_of(table: pa.Table) -> str:
 
 def _column(table: pa.Table, name: str) -> pa.Array:
     column: Any = table[name].combine_chunks()
-    # Older versions of pyarrow give a chunked array where there is no chunk.
+    # Older versions of pyarrow return a chunked array if there is no chunk.
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column

@@ -1,4 +1,4 @@
-"""Slices read as blocks of texts: whatever the format, what is done and unchanged is not decoded again."""
+"""Slices read as blocks of texts in any format. Blocks that are done and unchanged are not decoded."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 def read_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat | None = None
 ) -> Iterator[TextBlock | Commit | SkippedFile]:
-    """The slice's records as blocks, in order; for a block that is done and unchanged its commit.
+    """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    Where the file can't be read on there is a `SkippedFile`; the blocks before stay, and those after it that were
-    done, if the file is the one they were read from.
+    If reading fails, a `SkippedFile` follows the blocks before the failure, and then the commits after it, provided
+    that the file has not changed since.
     """
     record_format = record_format or RecordFormat()
     done = {(commit.block.first_line, commit.block.first_byte): commit for commit in slice_.done}
@@ -34,7 +34,7 @@ def read_blocks(
                 yield dataclasses.replace(commit, block=block)
             else:
                 yield _decode(block, content, record_format)
-        # Line numbers are from the scan, the bytes from now: they belong together if the file is still the same.
+        # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
             raise UnreadableFileError(change.reason)
@@ -44,9 +44,9 @@ def read_blocks(
 
 
 def read_block(block: BlockId, record_format: RecordFormat | None = None) -> TextBlock:
-    """The texts of one block again, as `read_blocks` gave them.
+    """The texts of one block, read again as by `read_blocks`.
 
-    UnreadableFileError where the file is gone, or no longer holds the block's records at that place.
+    Raises UnreadableFileError if the file is missing or has other records at that place.
     """
     record_format = record_format or RecordFormat()
     now = storage.stat_file(block.file.path)

@@ -1,7 +1,7 @@
-"""JSON Lines: one object per line, by Python's own parser.
+"""JSON Lines decoded as records: one object per line, by Python's own parser.
 
-Line by line because each line stands for itself: pyarrow's reader infers one schema for a whole file, fails as a whole
-at its first bad line, and keeps one of two equal keys in silence. The parser takes some 1 % of the time of the encoder.
+Each line is parsed alone, because pyarrow's reader infers one schema for the whole file, fails at the first bad line,
+and silently drops one of two equal keys. The parser takes some 1 % of the encoder's time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from layerbeam.transforms.read.records import Records, lone_surrogate
 from layerbeam.transforms.read.text import decode
 from layerbeam.transforms.settings import RecordFormat
 
-# A fixed limit: Python's own depends on who calls.
+# A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -31,21 +31,21 @@ _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a numb
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that knows which of its keys came twice."""
+    """A JSON object that knows its duplicate keys."""
 
-    twice: frozenset[str] = frozenset()
+    duplicates: frozenset[str] = frozenset()
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> _Object:
     result = _Object(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
-        result.twice = frozenset(name for name in result if names.count(name) > 1)
+        result.duplicates = frozenset(name for name in result if names.count(name) > 1)
     return result
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not allowed")
 
 
 _parse: Callable[[str], Any] = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_refuse_constant).decode
@@ -63,7 +63,7 @@ class _RejectedRecordError(Exception):
 
 
 def decode_jsonl(block: BlockId, raw: bytes, record_format: RecordFormat) -> Records:
-    """The block's lines as records. A line of nothing but white space is blank, whatever `blank` says."""
+    """The block's lines as records. A line of white space is always blank, also if blank texts are kept."""
     decoded = decode(block, raw, record_format)
     rejected = list(decoded.rejected)
     full = pc.not_equal(pc.utf8_trim_whitespace(decoded.texts), "").to_numpy(zero_copy_only=False)
@@ -101,9 +101,9 @@ def _read_row(line: str, record_format: RecordFormat) -> _Row:
         message = str(error).split(" at byte ")[0]
         if isinstance(error, json.JSONDecodeError):
             message = f"{error.msg.removesuffix(' at')} at character {error.pos}"
-        raise _RejectedRecordError(f"is no JSON: {message}") from None
+        raise _RejectedRecordError(f"is not valid JSON: {message}") from None
     if not isinstance(record, _Object):
-        raise _RejectedRecordError(f"is no JSON object but {_name(record)}")
+        raise _RejectedRecordError(f"is not a JSON object but {_name(record)}")
     text = _string(record, record_format.text_field)
     if text is None:
         missing = "is null" if record_format.text_field in record else "is missing"
@@ -115,7 +115,7 @@ def _read_row(line: str, record_format: RecordFormat) -> _Row:
 
 
 def _depth(line: str) -> int:
-    """How deep brackets are nested, roughly where the line is no JSON; 0 for a line with few of them."""
+    """The nesting depth of brackets: approximate if the line is not valid JSON, 0 if it has few of them."""
     if line.count("[") + line.count("{") <= _MAX_DEPTH:
         return 0
     depth = deepest = 0
@@ -126,8 +126,8 @@ def _depth(line: str) -> int:
 
 
 def _get(record: _Object, name: str) -> Any:
-    if name in record.twice:
-        raise _RejectedRecordError(f"field `{name}` comes twice")
+    if name in record.duplicates:
+        raise _RejectedRecordError(f"field `{name}` occurs twice")
     return record.get(name)
 
 
@@ -144,7 +144,7 @@ def _string(record: _Object, name: str) -> str | None:
 
 
 def _identifier(record: _Object, name: str) -> str | None:
-    """A string, or the digits of a whole number."""
+    """A string, or the digits of an integer."""
     value = _get(record, name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)

@@ -1,10 +1,4 @@
-"""Parquet files as records: a row is a record; only the columns that are needed are read, a run of rows at a time.
-
-A slice is one or more row groups. Rows have no place in bytes, so a position in such a file (`Slice.start`,
-`BlockId.first_byte`) counts the stored bytes of the row groups before, and inside a slice a row's share of them. A
-block's hash is over the values of its needed columns: a file that was written anew with the same row groups, by another
-library or with other compression, has other positions and is done again; a touched one is not.
-"""
+"""Parquet rows decoded as records."""
 
 from __future__ import annotations
 
@@ -20,7 +14,7 @@ from layerbeam.transforms.settings import RecordFormat
 
 
 def decode_rows(block: BlockId, table: pa.Table, record_format: RecordFormat) -> Records:
-    """The block's rows as records; one without text, or with a value that is none of its declared type, is rejected."""
+    """The block's rows as records. A row without text, or with a value not of its declared type, is rejected."""
     reasons: dict[int, str] = {}
     text = _text_column(table, record_format.text_field, record_format, reasons)
     for row in np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -67,7 +61,7 @@ def _binary(table: pa.Table, name: str) -> pa.Array:
 
 
 def _text_column(table: pa.Table, name: str, record_format: RecordFormat, reasons: dict[int, str]) -> pa.StringArray:
-    """The column as strings; bytes that are no UTF-8 are replaced, or their row gets a reason."""
+    """The column as strings. Bytes that are not UTF-8 are replaced, or their row gets a reason."""
     column = _binary(table, name)
     try:
         return column.cast(pa.string())

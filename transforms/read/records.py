@@ -1,4 +1,4 @@
-"""How input becomes texts: the settings of reading, and what all formats do alike with the records of a block."""
+"""Records of any format made into texts: blanks, pairs, ids and the balance of counts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from layerbeam.transforms.settings import RecordFormat
 
 @dataclasses.dataclass
 class Records:
-    """The records of a block that could be read, R of them, as columns.
+    """The R decoded records of a block, as columns.
 
     `texts`: string [R]; `line`: int64 [R]; `pairs`: string [R] or None; `fields`: {name: [R]}, `id` first.
-    `num_blank`: records that are blank whatever `blank` says, not among the R (empty lines between JSON objects).
+    `num_blank`: records outside of these that are always blank (empty lines between JSON objects).
     """
 
     texts: pa.StringArray
@@ -67,7 +67,7 @@ def make_texts(block: BlockId, records: Records, record_format: RecordFormat) ->
 
 
 def _is_blank(texts: pa.StringArray) -> npt.NDArray[np.bool_]:
-    """Which texts are nothing but white space; null is too."""
+    """Which texts are null or only white space."""
     blank: Any = pc.equal(pc.utf8_trim_whitespace(texts), "").fill_null(True)
     return np.asarray(blank.to_numpy(zero_copy_only=False), bool)
 
@@ -75,10 +75,10 @@ def _is_blank(texts: pa.StringArray) -> npt.NDArray[np.bool_]:
 def split_pairs(
     texts: pa.StringArray, separator: str
 ) -> tuple[pa.StringArray, pa.StringArray | None, npt.NDArray[np.int32] | None]:
-    """(first texts, second texts, where in the record the second begins); None, None where no text is a pair.
+    """(first texts, second texts, first code point of each second text); (texts, None, None) if no text is a pair.
 
-    As extract_features.py has it, which strips a line before it looks for the separator: `a ||| ` with nothing behind
-    it is the single text `a ||| `.
+    Like extract_features.py, which strips a line before it looks for the separator: `a ||| ` without a second text is
+    the single text `a ||| `.
     """
     found = np.flatnonzero(pc.match_substring(texts, separator).to_numpy(zero_copy_only=False))
     if not len(found):
@@ -100,9 +100,9 @@ def split_pairs(
 
 
 def split_pair(text: str, separator: str) -> tuple[str, str | None]:
-    """The two texts of a line, split at the last separator; None for the second where there is no separator.
+    """The two texts of a line, split at the last separator; the second is None without a separator.
 
-    extract_features.py, whose separator is ` ||| `, matches greedily: the last one counts.
+    extract_features.py, whose separator is ` ||| `, also matches greedily, so that the last one counts.
 
     >>> split_pair("a ||| b ||| c", " ||| "), split_pair("only |||one", " ||| ")
     (('a ||| b', 'c'), ('only |||one', None))
@@ -112,7 +112,7 @@ def split_pair(text: str, separator: str) -> tuple[str, str | None]:
 
 
 def lone_surrogate(text: str) -> str | None:
-    """Why the text is none that can be written as UTF-8: half of a surrogate pair in it.
+    """Why a text cannot be written as UTF-8: it contains half of a surrogate pair. None if it can.
 
     >>> lone_surrogate("a\\ud800")
     'lone surrogate U+D800 at character 1'

@@ -1,4 +1,4 @@
-"""Records cut into sentences by TF Text's StateBasedSentenceBreaker, with exact places in the record."""
+"""Records split into sentences by TF Text's StateBasedSentenceBreaker, with exact places in the record."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ def _sentence_breaker() -> Any:
 
 
 def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(which text, first byte in it, byte after the last) of each sentence, in order; white space around them off.
+    """(text, first byte in it, byte after the last) of each sentence, in order, without surrounding white space.
 
-    What the breaker knows: a sentence ends after terminal punctuation (`.`, `!`, `?`, an ellipsis, their CJK forms) or
-    an emoticon, with the closing brackets that follow; acronyms of capital letters (`U.S.`) hold together.
-    What it does not know: abbreviations (`Mr. Smith` and `e.g. this` are cut after each point), decimal points (`3.5`
-    is cut in two), quotes behind the point (they begin the next sentence), line breaks and blank lines (a heading runs
-    on into the next sentence), whether the next word has a capital letter. It was trained on no language, and text
-    without punctuation is one sentence.
+    The breaker ends a sentence after terminal punctuation (`.`, `!`, `?`, an ellipsis, their CJK forms) or an emoticon,
+    including closing brackets; it keeps acronyms of capital letters (`U.S.`) together. It does not know abbreviations
+    (`Mr. Smith`, `e.g. this` are cut after each period), decimal points (`3.5` is cut in two), quotes after a period
+    (they begin the next sentence), line breaks and blank lines (a heading continues into the next sentence) or capital
+    letters. It is not trained on any language. Text without punctuation is one sentence.
     """
     if not len(texts):
         return (np.zeros(0, np.int64),) * 3
     _, start, end = _sentence_breaker().break_sentences_with_offsets(texts.to_numpy(zero_copy_only=False))
     record, first, last = start.value_rowids().numpy(), start.values.numpy(), end.values.numpy()
-    # It counts white space before a sentence as one byte a character: too few of U+00A0 or U+2003, never too many.
+    # It counts white space before a sentence as one byte per character: too few for U+00A0 or U+2003, never too many.
     begin, data = _bytes_of(texts)
     inside = np.append((data & 0xC0) == 0x80, False)
     for _ in range(3):
@@ -51,9 +50,9 @@ def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64
 
 
 def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
-    """The block with a sentence for each text; a record without any is blank, or with `keep_blank` a text itself.
+    """The block with a text per sentence. A record without sentences is blank, or a text itself with `keep_blank`.
 
-    `offset` is the sentence's first code point in its record. Records and sentences are counted, each by itself.
+    `offset` is the sentence's first code point in its record. Records and sentences are counted separately.
     """
     record, first, last = find_sentences(block.texts)
     found = np.bincount(record, minlength=len(block.texts))
@@ -89,7 +88,7 @@ def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
-    """(where each text begins, the bytes of all of them)."""
+    """(first byte of each text, bytes of all texts)."""
     _, offsets, values = texts.buffers()
     begin = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)].astype(np.int64)
     return begin, np.frombuffer(values or b"", np.uint8)

@@ -1,4 +1,4 @@
-"""The bytes of a block as text: lines, paragraphs or a file, in any encoding that has the line end of ASCII."""
+"""Lines, paragraphs or a whole file decoded as records, in any encoding with the line end of ASCII."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerbeam.transforms.settings import RecordFormat
 
 @dataclasses.dataclass
 class DecodedRecords:
-    """The records of a block that are text, R of them, with their bytes: `starts`, `stops`, `line` are [R]."""
+    """The R records of a block that are valid text, with their bytes: `starts`, `stops`, `line` are int64 [R]."""
 
     texts: pa.StringArray
     starts: Int64Array
@@ -28,7 +28,7 @@ class DecodedRecords:
 
 
 def decode_text(block: BlockId, raw: bytes, record_format: RecordFormat) -> Records:
-    """The block's lines, paragraphs or file as texts, without what is no text in the encoding."""
+    """The block's lines, paragraphs or file as records."""
     decoded = decode(block, raw, record_format)
     texts = decoded.texts
     if record_format.record == "paragraph" and b"\r" in raw:
@@ -37,7 +37,7 @@ def decode_text(block: BlockId, raw: bytes, record_format: RecordFormat) -> Reco
 
 
 def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> DecodedRecords:
-    """The block's records as text; each that is none is replaced or rejected."""
+    """The block's records as text. Invalid bytes are replaced, or their record is rejected."""
     record = record_format.record if record_format.format == "text" else "line"
     starts, stops, line = record_bounds(block, raw, record, record_format.encoding)
     pieces = binary_array(np.frombuffer(raw, np.uint8), starts, stops)
@@ -58,7 +58,7 @@ def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> DecodedRe
 
 
 def _decode_each(pieces: Iterable[bytes], record_format: RecordFormat) -> tuple[list[str | None], dict[int, str]]:
-    """Record by record, for other encodings and the rare block that is not all UTF-8: (texts, why there is none)."""
+    """(texts, reasons of rejects) one by one, for other encodings and the rare block that is not all UTF-8."""
     name = "UTF-8" if record_format.encoding == "utf-8" else record_format.encoding
     texts: list[str | None] = []
     reasons = {}

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as the sequences that BERT reads: cut to length, `[CLS] first [SEP] second [SEP]`.
+"""Texts and pairs as BERT's sequences, cut to length: `[CLS] first [SEP] second [SEP]`.
 
 Shapes as in `layerbeam.transforms.blocks`; P pieces (tokens without [CLS] and [SEP]).
 Source: `extract_features.py` of google-research/bert.
@@ -32,10 +32,10 @@ from layerbeam.transforms.views import View
 
 
 def kept_pieces(first: Int64Array, second: Int64Array, max_seq_length: int) -> tuple[Int64Array, Int64Array]:
-    """How many pieces of each first and second text go in, [T] each; `second` is 0 where there is none.
+    """The number of pieces kept of each first and second text, [T] each; `second` is 0 for a single text.
 
-    Of a pair, pieces are taken from the end of the longer text, of the second where both are equally long, until both
-    fit: `_truncate_seq_pair`.
+    A pair loses pieces from the end of its longer text, or of the second if both are equally long, until both fit:
+    `_truncate_seq_pair`.
 
     >>> [kept.tolist() for kept in kept_pieces(np.array([9, 9, 2, 9]), np.array([0, 9, 9, 2]), 10)]
     [[8, 4, 2, 5], [0, 3, 5, 2]]
@@ -56,10 +56,10 @@ def truncate(pieces: Pieces, keep: Int64Array) -> tuple[Pieces, Pieces]:
 
 
 def add_special_tokens(first: Pieces, second: Pieces, *, cls_id: int, sep_id: int) -> tuple[Pieces, Int8Array]:
-    """[CLS], the pieces, [SEP] and, of a pair, the second pieces and [SEP] again; and the segment ids [N].
+    """([CLS] first [SEP], for pairs also second [SEP]; segment ids [N]).
 
     `start`, `end`, `word_index` and `form` of special tokens are -1. Segment 1 is the second text with its [SEP]. Both
-    have the same `forms`.
+    inputs must have the same `forms`.
     """
     counts, second_counts = np.diff(first.row_splits), np.diff(second.row_splits)
     has_pair = second_counts > 0
@@ -86,7 +86,7 @@ def add_special_tokens(first: Pieces, second: Pieces, *, cls_id: int, sep_id: in
 
 
 def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSettings) -> TokenBlock:
-    """The tokens of a block's texts. Words of a second text are counted on from those of the first."""
+    """The tokens of a block's texts. The word index of a second text continues that of the first."""
     first, second = _pieces(block, wordpiece)
     counts, second_counts = np.diff(first.row_splits), np.diff(second.row_splits)
     keep, keep_second = kept_pieces(counts, second_counts, settings.max_seq_length)
@@ -115,7 +115,7 @@ def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSet
 
 
 def _pieces(block: TextBlock, wordpiece: WordPiece) -> tuple[Pieces, Pieces]:
-    """The pieces of the first texts and of the second ones, none where there is no pair; with the same `forms`."""
+    """The pieces of the first and of the second texts (none for single texts), with the same `forms`."""
     if block.pairs is None or block.pair_offset is None:
         first = _in_record(wordpiece.tokenize(block.texts), block.offset)
         return first, first.take(np.zeros(len(first.ids), bool))
@@ -151,22 +151,22 @@ def _dropped(first: Pieces, second: Pieces) -> DroppedTokens:
 
 
 def _reject_long(block: TextBlock, lengths: Int64Array, too_long: BoolArray, settings: SequenceSettings) -> TextBlock:
-    """The block without its texts that are too long, which become rejects."""
+    """The block without the texts that are too long: these become rejects."""
     reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with [CLS] and [SEP])"
     reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(too_long)}
     return reject(block, reasons, "wordpiece")
 
 
 def _in_record(pieces: Pieces, offset: Int32Array) -> Pieces:
-    """The pieces with their places counted from the beginning of the record."""
+    """The pieces with `start` and `end` counted from the beginning of the record."""
     shift = np.repeat(offset, np.diff(pieces.row_splits))
     return dataclasses.replace(pieces, start=pieces.start + shift, end=pieces.end + shift)
 
 
 def find_rows(tokens: TokenBlock, views: Sequence[View], keep: Mapping[str, KeepWords]) -> TokenBlock:
-    """The block with the rows of each view. Where every view keeps some words only, texts with none of them go.
+    """The block with the rows of each view.
 
-    `keep`: of the views that have `keep_words`.
+    `keep`: by name of the views that have `keep_words`. If all views have, texts without any of the words are dropped.
     """
     rows = {view.name: rows_of(view, tokens, keep.get(view.name)) for view in views}
     tokens = dataclasses.replace(tokens, rows=rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import DATA
+from repository import DATA
 
 from layerbeam.pipeline.config import load, schema
 from layerbeam.pipeline.config.job import resolve

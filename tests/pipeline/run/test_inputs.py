@@ -231,12 +231,12 @@ def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
     workplace.configure(input={"format": "jsonl", "id_field": "id", "max_reject_rate": 0.5}, views=TEXTS)
     done = workplace.run()
     assert [reject["reason"] for reject in workplace.rejects()] == [
-        "is no JSON: Expecting value at character 0",
+        "is not valid JSON: Expecting value at character 0",
         "field `text` is a number, not a string",
     ]
     assert "records   5 read = 2 embedded + 1 blank + 0 filtered + 2 rejected" in done.out
     assert "1 record with the id of an earlier one\n" in done.out
-    assert "1 rejected: is no JSON: Expecting value\n" in done.out
+    assert "1 rejected: is not valid JSON: Expecting value\n" in done.out
 
 
 @pytest.mark.parametrize("level", ["token", "text"])

@@ -81,12 +81,12 @@ def test_types_stand_in_a_block_without_values(corpus):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("plain text", "is no JSON: Expecting value at character 0"),
-        ('{"text": "a"', "is no JSON: Expecting ',' delimiter at character 12"),
-        ('{"text": "a"} {"text": "b"}', "is no JSON: Extra data at character 14"),
-        ("[1, 2]", "is no JSON object but an array"),
-        ("null", "is no JSON object but null"),
-        ('"text"', "is no JSON object but a string"),
+        ("plain text", "is not valid JSON: Expecting value at character 0"),
+        ('{"text": "a"', "is not valid JSON: Expecting ',' delimiter at character 12"),
+        ('{"text": "a"} {"text": "b"}', "is not valid JSON: Extra data at character 14"),
+        ("[1, 2]", "is not a JSON object but an array"),
+        ("null", "is not a JSON object but null"),
+        ('"text"', "is not a JSON object but a string"),
         ("{}", "field `text` is missing"),
         ('{"text": null}', "field `text` is null"),
         ('{"text": 12}', "field `text` is a number, not a string"),
@@ -94,12 +94,12 @@ def test_types_stand_in_a_block_without_values(corpus):
         ('{"text": ["a"]}', "field `text` is an array, not a string"),
         ('{"text": {"a": 1}}', "field `text` is an object, not a string"),
         ('{"text": "a\\ud800b"}', "field `text`: lone surrogate U+D800 at character 1"),
-        ('{"text": "a", "text": "b"}', "field `text` comes twice"),
-        ('{"text": "a", "x": NaN}', "is no JSON: NaN is no JSON"),
-        ('{"text": "a", "x": -Infinity}', "is no JSON: -Infinity is no JSON"),
+        ('{"text": "a", "text": "b"}', "field `text` occurs twice"),
+        ('{"text": "a", "x": NaN}', "is not valid JSON: NaN is not allowed"),
+        ('{"text": "a", "x": -Infinity}', "is not valid JSON: -Infinity is not allowed"),
         ('{"text": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 500 deep"),
         ("[" * 100_000, "is nested more than 500 deep"),
-        ('{"text": "tab\there"}', "is no JSON: Invalid control character at character 13"),
+        ('{"text": "tab\there"}', "is not valid JSON: Invalid control character at character 13"),
         (b'{"text": "\xff"}', "invalid UTF-8: invalid start byte at byte 10 (0xff)"),
     ],
 )
@@ -121,7 +121,7 @@ def test_lines_that_are_rejected(corpus, line, reason):
         ('"1"', "float64", "field `x` is a string, not float64"),
         ("0", "bool", "field `x` is a number, not bool"),
         ("{}", "bool", "field `x` is an object, not bool"),
-        ('1, "x": 2', "int64", "field `x` comes twice"),
+        ('1, "x": 2', "int64", "field `x` occurs twice"),
     ],
 )
 def test_kept_fields_of_another_type(corpus, value, type_, reason):
@@ -129,7 +129,9 @@ def test_kept_fields_of_another_type(corpus, value, type_, reason):
 
 
 def test_number_of_more_digits_than_python_reads(corpus):
-    assert reason_of(corpus, '{"text": "a", "x": ' + "1" * 5000 + "}").startswith("is no JSON: Exceeds the limit")
+    assert reason_of(corpus, '{"text": "a", "x": ' + "1" * 5000 + "}").startswith(
+        "is not valid JSON: Exceeds the limit"
+    )
 
 
 def test_an_id_that_is_none(corpus):

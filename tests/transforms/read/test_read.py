@@ -7,15 +7,12 @@ import os
 import numpy as np
 import pytest
 import zstandard
-from corpora import UNLIMITED, read_file, texts_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from corpora import read_file, texts_of
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms import metrics
+from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
-from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, number_slices, scan_range
 
 
@@ -139,32 +136,6 @@ def test_zeros_after_a_gzip_member_are_padding(corpus):
     assert texts_of(read_file(corpus(gzip.compress(b"a\n") + b"\0" * 512, "corpus.txt.gz"))) == [(0, "a")]
 
 
-def test_line_longer_than_many_slices_is_one_record(corpus):
-    long = b"x" * 1000
-    items = read_file(corpus(b"a\n" + long + b"\nb\nc\n"), slice_bytes=7)
-    assert texts_of(items) == [(0, "a"), (1, long.decode()), (2, "b"), (3, "c")]
-
-
-@pytest.mark.parametrize("record", ["line", "paragraph"])
-def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
-    (file,) = storage.find_files([str(corpus(b"x" * 100_000 + b"\n"))])
-    read, chunks = [], storage.read_chunks
-    monkeypatch.setattr("layerbeam.transforms.storage.compression._CHUNK_BYTES", 100)
-    monkeypatch.setattr(storage, "read_chunks", lambda *given: (read.append(len(c)) or c for c in chunks(*given)))
-    assert list(read_blocks(Slice(file, 50_000, 51_000, 0), UNLIMITED, RecordFormat(record=record))) == []
-    assert 1_000 <= sum(read) <= 1_100
-
-
-def test_blocks_end_with_the_line_that_fills_them(corpus):
-    path = corpus(b"12345\n" * 10)
-    by_bytes = read_file(path, BlockLimits(13, 1 << 30, 1 << 30, 128))
-    assert [len(block.texts) for block in by_bytes] == [3, 3, 3, 1]
-    by_rows = read_file(path, BlockLimits(1 << 30, 1 << 30, 4, 128))
-    assert [len(block.texts) for block in by_rows] == [4, 4, 2]
-    by_tokens = read_file(path, BlockLimits(1 << 30, 6, 1 << 30, 128))  # 2 + 6 // 4 = 3 for each line
-    assert [len(block.texts) for block in by_tokens] == [2, 2, 2, 2, 2]
-
-
 def test_block_that_is_done_and_unchanged_comes_as_its_commit(corpus):
     path = corpus(b"one\ntwo\nthree\nfour\n")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
@@ -189,26 +160,6 @@ def test_appended_file_is_done_from_its_last_block_on(corpus):
     assert kinds == [Commit, Commit, TextBlock, TextBlock]
 
 
-def test_a_small_file_is_work_for_all_workers(corpus):
-    path = corpus(b"".join(b"line %d\n" % number for number in range(100)))
-    (file,) = storage.find_files([str(path)])
-    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
-    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, limits)]))
-    assert len(slices) == 8
-    blocks = [list(read_blocks(slice_, limits)) for slice_ in slices]
-    assert [len(of_slice) for of_slice in blocks] == [1] * 8
-    assert [block.block for (block,) in blocks] == [block.block for block in read_file(path, limits)]
-
-
-def test_vanished_file_is_left_out(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\n")
-    (file,) = storage.find_files([str(path)])
-    path.unlink()
-    (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)])
-    assert left_out == SkippedFile(str(path), "No such file or directory")
-
-
 def test_rows_of_a_file_that_cannot_be_read_any_more_stay(corpus):
     first, second = gzip.compress(b"one\n"), gzip.compress(b"two\n")
     path = corpus(first + second, "corpus.txt.gz")
@@ -225,28 +176,3 @@ def test_rows_of_a_file_that_cannot_be_read_any_more_stay(corpus):
     left_out, *stay = number_slices([scan_range(FileToRead(file, tuple(done)), 0, None, limits)])
     assert isinstance(left_out, SkippedFile)
     assert stay == done
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    data=st.lists(st.sampled_from([b"a", b"b", b"\n", b"\r", b" ", b"\xff", b"\xc3\xa4"]), max_size=60).map(b"".join),
-    slice_bytes=st.integers(1, 20),
-    limits=st.builds(BlockLimits, st.integers(1, 20), st.integers(3, 30), st.integers(1, 5), st.just(10)),
-)
-def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, limits):
-    path = tmp_path_factory.mktemp("any") / "a.txt"
-    path.write_bytes(data)
-    lines = data.split(b"\n")
-    ended = [line.removesuffix(b"\r") for line in lines[:-1]]
-    expected = dict(enumerate(ended + ([lines[-1]] if lines[-1] else [])))
-    position, found = 0, {}
-    for block in read_file(path, limits, slice_bytes=slice_bytes, blank="keep"):
-        assert block.block.first_byte == position
-        position = block.block.end_byte
-        found |= {line: text.encode() for line, text in texts_of([block])}
-        for reject in block.rejected:
-            found[reject.line] = reject.raw
-            assert data[reject.byte_offset :].startswith(reject.raw)
-        assert metrics.unbalanced(block.counts) is None
-    assert position == len(data)
-    assert found == expected

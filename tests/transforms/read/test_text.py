@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import itertools
-import re
 
 import pytest
 from corpora import UNLIMITED, read_file, texts_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
-from layerbeam.transforms.input import lines
-from layerbeam.transforms.read.block import read_block
-from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.settings import BlockLimits
 
 
 def test_paragraphs_with_the_line_of_their_first_line(corpus):
@@ -46,12 +40,6 @@ def test_byte_order_mark_before_paragraphs(corpus, data, expected, slice_bytes):
     assert texts_of(read_file(corpus(data), record="paragraph", slice_bytes=slice_bytes)) == expected
 
 
-@pytest.mark.parametrize("slice_bytes", range(4096, 4102))
-def test_byte_order_mark_and_much_white_space_before_paragraphs(corpus, slice_bytes):
-    path = corpus(b"\xef\xbb\xbf" + b" " * 4096 + b"\none")
-    assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == [(1, "one")]
-
-
 @pytest.mark.parametrize("record", ["line", "paragraph"])
 def test_utf16_in_slices_of_one_byte_is_left_out(corpus, record):
     (left_out,) = read_file(corpus(b"\xff\xfe\n\na"), record=record, slice_bytes=1)
@@ -63,39 +51,6 @@ def test_a_line_of_unicode_spaces_ends_no_paragraph_but_is_blank_by_itself(corpu
     (block,) = read_file(path, record="paragraph")
     assert texts_of([block]) == [(0, "a\n\u00a0\nb"), (6, "c")]
     assert block.counts[metrics.BLANK] == 1
-
-
-def test_paragraph_over_many_slices_and_white_space_over_many_more(corpus):
-    long = "\n".join(["a line of text"] * 50)
-    path = corpus(f"one\n{' ' * 10_000}\n{long}\n{' ' * 10_000}\n\ntwo\n")
-    expected = [(0, "one"), (2, long), (54, "two")]
-    for slice_bytes in (7, 100, 9_999):
-        assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == expected
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    data=st.lists(st.sampled_from(["a", "\n", "\n", "\r", " ", "ä", "b\n"]), max_size=60).map("".join),
-    slice_bytes=st.integers(1, 20),
-    limits=st.builds(BlockLimits, st.integers(1, 20), st.integers(3, 30), st.integers(1, 5), st.just(10)),
-)
-def test_paragraphs_of_any_slices_are_those_of_a_plain_loop(tmp_path_factory, data, slice_bytes, limits):
-    path = tmp_path_factory.mktemp("any") / "a.txt"
-    path.write_bytes(data.encode())
-    expected: list[tuple[int, list[str]]] = []
-    after_blank = True
-    for number, line in enumerate(re.sub(r"\r(?=\n)", "", data).split("\n")):
-        if line.strip(" \r"):
-            expected += [(number, [])] if after_blank else []
-            expected[-1][1].append(line)
-        after_blank = not line.strip(" \r")
-    blocks = read_file(path, limits, slice_bytes=slice_bytes, record="paragraph")
-    assert texts_of(blocks) == [(number, "\n".join(found)) for number, found in expected]
-    for before, after in itertools.pairwise(blocks):
-        assert before.block.end_byte == after.block.first_byte
-        assert before.block.first_line + before.block.num_lines == after.block.first_line
-    for block in blocks:
-        assert read_block(block.block, RecordFormat(record="paragraph")).texts.equals(block.texts)
 
 
 def test_a_rejected_paragraph_goes_with_its_place_and_bytes(corpus):
@@ -144,13 +99,6 @@ def test_a_record_too_large_for_the_memory_is_left_out(corpus, monkeypatch, reco
     (left_out,) = read_file(corpus(gzip.compress(data) if name.endswith("gz") else data, name), record=record)
     assert isinstance(left_out, SkippedFile)
     assert "split it" in left_out.reason
-
-
-def test_a_paragraph_of_many_lines_is_too_large_all_the_same(corpus, monkeypatch):
-    monkeypatch.setattr("layerbeam.transforms.input.paragraphs.MAX_RECORD_BYTES", 1 << 20)
-    *before, left_out = read_file(corpus(b"small\n\n" + b"line\n" * (1 << 19)), record="paragraph")
-    assert left_out.reason == "holds a record of more than 256 MiB; split it"
-    assert before == []
 
 
 def test_single_byte_encodings(corpus):
@@ -211,7 +159,3 @@ def test_blank_lines_among_pairs(corpus):
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", "c"], ["b", "d"])
     (block,) = read_file(path, pair_separator=" ||| ", blank="keep")
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", " ", "c"], ["b", None, "d"])
-
-
-def test_limit_of_a_record_leaves_whole_lines_alone():
-    assert lines.MAX_RECORD_BYTES == 268_435_456
