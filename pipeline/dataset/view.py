@@ -251,13 +251,13 @@ class View:
 
     @contextlib.contextmanager
     def _open(self, part: Part) -> Iterator[BinaryIO]:
-        """The file of a part, of the size listed; errors while it is open tell how to replace it."""
+        """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
         path = storage.join(self.path, part.path)
         damaged = f"if it is damaged, delete it and {_REWRITE}"
         try:
             with storage.open_binary(path) as file:
                 size = file.seek(0, os.SEEK_END)
-                if size != part.bytes:
+                if part.sha256 and size != part.bytes:
                     raise _WrongSizeError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
                 file.seek(0)
                 yield file

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.summary import last_start, summarize_start
+from layerbeam.pipeline.output.summary import RunSummary, last_attempt, summarize_attempt
 from layerbeam.pipeline.report.geometry import Array
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.parts import as_matrix
@@ -28,7 +28,7 @@ class RunFolder:
     """An output folder of a finished or unfinished run: its summary, the record of its last attempt and its views."""
 
     path: str
-    summary: Mapping[str, Any]
+    summary: RunSummary
     head: Mapping[str, Any]
     views: Mapping[str, RowsOfView]
 
@@ -39,12 +39,12 @@ class RunFolder:
 
 def open_folder(output_path: str, seed: int) -> RunFolder:
     """The committed rows of an output folder. UsageError if it holds no run."""
-    head = last_start(output_path)
+    head = last_attempt(output_path)
     commits = sorted(load_commits(output_path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
-    summary = summarize_start(output_path, head, commits)
+    summary = summarize_attempt(output_path, head, commits)
     views = {
         name: RowsOfView(output_path, name, entry, commits, head["identity"]["views"][name], seed)
-        for name, entry in summary["views"].items()
+        for name, entry in summary.views.items()
     }
     return RunFolder(output_path, summary, head, views)
 

@@ -189,7 +189,7 @@ def test_at_a_glance_it_says_what_show_says(workplace, report):
         "3 read = 2 embedded + 0 blank + 1 filtered + 0 rejected",
         "6 found = 2 embedded + 0 blank + 4 filtered + 0 rejected",
         "2 records with the id of an earlier one",
-        "words: 0 of money (keep_words that never come)",
+        "words: keep_words with no matches: money",
     ):
         assert said in shown
         assert said in page.text
