@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from layerbeam.pipeline.cli.console import count_noun
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
@@ -85,10 +83,7 @@ class RunSummary:
 
     def first_rows(self, view: str) -> list[dict[str, Any]]:
         """A few rows of a view."""
-        if not self.parts[view]:
-            return []
-        part = self.parts[view][0]
-        rows = View(self.path, view, self.views[view], [part]).read(part, rows=np.arange(_ROWS))
+        rows = View(self.path, view, self.views[view], tuple(self.parts[view])).first_rows(_ROWS)
         return list(rows.to_pylist())
 
 
