@@ -1,4 +1,4 @@
-"""`layerbeam encoder HANDLE`: what an encoder is, before a run depends on it."""
+"""`layerbeam encoder HANDLE`: the properties of an encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
 
 def describe_encoder(handle: str) -> dict[str, Any]:
-    """What there is to say of an encoder, as plain values. UsageError where it cannot be used."""
+    """The properties of an encoder, as plain values. UsageError if it cannot be used."""
     try:
         source = open_encoder(handle)
     except EncoderError as error:
@@ -36,29 +36,29 @@ def describe_encoder(handle: str) -> dict[str, Any]:
     }
 
 
-def print_encoder(what: Mapping[str, Any]) -> None:
-    """To the terminal: a name and a value on each line."""
-    kinds = {"huggingface": "Hugging Face", "google": "checkpoint as Google released them", "savedmodel": "SavedModel"}
-    layers = what["layers"]
+def print_encoder(encoder: Mapping[str, Any]) -> None:
+    """Print a name and a value on each line."""
+    kinds = {"huggingface": "Hugging Face", "google": "checkpoint as released by Google", "savedmodel": "SavedModel"}
+    layers = encoder["layers"]
     lines = {
-        "source": f"{kinds[what['kind']]}, {what['folder']} ({size_text(what['weight_bytes'])})",
-        "engine": f"{what['engine']}: {what['engine_because']}",
+        "source": f"{kinds[encoder['kind']]}, {encoder['folder']} ({size_text(encoder['weight_bytes'])})",
+        "engine": f"{encoder['engine']}: {encoder['engine_because']}",
         "layers": f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else f"{layers[0]} only",
-        "blocks": what["num_hidden_layers"],
-        "hidden size": what["hidden_size"],
-        "heads": what.get("num_attention_heads"),
-        "intermediate": what.get("intermediate_size"),
-        "positions": what["max_position_embeddings"],
-        "segment types": what.get("type_vocab_size"),
-        "vocabulary": f"{what['vocabulary_size']:,}",
-        "casing": f"{'lower-casing' if what['do_lower_case'] else 'cased'} ({what['casing_from']})",
-        "pooled output": "yes" if what["has_pooler"] else "no",
-        "GELU": _GELU.get(what.get("hidden_act", "")),
-        "layer norm": f"epsilon {what['layer_norm_eps']:g}" if "layer_norm_eps" in what else None,
-        "parameters": f"{what['parameters']:,}" if what["parameters"] else None,
-        "fingerprint": what["fingerprint"],
-        "licence": ", ".join(what["licence_files"]) or "no file beside the weights",
+        "blocks": encoder["num_hidden_layers"],
+        "hidden size": encoder["hidden_size"],
+        "heads": encoder.get("num_attention_heads"),
+        "intermediate": encoder.get("intermediate_size"),
+        "positions": encoder["max_position_embeddings"],
+        "segment types": encoder.get("type_vocab_size"),
+        "vocabulary": f"{encoder['vocabulary_size']:,}",
+        "casing": f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})",
+        "pooled output": "yes" if encoder["has_pooler"] else "no",
+        "GELU": _GELU.get(encoder.get("hidden_act", "")),
+        "layer norm": f"epsilon {encoder['layer_norm_eps']:g}" if "layer_norm_eps" in encoder else None,
+        "parameters": f"{encoder['parameters']:,}" if encoder["parameters"] else None,
+        "fingerprint": encoder["fingerprint"],
+        "licence": ", ".join(encoder["licence_files"]) or "no file next to the weights",
     }
     console = plain_console(soft_wrap=True)
     for name, value in lines.items():
-        console.print(f"{name:14} {'not to be seen' if value is None else value}")
+        console.print(f"{name:14} {'unknown' if value is None else value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -179,7 +180,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     own = extract_features.own_folder(folder)
     with only_writer(own):
         documents = extract_features.assemble(folder, prune_missing=options.prune_missing)
-    _print_summary(options, own, more={"documents": documents})
+    _print_summary(options, own, documents=documents)
     if not options.json:
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
@@ -231,12 +232,17 @@ def _refuse_arguments(arguments: list[str]) -> None:
 
 
 def _print_summary(
-    options: argparse.Namespace, output_path: str, *, rows: bool = False, more: Mapping[str, Any] | None = None
+    options: argparse.Namespace,
+    output_path: str,
+    *,
+    rows: bool = False,
+    documents: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Print what an output folder holds."""
-    from layerbeam.pipeline.output.summary import print_next, print_rows, print_summary, summarize
+    from layerbeam.pipeline.cli.render_summary import print_next, print_rows, print_summary
+    from layerbeam.pipeline.output.summary import summarize
 
-    summary = summarize(output_path) | dict(more or {})
+    summary = dataclasses.replace(summarize(output_path), documents=documents)
     _print(options, summary, print_summary, *([print_rows] if rows else []), print_next)
 
 

@@ -85,7 +85,7 @@ class Run:
                 f"{name!r}: {self.path} has no such view; it has {', '.join(self.views)}"
                 f"{did_you_mean(str(name), self.views)}"
             )
-        return View(self.path, name, self.manifest["views"][name], self._parts[name])
+        return View(self.path, name, self.manifest["views"][name], tuple(self._parts[name]))
 
     def __repr__(self) -> str:
         encoder = self.manifest["encoder"]

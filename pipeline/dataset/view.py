@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -45,27 +46,23 @@ class UnknownNameError(KeyError):
         return str(self.args[0])
 
 
-# Number of rows, and a function that reads them.
-_Piece = tuple[int, Callable[[], pa.Table]]
-
-
 class _WrongSizeError(ValueError):
     """A part has another size than its commit lists."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class View:
     """One view of a run. Its rows are in the order file, line, sentence, index, whatever was written first.
 
     Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
-    part, ValueError or OSError for a damaged part. All but `read` raise ValueError for formats other than Parquet.
+    part, ValueError or OSError for a damaged part. The `to_...` methods and `iter_batches` raise ValueError for formats
+    other than Parquet. `path`: the output folder; `entry`: the view's entry in the manifest or an attempt's record.
     """
 
-    def __init__(self, path: str, name: str, entry: Mapping[str, Any], parts: Iterable[Part]) -> None:
-        """`path`: the output folder; `entry`: the view's entry in the manifest or in the record of an attempt."""
-        self.path = path
-        self.name = name
-        self.entry = entry
-        self.parts = tuple(parts)
+    path: str
+    name: str
+    entry: Mapping[str, Any]
+    parts: tuple[Part, ...]
 
     @property
     def level(self) -> str:
@@ -125,29 +122,31 @@ class View:
     def read(
         self, part: Part, columns: Sequence[str] | None = None, rows: npt.NDArray[np.integer[Any]] | None = None
     ) -> pa.Table:
-        """Rows of one part, in any file format: all of them, or only `rows` (row numbers, ascending).
+        """Rows of one part, in any file format: all of them, or only `rows` (row numbers).
 
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
         with self._open(part) as file:
-            if self.format == "parquet" and rows is None:
-                return _select(pq.ParquetFile(file).read(columns=names), names)
-            pieces = self._row_groups(file, names) if self.format == "parquet" else self._tables(part, names)
-            tables = list(_take(pieces, rows))
-            return pa.concat_tables(tables) if tables else _select(self.schema.empty_table(), names)
+            if self.format == "parquet":
+                table = pq.ParquetFile(file).read(columns=names)
+            else:
+                # Selected piece by piece, so that not all vectors of the part are in memory together.
+                pieces = (_select(piece, names) for piece in self._pieces(part))
+                table = pa.concat_tables([*pieces] or [self.schema.empty_table()])
+        table = _select(table, names)
+        return table if rows is None else table.take(pa.array(rows))
 
-    def _row_groups(self, file: BinaryIO, names: list[str] | None) -> Iterator[_Piece]:
-        """The row groups of a Parquet file, each with its number of rows."""
-        parquet = pq.ParquetFile(file)
-        for group in range(parquet.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            yield rows, lambda group=group: _select(parquet.read_row_group(group, names), names)
+    def first_rows(self, count: int) -> pa.Table:
+        """At most `count` rows of the first part, in any file format."""
+        if not self.parts:
+            return self.schema.empty_table()
+        with self._open(self.parts[0]):
+            return next(self._pieces(self.parts[0]), self.schema.empty_table()).slice(0, count)
 
-    def _tables(self, part: Part, names: list[str] | None) -> Iterator[_Piece]:
-        """The same for the other formats, which are read from the beginning, all columns together."""
-        for table in read_tables(storage.join(self.path, part.path), self.schema):
-            yield table.num_rows, lambda table=table: _select(table, names)
+    def _pieces(self, part: Part) -> Iterator[pa.Table]:
+        """The rows of a part, some at a time."""
+        return read_tables(storage.join(self.path, part.path), self.schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -251,13 +250,13 @@ class View:
 
     @contextlib.contextmanager
     def _open(self, part: Part) -> Iterator[BinaryIO]:
-        """The file of a part, of the size listed; errors while it is open tell how to replace it."""
+        """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
         path = storage.join(self.path, part.path)
         damaged = f"if it is damaged, delete it and {_REWRITE}"
         try:
             with storage.open_binary(path) as file:
                 size = file.seek(0, os.SEEK_END)
-                if size != part.bytes:
+                if part.sha256 and size != part.bytes:
                     raise _WrongSizeError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
                 file.seek(0)
                 yield file
@@ -269,21 +268,6 @@ class View:
             raise OSError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
         except (ValueError, pa.ArrowException) as error:
             raise ValueError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
-
-
-def _take(pieces: Iterable[_Piece], rows: npt.NDArray[np.integer[Any]] | None) -> Iterator[pa.Table]:
-    """The tables of the pieces, or only `rows` of them; pieces without any of these rows are not read."""
-    first = 0
-    for count, read in pieces:
-        if rows is None:
-            yield read()
-            continue
-        wanted = rows[(rows >= first) & (rows < first + count)] - first
-        if len(wanted):
-            yield read().take(pa.array(wanted))
-        first += count
-        if not (rows >= first).any():
-            return
 
 
 def _select(table: pa.Table, names: list[str] | None) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.summary import last_start, summarize_start
+from layerbeam.pipeline.output.summary import RunSummary, last_attempt, summarize_attempt
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.parts import as_matrix
@@ -28,7 +28,7 @@ class RunFolder:
     """An output folder of a finished or unfinished run: its summary, the record of its last attempt and its views."""
 
     path: str
-    summary: Mapping[str, Any]
+    summary: RunSummary
     head: Mapping[str, Any]
     views: Mapping[str, RowsOfView]
 
@@ -39,43 +39,33 @@ class RunFolder:
 
 def open_folder(output_path: str, seed: int) -> RunFolder:
     """The committed rows of an output folder. UsageError if it holds no run."""
-    head = last_start(output_path)
+    head = last_attempt(output_path)
     commits = sorted(load_commits(output_path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
-    summary = summarize_start(output_path, head, commits)
-    views = {
-        name: RowsOfView(output_path, name, entry, commits, head["identity"]["views"][name], seed)
-        for name, entry in summary["views"].items()
-    }
+    summary = summarize_attempt(output_path, head, commits)
+    views = {}
+    for name, entry in summary.views.items():
+        # The parts of a word_type view hold sums of blocks, not rows of the view.
+        parts = () if entry["level"] == "word_type" else tuple(summary.parts[name])
+        views[name] = RowsOfView(output_path, name, entry, parts, commits, head["identity"]["views"][name], seed)
     return RunFolder(output_path, summary, head, views)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RowsOfView(View):
     """The committed rows of a view, in the order file, line; `settings` are the view's own, resolved."""
 
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        entry: Mapping[str, Any],
-        commits: Sequence[Commit],
-        settings: Mapping[str, Any],
-        seed: int,
-    ) -> None:
-        # The parts of a word_type view hold sums of blocks, not rows of the view.
-        parts = (commit.parts[name] for commit in commits if name in commit.parts and entry["level"] != "word_type")
-        super().__init__(path, name, entry, parts)
-        self.seed = seed
-        self._commits = commits
-        self._settings = settings
+    commits: Sequence[Commit]
+    settings: Mapping[str, Any]
+    seed: int
 
     def beside(self, part: Part, other: str) -> Part | None:
         """The part of another view that holds the same texts."""
-        return next((c.parts.get(other) for c in self._commits if c.parts.get(self.name) == part), None)
+        return next((c.parts.get(other) for c in self.commits if c.parts.get(self.name) == part), None)
 
     @property
     def has_all_words(self) -> bool:
         """Whether the view keeps every word."""
-        return self._settings.get("keep_words") is None
+        return self.settings.get("keep_words") is None
 
     @property
     def has_places(self) -> bool:

@@ -208,7 +208,7 @@ def _check_view(
     if part is None:
         return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
     try:
-        found = View(verdict.path, view.name, describe_views([view])[view.name], [part]).read(part)
+        found = View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(part)
     except (OSError, ValueError) as error:
         return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
     if not _has_columns(found, view):

@@ -56,14 +56,14 @@ def test_everything_that_is_asked(workplace):
         (
             str(DATA / "google_uncased"),
             [
-                r"source +checkpoint as Google released them, .*google_uncased \(667 kB\)",
+                r"source +checkpoint as released by Google, .*google_uncased \(667 kB\)",
                 r"heads +4",
                 r"positions +128",
                 r"segment types +2",
                 r"casing +lower-casing \(the name google_uncased\)",
                 r"GELU +tanh approximation",
                 r"layer norm +epsilon 1e-12",
-                r"licence +no file beside the weights",
+                r"licence +no file next to the weights",
             ],
         ),
     ],

@@ -106,7 +106,7 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     where = prepare(workplace, input={"max_reject_rate": 0.0})
     workplace.write("corpus/d.txt", b"one\n\xff\n")
     out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
-    assert f"{workplace.folder}/out: unfinished: submitted, and not at its end yet" in out
+    assert f"{workplace.folder}/out: unfinished: submitted, not ended yet" in out
     deadline = time.monotonic() + 120
     while last_start(workplace)["state"] == "submitted":
         assert time.monotonic() < deadline

@@ -195,7 +195,7 @@ def test_the_overview_has_the_facts_of_show(workplace, report):
         "3 read = 2 embedded + 0 blank + 1 filtered + 0 rejected",
         "6 found = 2 embedded + 0 blank + 4 filtered + 0 rejected",
         "2 records with the id of an earlier one",
-        "words: 0 of money (keep_words that never come)",
+        "words: keep_words with no matches: money",
     ):
         assert fact in shown
         assert fact in page.text

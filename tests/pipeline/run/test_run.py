@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on_where_it_stopped(workplace):
     texts = sum(json.loads(path.read_text())["counts"]["embedded"] for path in before)
     assert not (workplace.folder / "out/_SUCCESS").exists()
     unfinished = workplace.show().out
-    assert "out: unfinished: at work, or killed" in unfinished
+    assert "out: unfinished: running, or killed" in unfinished
     assert "remains   about" in unfinished
     assert "first rows of tokens" in unfinished
     done = workplace.run("--json")
