@@ -194,7 +194,7 @@ def make_plan(
     tokenize = Tokenizer(job)
     sample = estimate(tokenize, work, BUDGET, seed)
     blocks = find_blocks(tokenize, sample, seed)
-    calibration = measure(tokenize, blocks.blocks, workers=workers, seed=seed) if blocks.blocks else None
+    calibration = measure(tokenize, blocks, workers=workers, seed=seed) if blocks.by_tokens else None
     num_blocks = expected_blocks(sample, job)
     duration = _duration(sample, blocks, calibration, num_blocks, workers, startup_seconds)
     totals = {name: sample.statistic(statistic) for name, statistic in _STATISTICS.items()}
@@ -211,7 +211,7 @@ def make_plan(
         lengths=_summarize_lengths(lengths, weights),
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
-        duplicates=duplicates | {"blocks": len({block.block.sha256 for block in blocks.blocks})},
+        duplicates=duplicates | {"blocks": len({block.block.sha256 for block in blocks.by_tokens})},
         rejects_seen=dict(reject_reasons.most_common()),
         blocks=num_blocks,
         views=_view_sizes(sample, calibration, num_blocks),
@@ -236,18 +236,18 @@ def _find_work(job: Job) -> tuple[PendingWork, str | None]:
 def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
     files = [report for report in work.known if isinstance(report, InputFile)]
     skipped = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)}
-    skipped |= {c.chunk.path: c.chunk.problem for c in sample.chunks if c.chunk.problem is not None}
+    skipped |= {chunk.path: chunk.problem for chunk in sample.chunks if chunk.problem is not None}
     return InputSummary(
         files=len(files),
         bytes=sum(file.size for file in files),
         files_to_do=len(work.to_read),
         bytes_to_do=sum(file.file.size for file in work.to_read),
         sample=SampleSize(
-            files=len({counted.chunk.path for counted in sample.chunks}),
+            files=len({chunk.path for chunk in sample.chunks}),
             places=len(sample.chunks),
-            text_bytes=int(sum(counted[TEXT_BYTES] for counted in sample.chunks)),
+            text_bytes=int(sum(chunk[TEXT_BYTES] for chunk in sample.chunks)),
             is_whole=sample.is_whole,
-            beginnings_only=not sample.is_whole and any(s.kind == "compressed" for s, _ in sample.strata),
+            beginnings_only=not sample.is_whole and any(stratum.kind == "compressed" for stratum in sample.strata),
         ),
         left_out={printable(path): reason for path, reason in sorted(skipped.items())},
     )
@@ -290,8 +290,8 @@ def _view_sizes(sample: Estimate, calibration: Calibration | None, num_blocks: i
         rows, size = sample.rows(view), 0.0
         if calibration is not None:
             # A word_type view ends up in one file; the parts of its blocks are deleted.
-            parts = 1 if view.level == "word_type" else num_blocks
-            size = rows.value * calibration.row_bytes[view.name] + parts * calibration.part_bytes[view.name]
+            row_bytes, part_bytes = calibration.sizes[view.name]
+            size = rows.value * row_bytes + part_bytes * (1 if view.level == "word_type" else num_blocks)
         vector_bytes = sample.view_bytes[view.name]
         sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.error_bound), vector_bytes, round(size))
     return sizes
@@ -308,14 +308,14 @@ def _duration(
         parts["start"] += calibration.load_seconds
         parts["read"] = sample.statistic(TEXT_BYTES).value * blocks.read_seconds / busy
         parts["blocks"] = num_blocks * (calibration.per_block + _RUNNER_SECONDS_PER_BLOCK)
-        parts["encode"] = encoded * calibration.per_token
+        parts["encode"] = encoded * blocks.padding * calibration.per_token
     seconds = sum(parts.values())
     return Duration(
         workers=workers,
         seconds=round(seconds, 1),
         parts={name: round(part, 1) for name, part in parts.items()},
         tokens_per_second=0 if calibration is None else round(calibration.tokens / calibration.seconds),
-        padding=0.0 if calibration is None else round(calibration.padding, 4),
+        padding=round(1 - 1 / blocks.padding, 4),
         core_hours=round((seconds - parts["start"]) * busy / _HOUR, 4),
         burst=None if calibration is None else {"tokens": calibration.tokens, "seconds": round(calibration.seconds, 2)},
     )
