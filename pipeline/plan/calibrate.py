@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.plan.estimate import ENCODED, TEXTS, Estimate, Tokenizer
-from layerbeam.pipeline.plan.sampling import text_bytes
+from layerbeam.pipeline.plan.sampling import Chunk, text_bytes
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit
@@ -41,59 +41,49 @@ _WARM_UP_FLOP = 1e11
 _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS = 512, 16_384
 
 
-@dataclasses.dataclass
-class Blocks:
-    """Whole blocks as the run will cut them, and statistics that only whole blocks show.
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What was measured; all 0 if there is no text.
 
-    `by_tokens`: drawn so that each token of the corpus is equally likely to be in them, because the time depends on
-    tokens; `by_texts`: each text, for the sizes of what is kept per text. `duplicate_texts`, `duplicate_tokens`:
-    fractions equal to an earlier text of their block, which are not encoded again. `padding`: padded tokens per token.
-    `read_seconds`: of one core, per byte.
+    `tokens` were encoded and written in `seconds`. With all workers busy: `per_token`, seconds per padded token, and
+    `per_block`, seconds in addition to its tokens. `read_seconds`: of one core, per byte. `sizes`: bytes per row
+    and per part of each view. The rest is of `blocks` whole blocks: `padding`, padded tokens per token;
+    `duplicate_texts` and `duplicate_tokens`, fractions equal to an earlier text of their block, not encoded again.
     """
 
-    by_tokens: list[TextBlock] = dataclasses.field(default_factory=list)
-    by_texts: list[TextBlock] = dataclasses.field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    load_seconds: float = 0.0
+    per_token: float = 0.0
+    per_block: float = 0.0
+    read_seconds: float = 0.0
+    sizes: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    blocks: int = 0
     duplicate_texts: float = 0.0
     duplicate_tokens: float = 0.0
     padding: float = 1.0
-    read_seconds: float = 0.0
 
 
 @dataclasses.dataclass
-class Calibration:
-    """The measured speed, in seconds with all workers busy, and sizes: each view's bytes per row and per part.
+class _Blocks:
+    """Draws whole blocks as the run will cut them, around chunks of the sample. `seconds`: CPU time to read them."""
 
-    `tokens`: encoded and written in `seconds`. `per_token`: of padded tokens. `per_block`: in addition to its tokens.
-    """
+    job: Job
+    chunks: list[Chunk]
+    random: np.random.Generator
+    found: dict[int, TextBlock] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
-    tokens: int
-    seconds: float
-    load_seconds: float
-    per_token: float
-    per_block: float
-    sizes: dict[str, tuple[float, float]]
-
-
-def find_blocks(tokenize: Tokenizer, estimate: Estimate, seed: int) -> Blocks:
-    """Whole blocks around chunks of the sample."""
-    chunks = [chunk for chunk in estimate.chunks if chunk[ENCODED]]
-    if not chunks:
-        return Blocks()
-    random, found = np.random.default_rng(seed), dict[int, TextBlock]()
-    started = time.process_time()
-
-    def draw(statistic: str) -> list[TextBlock]:
-        sums = np.cumsum([chunk.weight * chunk[statistic] for chunk in chunks])
-        picks = (np.arange(_WHOLE_BLOCKS) + random.random()) / _WHOLE_BLOCKS * sums[-1]
+    def draw(self, statistic: str) -> list[TextBlock]:
+        """`_WHOLE_BLOCKS` blocks. Each token, or text, of the corpus is equally likely to be in them."""
+        sums = np.cumsum([chunk.weight * chunk[statistic] for chunk in self.chunks])
+        picks = (np.arange(_WHOLE_BLOCKS) + self.random.random()) / _WHOLE_BLOCKS * sums[-1]
         indices = np.searchsorted(sums, picks, side="right").tolist()
-        for index in set(indices) - set(found):
-            found[index] = _whole_block(tokenize.job, cast(TextBlock, chunks[index].block))
-        return [found[index] for index in indices]
-
-    by_tokens, by_texts = draw(ENCODED), draw(TEXTS)
-    seconds = time.process_time() - started
-    num_bytes = sum(text_bytes(block, parquet=tokenize.job.records.format == "parquet") for block in found.values())
-    return Blocks(by_tokens, by_texts, *_measure_blocks(tokenize, by_tokens), seconds / max(num_bytes, 1))
+        started = time.process_time()
+        for index in set(indices) - set(self.found):
+            self.found[index] = _whole_block(self.job, cast(TextBlock, self.chunks[index].block))
+        self.seconds += time.process_time() - started
+        return [self.found[index] for index in indices]
 
 
 def _whole_block(job: Job, block: TextBlock) -> TextBlock:
@@ -124,12 +114,21 @@ def _measure_blocks(tokenize: Tokenizer, blocks: list[TextBlock]) -> tuple[float
         for batch in plan_batches(lengths, settings.batch_tokens, settings.length_buckets):
             rows, longest = padded_shape(len(batch), int(lengths[batch].max()), settings.length_buckets)
             padded += rows * longest
+    if not tokens:  # `long_text: reject` rejected all texts
+        return 0.0, 0.0, 1.0
     return 1 - texts / all_texts, 1 - tokens / all_tokens, padded / tokens
 
 
-def measure(tokenize: Tokenizer, blocks: Blocks, *, workers: int, seed: int) -> Calibration:
-    """Encode and write subsamples of the blocks for about `SECONDS`."""
+def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int) -> Calibration:
+    """Encode and write subsamples of whole blocks for about `SECONDS`."""
     job, random = tokenize.job, np.random.default_rng(seed)
+    blocks = _Blocks(job, [chunk for chunk in sample.chunks if chunk[ENCODED]], random)
+    if not blocks.chunks:
+        return Calibration()
+    # The time depends on the tokens, the size of what is kept per text on the texts.
+    by_tokens, by_texts = blocks.draw(ENCODED), blocks.draw(TEXTS)
+    num_bytes = sum(text_bytes(b, parquet=job.records.format == "parquet") for b in blocks.found.values())
+    duplicate_texts, duplicate_tokens, padding = _measure_blocks(tokenize, by_tokens)
     started = time.perf_counter()
     encoder = job.load_encoder()
     load_seconds = time.perf_counter() - started
@@ -141,9 +140,9 @@ def measure(tokenize: Tokenizer, blocks: Blocks, *, workers: int, seed: int) -> 
         tokens = int(np.clip(_WARM_UP_FLOP / flop_per_token, _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS))
         small, of_texts = (
             [_subsample(block, tokens // _WHOLE_BLOCKS, job, random) for block in some]
-            for some in (blocks.by_tokens, blocks.by_texts)
+            for some in (by_tokens, by_texts)
         )
-        single = [block.take(random.integers(0, len(block.texts), 1)) for block in blocks.by_texts * 2]
+        single = [block.take(random.integers(0, len(block.texts), 1)) for block in by_texts * 2]
         commits, text_commits, single_commits = (stages.run(some).commits for some in (small, of_texts, single))
 
         # Sizes: of the parts of the warm-up.
@@ -156,13 +155,24 @@ def measure(tokenize: Tokenizer, blocks: Blocks, *, workers: int, seed: int) -> 
         single_round, small_round = stages.run(single), stages.run(small)
         rate = small_round.padded / max(small_round.seconds, 1e-6)
         tokens = max(int(SECONDS / _ROUNDS * rate / workers), 2 * job.encoding.batch_tokens)
-        chosen = [blocks.by_tokens[number % _WHOLE_BLOCKS] for number in range(_ROUNDS * workers)]
+        chosen = [by_tokens[number % _WHOLE_BLOCKS] for number in range(_ROUNDS * workers)]
         large = stages.run([_subsample(block, tokens, job, random) for block in chosen])
 
     padded = max(large.padded, 1)  # 0 if `long_text: reject` rejects all texts
     per_block = max(single_round.seconds - large.seconds / padded * single_round.padded, 0) / len(single)
-    per_token = max(large.seconds - per_block * len(chosen), large.seconds / 2) / padded
-    return Calibration(large.encoded, large.seconds, load_seconds, per_token, per_block, sizes)
+    return Calibration(
+        tokens=large.encoded,
+        seconds=large.seconds,
+        load_seconds=load_seconds,
+        per_token=max(large.seconds - per_block * len(chosen), large.seconds / 2) / padded,
+        per_block=per_block,
+        read_seconds=blocks.seconds / max(num_bytes, 1),
+        sizes=sizes,
+        blocks=len({block.block.sha256 for block in by_tokens}),
+        duplicate_texts=duplicate_texts,
+        duplicate_tokens=duplicate_tokens,
+        padding=padding,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
