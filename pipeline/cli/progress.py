@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 import threading
@@ -47,7 +46,7 @@ class Progress:
     def update(self, now: float | None = None) -> None:
         """Read the new commits. `now`: seconds, for tests."""
         for name in sorted(self._list_commits() - self._known):
-            counts = self._read_counts(name)
+            counts = (storage.read_json(storage.join(self._folder, name)) or {}).get("counts")
             if counts is None:
                 continue  # it is still being written
             self._known.add(name)
@@ -95,14 +94,6 @@ class Progress:
         with contextlib.suppress(OSError):
             return set(os.listdir(self._folder)) if storage.is_local(self._folder) else set()
         return set()
-
-    def _read_counts(self, name: str) -> dict[str, int] | None:
-        try:
-            with open(os.path.join(self._folder, name), "rb") as file:
-                counts: dict[str, int] = json.load(file)["counts"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-        return counts
 
 
 @contextlib.contextmanager

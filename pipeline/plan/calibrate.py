@@ -19,15 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.plan.estimate import ENCODED, Estimate, Tokenizer
-from layerbeam.pipeline.plan.sampling import text_bytes
+from layerbeam.pipeline.plan.estimate import ENCODED, TEXTS, Estimate, Tokenizer
+from layerbeam.pipeline.plan.sampling import Chunk, text_bytes
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit
-from layerbeam.transforms.encode.batching import equal_texts
+from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
+from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, scan_range
 from layerbeam.transforms.write.block import Output, write_block
@@ -40,52 +41,49 @@ _WARM_UP_FLOP = 1e11
 _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS = 512, 16_384
 
 
-@dataclasses.dataclass
-class Blocks:
-    """Whole blocks as the run will cut them, and statistics that only whole blocks show.
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What was measured; all 0 if there is no text.
 
-    `blocks`: each token of the corpus is equally likely to be in them. `duplicate_texts`, `duplicate_tokens`: fractions
-    that are equal to an earlier text of their block and not encoded again. `read_seconds`: of one core, per byte.
+    `tokens` were encoded and written in `seconds`. With all workers busy: `per_token`, seconds per padded token, and
+    `per_block`, seconds in addition to its tokens. `read_seconds`: of one core, per byte. `sizes`: bytes per row
+    and per part of each view. The rest is of `blocks` whole blocks: `padding`, padded tokens per token;
+    `duplicate_texts` and `duplicate_tokens`, fractions equal to an earlier text of their block, not encoded again.
     """
 
-    blocks: list[TextBlock]
+    tokens: int = 0
+    seconds: float = 0.0
+    load_seconds: float = 0.0
+    per_token: float = 0.0
+    per_block: float = 0.0
+    read_seconds: float = 0.0
+    sizes: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    blocks: int = 0
     duplicate_texts: float = 0.0
     duplicate_tokens: float = 0.0
-    read_seconds: float = 0.0
+    padding: float = 1.0
 
 
 @dataclasses.dataclass
-class Calibration:
-    """The measured speed, in seconds with all workers busy, and the sizes of each view's parts, in bytes.
+class _Blocks:
+    """Draws whole blocks as the run will cut them, around chunks of the sample. `seconds`: CPU time to read them."""
 
-    `tokens`: encoded and written in `seconds`. `per_block`: what a block takes in addition to its tokens. `padding`:
-    fraction of what goes through the encoder.
-    """
+    job: Job
+    chunks: list[Chunk]
+    random: np.random.Generator
+    found: dict[int, TextBlock] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
-    tokens: int
-    seconds: float
-    load_seconds: float
-    per_token: float
-    per_block: float
-    padding: float
-    row_bytes: dict[str, float]
-    part_bytes: dict[str, float]
-
-
-def find_blocks(tokenize: Tokenizer, estimate: Estimate, seed: int) -> Blocks:
-    """Whole blocks around chunks of the sample."""
-    chunks = [chunk for chunk in estimate.chunks if chunk[ENCODED]]
-    if not chunks:
-        return Blocks([])
-    tokens = np.cumsum([chunk.weight * chunk[ENCODED] for chunk in chunks])
-    picks = (np.arange(_WHOLE_BLOCKS) + np.random.default_rng(seed).random()) / _WHOLE_BLOCKS * tokens[-1]
-    indices = np.searchsorted(tokens, picks, side="right").tolist()
-    started = time.process_time()
-    whole = {index: _whole_block(tokenize.job, cast(TextBlock, chunks[index].chunk.block)) for index in set(indices)}
-    seconds = time.process_time() - started
-    num_bytes = sum(text_bytes(block, parquet=tokenize.job.records.format == "parquet") for block in whole.values())
-    blocks = [whole[index] for index in indices]
-    return Blocks(blocks, *_duplicates(tokenize, blocks), seconds / max(num_bytes, 1))
+    def draw(self, statistic: str) -> list[TextBlock]:
+        """`_WHOLE_BLOCKS` blocks. Each token, or text, of the corpus is equally likely to be in them."""
+        sums = np.cumsum([chunk.weight * chunk[statistic] for chunk in self.chunks])
+        picks = (np.arange(_WHOLE_BLOCKS) + self.random.random()) / _WHOLE_BLOCKS * sums[-1]
+        indices = np.searchsorted(sums, picks, side="right").tolist()
+        started = time.process_time()
+        for index in set(indices) - set(self.found):
+            self.found[index] = _whole_block(self.job, cast(TextBlock, self.chunks[index].block))
+        self.seconds += time.process_time() - started
+        return [self.found[index] for index in indices]
 
 
 def _whole_block(job: Job, block: TextBlock) -> TextBlock:
@@ -100,29 +98,84 @@ def _whole_block(job: Job, block: TextBlock) -> TextBlock:
     return whole if isinstance(whole, TextBlock) and len(whole.texts) else block
 
 
-def _duplicates(tokenize: Tokenizer, blocks: list[TextBlock]) -> tuple[float, float]:
-    """(fraction of texts, fraction of their tokens) that are equal to an earlier text of their block."""
-    texts = tokens = duplicate_texts = duplicate_tokens = 0
+def _measure_blocks(tokenize: Tokenizer, blocks: list[TextBlock]) -> tuple[float, float, float]:
+    """(fraction of duplicate texts, fraction of their tokens, padded tokens per token)."""
+    settings = tokenize.job.encoding
+    all_texts = all_tokens = texts = tokens = padded = 0
     for found in map(tokenize, blocks):
         first, _ = equal_texts(found.row_splits, found.token_ids, found.segment_ids)
-        lengths = np.diff(found.row_splits)
-        texts, tokens = texts + len(lengths), tokens + int(lengths.sum())
-        duplicate_texts += len(lengths) - len(first)
-        duplicate_tokens += int(lengths.sum() - lengths[first].sum())
-    return duplicate_texts / texts, duplicate_tokens / tokens
+        every = np.arange(len(found.num_dropped))
+        all_lengths, lengths = (
+            np.diff(cut_sequences(found, some, settings.max_seq_length, settings.window_overlap).splits)
+            for some in (every, first)
+        )
+        all_texts, all_tokens = all_texts + len(every), all_tokens + int(all_lengths.sum())
+        texts, tokens = texts + len(first), tokens + int(lengths.sum())
+        for batch in plan_batches(lengths, settings.batch_tokens, settings.length_buckets):
+            rows, longest = padded_shape(len(batch), int(lengths[batch].max()), settings.length_buckets)
+            padded += rows * longest
+    if not tokens:  # `long_text: reject` rejected all texts
+        return 0.0, 0.0, 1.0
+    return 1 - texts / all_texts, 1 - tokens / all_tokens, padded / tokens
 
 
-def measure(tokenize: Tokenizer, blocks: list[TextBlock], *, workers: int, seed: int) -> Calibration:
-    """Encode and write subsamples of the blocks for about `SECONDS`."""
+def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int) -> Calibration:
+    """Encode and write subsamples of whole blocks for about `SECONDS`."""
+    job, random = tokenize.job, np.random.default_rng(seed)
+    blocks = _Blocks(job, [chunk for chunk in sample.chunks if chunk[ENCODED]], random)
+    if not blocks.chunks:
+        return Calibration()
+    # The time depends on the tokens, the size of what is kept per text on the texts.
+    by_tokens, by_texts = blocks.draw(ENCODED), blocks.draw(TEXTS)
+    num_bytes = sum(text_bytes(b, parquet=job.records.format == "parquet") for b in blocks.found.values())
+    duplicate_texts, duplicate_tokens, padding = _measure_blocks(tokenize, by_tokens)
     started = time.perf_counter()
-    encoder = tokenize.job.load_encoder()
+    encoder = job.load_encoder()
     load_seconds = time.perf_counter() - started
     with tempfile.TemporaryDirectory(prefix="layerbeam-plan-") as folder:
         stages = _Stages(tokenize, Forward(encoder, workers), workers, folder)
-        return stages.measure(blocks, load_seconds, np.random.default_rng(seed))
+
+        # Warm-up: TensorFlow compiles.
+        flop_per_token = 24 * max(job.encoder.num_hidden_layers, 1) * job.encoder.hidden_size**2
+        tokens = int(np.clip(_WARM_UP_FLOP / flop_per_token, _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS))
+        small, of_texts = (
+            [_subsample(block, tokens // _WHOLE_BLOCKS, job, random) for block in some]
+            for some in (by_tokens, by_texts)
+        )
+        single = [block.take(random.integers(0, len(block.texts), 1)) for block in by_texts * 2]
+        commits, text_commits, single_commits = (stages.run(some).commits for some in (small, of_texts, single))
+
+        # Sizes: of the parts of the warm-up.
+        sizes = {}
+        for view in job.views:
+            large_parts = text_commits if view.level in ("text", "record") else commits
+            sizes[view.name] = _sizes(large_parts, single_commits, view.name)
+
+        # Timing: of blocks of one text, then of larger ones that take `SECONDS`.
+        single_round, small_round = stages.run(single), stages.run(small)
+        rate = small_round.padded / max(small_round.seconds, 1e-6)
+        tokens = max(int(SECONDS / _ROUNDS * rate / workers), 2 * job.encoding.batch_tokens)
+        chosen = [by_tokens[number % _WHOLE_BLOCKS] for number in range(_ROUNDS * workers)]
+        large = stages.run([_subsample(block, tokens, job, random) for block in chosen])
+
+    padded = max(large.padded, 1)  # 0 if `long_text: reject` rejects all texts
+    per_block = max(single_round.seconds - large.seconds / padded * single_round.padded, 0) / len(single)
+    return Calibration(
+        tokens=large.encoded,
+        seconds=large.seconds,
+        load_seconds=load_seconds,
+        per_token=max(large.seconds - per_block * len(chosen), large.seconds / 2) / padded,
+        per_block=per_block,
+        read_seconds=blocks.seconds / max(num_bytes, 1),
+        sizes=sizes,
+        blocks=len({block.block.sha256 for block in by_tokens}),
+        duplicate_texts=duplicate_texts,
+        duplicate_tokens=duplicate_tokens,
+        padding=padding,
+    )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Round:
     """One pass of some blocks through the stages: commits, wall seconds, tokens with padding and without."""
 
@@ -144,39 +197,7 @@ class _Stages:
         self._folder_numbers = itertools.count()
         self._vocabulary = pa.array(self._job.encoder.vocabulary, pa.string())
 
-    def measure(self, blocks: list[TextBlock], load_seconds: float, random: np.random.Generator) -> Calibration:
-        # Warm-up: TensorFlow compiles; the parts tell the sizes.
-        encoder = self._job.encoder
-        flop_per_token = 24 * max(encoder.num_hidden_layers, 1) * encoder.hidden_size**2
-        tokens = int(np.clip(_WARM_UP_FLOP / flop_per_token, _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS))
-        small = [_subsample(block, tokens // len(blocks), self._job, random) for block in blocks]
-        single = [block.take(random.integers(0, len(block.texts), 1)) for block in blocks * 2]
-        small_commits, single_commits = (self._run(some).commits for some in (small, single))
-
-        # Sizes
-        sizes = {view.name: _sizes(small_commits, single_commits, view.name) for view in self._job.views}
-
-        # Timing: of blocks of one text, then of larger ones that take `SECONDS`.
-        single_round, small_round = self._run(single), self._run(small)
-        rate = small_round.encoded / max(small_round.seconds, 1e-6)
-        tokens = max(int(SECONDS / _ROUNDS * rate / self._workers), 2 * self._job.encoding.batch_tokens)
-        num_blocks = _ROUNDS * self._workers
-        chosen = [blocks[number % len(blocks)] for number in range(num_blocks)]
-        large = self._run([_subsample(block, tokens, self._job, random) for block in chosen])
-        encoded = max(large.encoded, 1)  # 0 if `long_text: reject` rejects them all
-        per_block = max(single_round.seconds - large.seconds / encoded * single_round.encoded, 0) / len(single)
-        return Calibration(
-            tokens=large.encoded,
-            seconds=large.seconds,
-            load_seconds=load_seconds,
-            per_token=max(large.seconds - per_block * num_blocks, large.seconds / 2) / encoded,
-            per_block=per_block,
-            padding=1 - encoded / max(large.padded, encoded),
-            row_bytes={name: row_bytes for name, (row_bytes, _) in sizes.items()},
-            part_bytes={name: part_bytes for name, (_, part_bytes) in sizes.items()},
-        )
-
-    def _run(self, blocks: Sequence[TextBlock]) -> _Round:
+    def run(self, blocks: Sequence[TextBlock]) -> _Round:
         """Encode and write these blocks, `workers` of them at a time."""
         costs = [EncodeCost() for _ in blocks]
         started = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 import os
@@ -51,38 +50,19 @@ class Statistic:
 
 
 @dataclasses.dataclass
-class CountedChunk:
-    """A chunk and what it holds.
-
-    `weight`: how many such chunks the corpus has. `lengths`: the tokens of each text with [CLS] and [SEP], before it is
-    truncated. `forms`: the word types of each view that has them.
-    """
-
-    chunk: Chunk
-    weight: float
-    statistics: dict[str, float] = dataclasses.field(default_factory=dict)
-    lengths: Int64Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
-    reject_reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    forms: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-
-    def __getitem__(self, statistic: str) -> float:
-        return self.statistics.get(statistic, 0.0)
-
-
-@dataclasses.dataclass
 class Estimate:
-    """What is left to do: the sample's strata, each with its counted chunks."""
+    """What is left to do, by a sample."""
 
-    strata: list[tuple[Stratum, list[CountedChunk]]]
+    strata: list[Stratum]
     views: Sequence[View]
 
     @property
-    def chunks(self) -> list[CountedChunk]:
-        return [chunk for _, chunks in self.strata for chunk in chunks]
+    def chunks(self) -> list[Chunk]:
+        return [chunk for stratum in self.strata for chunk in stratum.chunks]
 
     def statistic(self, name: str) -> Statistic:
         """The total of a statistic over the corpus."""
-        totals = [_total(stratum, chunks, name) for stratum, chunks in self.strata]
+        totals = [_total(stratum, name) for stratum in self.strata]
         variance = sum(variance for _, variance in totals)
         return Statistic(sum(value for value, _ in totals), _STANDARD_ERRORS * math.sqrt(variance))
 
@@ -119,7 +99,7 @@ class Estimate:
     @property
     def is_whole(self) -> bool:
         """Whether the sample is the whole corpus: all statistics are counts then."""
-        return all(stratum.fraction_read > 1 - 1e-9 for stratum, _ in self.strata)
+        return all(stratum.fraction_read > 1 - 1e-9 for stratum in self.strata)
 
     def lengths(self) -> tuple[Int64Array, npt.NDArray[np.float64]]:
         """(tokens of each text in the sample, how many texts of the corpus it represents)."""
@@ -150,20 +130,22 @@ class Tokenizer:
 def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
     """Sample and count the files that are left to do."""
     strata = draw(tokenize.job, work.to_read, budget, seed)
-    counted = [(s, [_count(tokenize, chunk, s.weight * chunk.scale) for chunk in s.chunks]) for s in strata]
-    return Estimate(counted, tokenize.job.views)
+    for stratum in strata:
+        for chunk in stratum.chunks:
+            chunk.weight = stratum.weight * chunk.scale
+            if chunk.block is not None:
+                _count(tokenize, chunk, chunk.block)
+    return Estimate(strata, tokenize.job.views)
 
 
-def _count(tokenize: Tokenizer, chunk: Chunk, weight: float) -> CountedChunk:
-    """What a chunk holds, by the run's own code."""
-    job, block = tokenize.job, chunk.block
-    if block is None:
-        return CountedChunk(chunk, weight)
+def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
+    """Count what a chunk holds, by the run's own code."""
+    job = tokenize.job
     tokens = tokenize(block)
     num_texts = len(tokens.num_dropped)
     sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
     names = (metrics.RECORDS, metrics.BLANK, metrics.FILTERED, metrics.REJECTED)
-    statistics: dict[str, float] = {name: tokens.text.counts.get(name, 0) for name in names} | {
+    chunk.statistics = {name: float(tokens.text.counts.get(name, 0)) for name in names} | {
         TEXTS: num_texts,
         ENCODED: len(sequences.positions),
         metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
@@ -172,15 +154,14 @@ def _count(tokenize: Tokenizer, chunk: Chunk, weight: float) -> CountedChunk:
         TEXT_BYTES: text_bytes(block, parquet=job.records.format == "parquet"),
         BLOCK_ROWS: _block_rows(block, job.limits),
     }
-    forms = {}
     for view in job.views:
         rows = tokens.rows[view.name]
         num_rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(rows.text)
-        statistics[ROWS.format(view.name)] = num_rows
+        chunk.statistics[ROWS.format(view.name)] = num_rows
         if view.aggregates and rows.words is not None:
-            forms[view.name] = set(rows.words.forms.take(np.unique(rows.words.form)).to_pylist())
-    reasons = collections.Counter(reject.kind for reject in tokens.text.rejected)
-    return CountedChunk(chunk, weight, statistics, tokenize.lengths(block, tokens), reasons, forms)
+            chunk.forms[view.name] = set(rows.words.forms.take(np.unique(rows.words.form)).to_pylist())
+    chunk.lengths = tokenize.lengths(block, tokens)
+    chunk.reject_reasons.update(reject.kind for reject in tokens.text.rejected)
 
 
 def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
@@ -190,13 +171,13 @@ def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
     return int(tokens_by_length(lengths, limits).sum())
 
 
-def _total(stratum: Stratum, chunks: Sequence[CountedChunk], name: str) -> tuple[float, float]:
+def _total(stratum: Stratum, name: str) -> tuple[float, float]:
     """(the stratum's total of a statistic, its variance): the ratio estimate of Cochran, Sampling Techniques, ch. 6."""
-    sizes = np.array([counted.chunk.size for counted in chunks])
-    values = np.array([counted[name] * counted.chunk.scale for counted in chunks])
+    sizes = np.array([chunk.size for chunk in stratum.chunks])
+    values = np.array([chunk[name] * chunk.scale for chunk in stratum.chunks])
     if not sizes.sum():
         return 0.0, 0.0
-    ratio, count, unread = values.sum() / sizes.sum(), len(chunks), 1 - stratum.fraction_read
+    ratio, count, unread = values.sum() / sizes.sum(), len(sizes), 1 - stratum.fraction_read
     total = float(ratio * stratum.total)
     if unread < 1e-9:
         return total, 0.0
@@ -208,23 +189,23 @@ def _total(stratum: Stratum, chunks: Sequence[CountedChunk], name: str) -> tuple
 
 def expected_blocks(estimate: Estimate, job: Job) -> int:
     """How many blocks a run cuts: a block ends at each limit and at the end of each byte range of a file."""
-    return round(sum(_blocks(stratum, chunks, job.limits) for stratum, chunks in estimate.strata))
+    return round(sum(_blocks(stratum, job.limits) for stratum in estimate.strata))
 
 
-def _blocks(stratum: Stratum, chunks: Sequence[CountedChunk], limits: BlockLimits) -> float:
+def _blocks(stratum: Stratum, limits: BlockLimits) -> float:
     """The blocks of a stratum, by the mean length of its records; at least one per file."""
     limit_of = {TEXT_BYTES: limits.text_bytes, BLOCK_ROWS: limits.token_rows, TEXTS: limits.text_rows}
-    sums = {name: sum(chunk[name] for chunk in chunks) for name in limit_of}
+    sums = {name: sum(chunk[name] for chunk in stratum.chunks) for name in limit_of}
     if stratum.kind == "files" or not sums[TEXT_BYTES] or not sums[TEXTS]:
         return len(stratum.files) if stratum.kind == "files" else 0
     record_bytes = sums[TEXT_BYTES] / sums[TEXTS]
     block_bytes = max(sums[TEXT_BYTES] / max(sums[name] / limit for name, limit in limit_of.items()), record_bytes)
+    text_per_byte = sum(chunk[TEXT_BYTES] * chunk.weight for chunk in stratum.chunks) / stratum.total
     blocks = 0.0
     for file in stratum.files:
-        ends = [(0, file.file.size / stratum.stored_ratio)]
+        lengths = [file.file.size * text_per_byte]
         if stratum.kind == "ranges":
-            ends = [(start, end or 0) for start, end in byte_ranges(file.file, limits.text_bytes)]
-        lengths = [end - start for start, end in ends]
+            lengths = [(end or 0) - start for start, end in byte_ranges(file.file, limits.text_bytes)]
         # A range in which no record begins has no block.
         in_file = [math.ceil(n / block_bytes) if n > block_bytes else min(n / record_bytes, 1) for n in lengths]
         blocks += max(sum(in_file), 1)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.settings import BlockLimits
 
 _FILES, _FILE_BYTES, _MAX_LINES, _MIN_LINES = 8, 1 << 16, 1000, 20
 # A page is at least this wide; lists of words or names are narrower.
@@ -47,17 +41,18 @@ def wrapping_hint(job: Job, work: PendingWork) -> str | None:
         return None
     return (
         f"the text looks hard-wrapped: {wrapped:,} of the first {len(lines):,} lines end without final punctuation, at "
-        "nearly the same length; `record: paragraph` makes one text of the lines up to a blank line"
+        "nearly the same length; `record: paragraph` takes the lines up to a blank one as one text"
     )
 
 
 def _first_lines(job: Job, work: PendingWork) -> Iterator[str]:
-    """The first lines of some files, spread over all of them."""
-    whole_lines = dataclasses.replace(job.records, unit="record", pair_separator=None)
-    limits = BlockLimits(_FILE_BYTES, 1 << 62, 1 << 62, job.limits.max_seq_length)
+    """The first lines of some files, spread over all of them, without blank ones."""
     files = [left.file for left in work.to_read if left.file.size]
-    for index in sorted({round(i) for i in np.linspace(0, len(files) - 1, _FILES)}) if files else []:
-        end = None if storage.is_compressed(files[index].path) else files[index].size
-        block = next(read_blocks(Slice(files[index], 0, end, 0), limits, whole_lines), None)
-        if isinstance(block, TextBlock):
-            yield from block.texts.to_pylist()
+    for file in files[:: -(-len(files) // _FILES) or 1]:
+        try:
+            with storage.open_binary(file.path) as opened:
+                data = next(storage.read_chunks(opened, file.path), b"")
+        except OSError:
+            continue
+        lines = data[:_FILE_BYTES].decode(job.records.encoding, "replace").split("\n")
+        yield from filter(str.strip, lines if len(data) < _FILE_BYTES else lines[:-1])

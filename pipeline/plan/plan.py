@@ -16,7 +16,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.earlier import check_output
 from layerbeam.pipeline.output.find import PendingWork, find_run_work
-from layerbeam.pipeline.plan.calibrate import Blocks, Calibration, find_blocks, measure
+from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
 from layerbeam.pipeline.plan.estimate import (
     ENCODED,
     TEXT_BYTES,
@@ -193,14 +193,12 @@ def make_plan(
     work, note = _find_work(job)
     tokenize = Tokenizer(job)
     sample = estimate(tokenize, work, BUDGET, seed)
-    blocks = find_blocks(tokenize, sample, seed)
-    calibration = measure(tokenize, blocks.blocks, workers=workers, seed=seed) if blocks.blocks else None
+    calibration = calibrate(tokenize, sample, workers=workers, seed=seed)
     num_blocks = expected_blocks(sample, job)
-    duration = _duration(sample, blocks, calibration, num_blocks, workers, startup_seconds)
+    duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
     totals = {name: sample.statistic(statistic) for name, statistic in _STATISTICS.items()}
     lengths, weights = sample.lengths()
     reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
-    duplicates = {"texts": round(blocks.duplicate_texts, 4), "tokens": round(blocks.duplicate_tokens, 4)}
     return Plan(
         path=job.output.path,
         encoder=job.encoder.describe(),
@@ -211,7 +209,11 @@ def make_plan(
         lengths=_summarize_lengths(lengths, weights),
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
-        duplicates=duplicates | {"blocks": len({block.block.sha256 for block in blocks.blocks})},
+        duplicates={
+            "texts": round(calibration.duplicate_texts, 4),
+            "tokens": round(calibration.duplicate_tokens, 4),
+            "blocks": calibration.blocks,
+        },
         rejects_seen=dict(reject_reasons.most_common()),
         blocks=num_blocks,
         views=_view_sizes(sample, calibration, num_blocks),
@@ -227,27 +229,29 @@ def _find_work(job: Job) -> tuple[PendingWork, str | None]:
     try:
         check_output(job.output.path, job.views, job.head)
     except UsageError as error:
-        files = [FileToRead(report) for report in work.known if isinstance(report, InputFile)]
-        known = [report for report in work.known if isinstance(report, InputFile | SkippedFile)]
-        return PendingWork(files, known), f"run would refuse: {str(error).splitlines()[0]}"
+        all_files = PendingWork(
+            to_read=[FileToRead(report) for report in work.known if isinstance(report, InputFile)],
+            known=[report for report in work.known if isinstance(report, InputFile | SkippedFile)],
+        )
+        return all_files, f"run would refuse: {str(error).splitlines()[0]}"
     return work, None
 
 
 def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
     files = [report for report in work.known if isinstance(report, InputFile)]
     skipped = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)}
-    skipped |= {c.chunk.path: c.chunk.problem for c in sample.chunks if c.chunk.problem is not None}
+    skipped |= {chunk.path: chunk.problem for chunk in sample.chunks if chunk.problem is not None}
     return InputSummary(
         files=len(files),
         bytes=sum(file.size for file in files),
         files_to_do=len(work.to_read),
         bytes_to_do=sum(file.file.size for file in work.to_read),
         sample=SampleSize(
-            files=len({counted.chunk.path for counted in sample.chunks}),
+            files=len({chunk.path for chunk in sample.chunks}),
             places=len(sample.chunks),
-            text_bytes=int(sum(counted[TEXT_BYTES] for counted in sample.chunks)),
+            text_bytes=int(sum(chunk[TEXT_BYTES] for chunk in sample.chunks)),
             is_whole=sample.is_whole,
-            beginnings_only=not sample.is_whole and any(s.kind == "compressed" for s, _ in sample.strata),
+            beginnings_only=not sample.is_whole and any(stratum.kind == "compressed" for stratum in sample.strata),
         ),
         left_out={printable(path): reason for path, reason in sorted(skipped.items())},
     )
@@ -284,40 +288,39 @@ def _truncations(job: Job, lengths: Int64Array, weights: npt.NDArray[np.float64]
     ]
 
 
-def _view_sizes(sample: Estimate, calibration: Calibration | None, num_blocks: int) -> dict[str, ViewSize]:
+def _view_sizes(sample: Estimate, calibration: Calibration, num_blocks: int) -> dict[str, ViewSize]:
     sizes = {}
     for view in sample.views:
-        rows, size = sample.rows(view), 0.0
-        if calibration is not None:
-            # A word_type view ends up in one file; the parts of its blocks are deleted.
-            parts = 1 if view.aggregates else num_blocks
-            size = rows.value * calibration.row_bytes[view.name] + parts * calibration.part_bytes[view.name]
+        rows = sample.rows(view)
+        row_bytes, part_bytes = calibration.sizes.get(view.name, (0.0, 0.0))
+        # A word_type view ends up in one file; the parts of its blocks are deleted.
+        size = rows.value * row_bytes + part_bytes * (1 if view.aggregates else num_blocks)
         vector_bytes = sample.view_bytes[view.name]
         sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.error_bound), vector_bytes, round(size))
     return sizes
 
 
 def _duration(
-    sample: Estimate, blocks: Blocks, calibration: Calibration | None, num_blocks: int, workers: int, startup: float
+    sample: Estimate, calibration: Calibration, num_blocks: int, workers: int, startup_seconds: float
 ) -> Duration:
-    """The time of a local run with so many workers."""
+    """The time of a local run with this number of workers."""
     busy = min(workers, cores())
-    parts = {"start": startup + _RUNNER_SECONDS, "read": 0.0, "blocks": 0.0, "encode": 0.0}
-    if calibration is not None:
-        encoded = sample.statistic(ENCODED).value * (1 - blocks.duplicate_tokens)
-        parts["start"] += calibration.load_seconds
-        parts["read"] = sample.statistic(TEXT_BYTES).value * blocks.read_seconds / busy
-        parts["blocks"] = num_blocks * (calibration.per_block + _RUNNER_SECONDS_PER_BLOCK)
-        parts["encode"] = encoded * calibration.per_token
-    seconds = sum(parts.values())
+    encoded = sample.statistic(ENCODED).value * (1 - calibration.duplicate_tokens) * calibration.padding
+    parts = {
+        "start": startup_seconds + _RUNNER_SECONDS + calibration.load_seconds,
+        "read": sample.statistic(TEXT_BYTES).value * calibration.read_seconds / busy,
+        "blocks": num_blocks * (calibration.per_block + _RUNNER_SECONDS_PER_BLOCK),
+        "encode": encoded * calibration.per_token,
+    }
+    seconds, tokens = sum(parts.values()), calibration.tokens
     return Duration(
         workers=workers,
         seconds=round(seconds, 1),
         parts={name: round(part, 1) for name, part in parts.items()},
-        tokens_per_second=0 if calibration is None else round(calibration.tokens / calibration.seconds),
-        padding=0.0 if calibration is None else round(calibration.padding, 4),
+        tokens_per_second=round(tokens / calibration.seconds) if tokens else 0,
+        padding=round(1 - 1 / calibration.padding, 4),
         core_hours=round((seconds - parts["start"]) * busy / _HOUR, 4),
-        burst=None if calibration is None else {"tokens": calibration.tokens, "seconds": round(calibration.seconds, 2)},
+        burst={"tokens": tokens, "seconds": round(calibration.seconds, 2)} if tokens else None,
     )
 
 

@@ -22,11 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import BinaryIO, Literal, cast
 
+import numpy as np
 import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.blocks import Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import SkippedFile
 from layerbeam.transforms.input.lines import refuse_other_encoding
 from layerbeam.transforms.read.block import read_blocks
@@ -52,11 +53,13 @@ class Budget:
     chunks: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Chunk:
     """A sampled piece of a file. `block`: its texts; None if there are none. `problem`: why the file cannot be read.
 
-    `size`: the amount of the stratum's `total` that it represents, which is `scale` times the amount read.
+    `size`: the amount of the stratum's `total` that it represents, which is `scale` times the amount read. The rest is
+    counted by `layerbeam.pipeline.plan.estimate`. `weight`: how many such chunks the corpus has. `lengths`: the tokens
+    of each text with [CLS] and [SEP], before truncation. `forms`: the word types of each view that has them.
     """
 
     path: str
@@ -64,21 +67,27 @@ class Chunk:
     block: TextBlock | None = None
     scale: float = 1.0
     problem: str | None = None
+    weight: float = 0.0
+    statistics: dict[str, float] = dataclasses.field(default_factory=dict)
+    lengths: Int64Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    reject_reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    forms: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, statistic: str) -> float:
+        return self.statistics.get(statistic, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stratum:
     """Files of one kind and similar size, with the chunks sampled from them.
 
-    `total`: stored bytes still to do, or the number of files if each is a record. `stored_ratio`: stored bytes per byte
-    of text.
+    `total`: stored bytes still to do, or the number of files if each is a record.
     """
 
     kind: Kind
     files: list[FileToRead]
     total: float
     chunks: list[Chunk]
-    stored_ratio: float = 1.0
 
     @property
     def weight(self) -> float:
@@ -166,7 +175,8 @@ class _Sampler:
 
     def _sample(self, population: int, budget: Budget, chunk_bytes: float) -> list[int]:
         """Numbers below `population` in random order: as many chunks of this size as the budget allows."""
-        count = max(min(budget.chunks, math.ceil(budget.text_bytes / chunk_bytes)), _MIN_CHUNKS)
+        least = _MIN_CHUNKS if chunk_bytes <= _UNPACKED_BYTES else 2  # a record may be a large file
+        count = max(min(budget.chunks, math.ceil(budget.text_bytes / chunk_bytes)), least)
         return self.rng.sample(range(population), min(population, count))
 
     def _draw_ranges(self, files: list[FileToRead], budget: Budget) -> Stratum:
@@ -215,30 +225,29 @@ class _Sampler:
         each = Budget(max(budget.text_bytes // len(sampled), CHUNK_BYTES), budget.chunks // len(sampled))
         seeds = [self.rng.random() for _ in sampled]
         read = self._read_parquet if kind == "parquet" else self._read_compressed
-        results = list(self.readers.map(read, sampled, itertools.repeat(each), seeds))
-        ratios = [ratio for _, ratio in results if ratio is not None]
-        stored_ratio = sum(ratios) / len(ratios) if ratios else 1.0
-        # Positions in compressed files count bytes of text, in Parquet stored bytes.
-        scale = 1.0 if kind == "parquet" else stored_ratio
-        done = [scale * sum(c.block.end_byte - c.block.first_byte for c in file.reusable_commits) for file in files]
-        total = sum(max(file.file.size - size, 0.0) for file, size in zip(files, done, strict=True))
-        return Stratum(kind, files, total, [chunk for chunks, _ in results for chunk in chunks], stored_ratio)
+        chunks = [chunk for found in self.readers.map(read, sampled, itertools.repeat(each), seeds) for chunk in found]
+        # Positions count bytes of text in compressed files, stored bytes in Parquet.
+        positions = sum(_length(chunk.block) * chunk.scale for chunk in chunks if chunk.block is not None)
+        ratio = sum(chunk.size for chunk in chunks) / positions if positions else 1.0
+        done = [sum(c.block.end_byte - c.block.first_byte for c in file.reusable_commits) for file in files]
+        total = sum(max(file.file.size - size * ratio, 0.0) for file, size in zip(files, done, strict=True))
+        return Stratum(kind, files, total, chunks)
 
-    def _read_compressed(self, work: FileToRead, budget: Budget, _: float) -> tuple[list[Chunk], float | None]:
-        """(chunks of the file's start, stored bytes per byte of text)."""
+    def _read_compressed(self, work: FileToRead, budget: Budget, _: float) -> list[Chunk]:
+        """Chunks of the file's start."""
         file, slice_ = work.file, Slice(work.file, 0, None, 0)
         try:
             stored, unpacked, is_whole = unpack(file.path, max(_UNPACKED_BYTES, budget.text_bytes))
         except OSError as error:
-            return self._read_damaged(slice_, budget, storage.reason_of(error)), None
+            return self._read_damaged(slice_, budget, storage.reason_of(error))
         blocks, problem, is_all = self._read_start(slice_, _limits(CHUNK_BYTES), budget.text_bytes)
         if problem is not None:
-            return self._read_damaged(slice_, budget, problem), None
+            return self._read_damaged(slice_, budget, problem)
         if not blocks:
-            return [Chunk(file.path, file.size)], None
+            return [Chunk(file.path, file.size)]
         text = unpacked if is_whole else file.size * unpacked / stored
         scale = 1.0 if is_all else max(text / sum(map(_length, blocks)), 1.0)
-        return _chunks_of(file.path, file.size, blocks, scale), file.size / max(text, 1)
+        return _chunks_of(file.path, file.size, blocks, scale)
 
     def _read_damaged(self, slice_: Slice, budget: Budget, problem: str) -> list[Chunk]:
         """The blocks before the damage, cut as in a run, which embeds them."""
@@ -246,12 +255,12 @@ class _Sampler:
         blocks, _, _ = self._read_start(slice_, self.limits, max(_UNPACKED_BYTES, budget.text_bytes))
         return [*_chunks_of(path, size, blocks), Chunk(path, 0 if blocks else size, problem=problem)]
 
-    def _read_parquet(self, work: FileToRead, budget: Budget, seed: float) -> tuple[list[Chunk], float | None]:
-        """(chunks from the starts of random row groups, stored bytes per byte of text)."""
+    def _read_parquet(self, work: FileToRead, budget: Budget, seed: float) -> list[Chunk]:
+        """Chunks of the starts of random row groups."""
         path, size = work.file.path, work.file.size
         scanned = scan_range(work, 0, None, _limits(1), self.record_format)  # one piece per row group
         if scanned.problem is not None or not scanned.pieces:
-            return [Chunk(path, size, problem=scanned.problem)], None
+            return [Chunk(path, size, problem=scanned.problem)]
         stored = scanned.pieces[-1][1] or 0
         mean = max(min(stored // len(scanned.pieces), CHUNK_BYTES), 1)
         count = min(len(scanned.pieces), max(min(budget.text_bytes // mean, budget.chunks), 2))
@@ -260,11 +269,10 @@ class _Sampler:
             slice_ = Slice(work.file, start, end, 0)
             found, problem, _ = self._read_start(slice_, _limits(CHUNK_BYTES), budget.text_bytes // count)
             if problem is not None:
-                return [Chunk(path, size, problem=problem)], None
+                return [Chunk(path, size, problem=problem)]
             blocks += found
         read = max(sum(map(_length, blocks)), 1)
-        text = sum(text_bytes(block, parquet=True) for block in blocks)
-        return _chunks_of(path, size, blocks, max(stored / read, 1.0)), read / max(text, 1)
+        return _chunks_of(path, size, blocks, max(stored / read, 1.0))
 
 
 def _chunks_of(path: str, size: int, blocks: list[TextBlock], scale: float = 1.0) -> list[Chunk]:

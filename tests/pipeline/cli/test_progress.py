@@ -20,7 +20,7 @@ def commit(folder: Path, name: str, **counts: int) -> None:
     (folder / "_commits" / name).write_text(json.dumps({"counts": counts}))
 
 
-def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
+def test_commits_of_this_run_count_and_earlier_ones_do_not(tmp_path):
     commit(tmp_path, "before.json", tokens=1000, embedded=9)
     progress = Progress(str(tmp_path), total_tokens=400)
     start = progress._history[0][0]
@@ -36,17 +36,17 @@ def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
     assert progress.describe() == "30 texts, 20 tokens/s, 3 rejected, nearly done"
 
 
-def test_batches_of_a_block_at_work_count(tmp_path):
+def test_batches_of_an_unfinished_block_count(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=100)
     TOKENS_ENCODED.add(40)
     progress.update()
     assert (progress.tokens, progress.texts, progress.fraction) == (40, 0, 0.4)
-    commit(tmp_path, "a.json", tokens=20, embedded=5)  # that very block, or another: never counted twice
+    commit(tmp_path, "a.json", tokens=20, embedded=5)  # of that block or another: tokens never count twice
     progress.update()
     assert (progress.tokens, progress.texts) == (40, 5)
 
 
-def test_the_rate_is_of_the_last_half_minute(tmp_path):
+def test_the_rate_is_the_mean_of_the_last_half_minute(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=1e6)
     start = progress._history[0][0]
     for second in range(1, 121):
@@ -55,14 +55,14 @@ def test_the_rate_is_of_the_last_half_minute(tmp_path):
     assert progress.tokens_per_second == 10
 
 
-def test_nothing_is_known_yet(tmp_path):
+def test_a_run_that_has_just_started(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=0)
     progress.update()
     assert (progress.fraction, progress.seconds_left) == (0.0, None)
     assert progress.describe() == "starting"
 
 
-def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
+def test_lines_without_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
     stream = io.StringIO()
@@ -74,7 +74,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
     assert stream.getvalue().splitlines()[-1].startswith("50%: 5 texts, ")
 
 
-def test_a_stream_that_is_closed_ends_nothing(tmp_path, monkeypatch):
+def test_a_closed_stream_does_not_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
     stream = io.StringIO()
@@ -83,22 +83,22 @@ def test_a_stream_that_is_closed_ends_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]])
-def test_a_run_at_a_terminal_has_a_bar_that_goes_away(workplace, arguments):
+def test_a_run_at_a_terminal_has_a_bar_that_disappears(workplace, arguments):
     workplace.write("corpus/a.txt", "light shines in the darkness\n" * 20_000)
     workplace.configure(input={"slice_bytes": 20_000})
     ours, theirs = pty.openpty()
     command = workplace.command("run", "c.yaml", *arguments)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    said = b""
+    shown = b""
     with subprocess.Popen(command, cwd=workplace.folder, stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
         os.close(theirs)
-        with open(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # once the other end is closed
+        with open(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # when the other end is closed
             while piece := terminal.read(65536):
-                said += piece
+                shown += piece
         out = process.stdout.read().decode()
-    assert process.returncode == 0, said
-    assert b"tokens/s" in said
-    assert b"100%" in said or b"left" in said
-    assert b"\x1b[?25h" in said  # the cursor is back
+    assert process.returncode == 0, shown
+    assert b"tokens/s" in shown
+    assert b"100%" in shown or b"left" in shown
+    assert b"\x1b[?25h" in shown  # the cursor is back
     assert "complete" in out
     assert "tokens/s" not in out

@@ -1,4 +1,4 @@
-"""`layerbeam plan`: exact where all is read, near where it is not, and nothing is written."""
+"""`layerbeam plan`: exact for a corpus that is read whole, close for a sample, and nothing is written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from layerbeam.pipeline.plan.sampling import CHUNK_BYTES, Budget
 from layerbeam.transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
-FIGURES = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)
+STATISTICS = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)
 
 
 def planned(workplace: Any, *arguments: str) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def planned(workplace: Any, *arguments: str) -> dict[str, Any]:
 
 
 def values(plan: dict[str, Any]) -> dict[str, int]:
-    assert all(figure["margin"] == 0 for figure in plan["estimates"].values())
-    return {name: figure["value"] for name, figure in plan["estimates"].items()}
+    assert all(total["margin"] == 0 for total in plan["estimates"].values())
+    return {name: total["value"] for name, total in plan["estimates"].items()}
 
 
 def without_times(plan: dict[str, Any]) -> dict[str, Any]:
@@ -116,13 +116,13 @@ def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
     assert plan["blocks"] == pytest.approx(view["parts"], rel=0.2)
 
 
-def test_the_same_seed_plans_the_same(workplace):
+def test_the_same_seed_gives_the_same_plan(workplace):
     workplace.write("corpus/a.txt", "".join(f"line {n} of the text {n * n}\n" for n in range(3_000)))
     workplace.configure()
     assert without_times(planned(workplace)) == without_times(planned(workplace))
 
 
-def test_what_is_done_is_not_planned_again(workplace):
+def test_completed_files_are_not_planned_again(workplace):
     workplace.write("corpus/a.txt", "one line\n" * 3)
     workplace.configure()
     workplace.run()
@@ -142,7 +142,7 @@ def test_what_is_done_is_not_planned_again(workplace):
     assert workplace.files() == files
 
 
-def test_blocks_that_are_committed_are_not_drawn(workplace):
+def test_committed_blocks_are_not_sampled(workplace):
     workplace.write("corpus/a.txt", "one line\n" * 3_000)
     workplace.configure(input={"slice_bytes": 9_000}, views={"t": {"level": "text", "layers": [0]}})
     workplace.run()
@@ -153,7 +153,7 @@ def test_blocks_that_are_committed_are_not_drawn(workplace):
     assert values(planned(workplace))["texts"] == 1_000
 
 
-def test_hours_and_cost_elsewhere(workplace):
+def test_hours_and_cost_on_dataflow(workplace):
     workplace.write("corpus/a.txt", "one line\n" * 3)
     workplace.configure()
     assert planned(workplace)["dataflow"] is None
@@ -163,19 +163,21 @@ def test_hours_and_cost_elsewhere(workplace):
     cost = round(hours * 2.5, 2)
     given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "price_per_hour": 0.5, "cost": cost}
     assert plan["dataflow"] == given
-    said = workplace.plan("--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8").out
-    assert "on 5 machines of 8 vCPUs; " in said
-    assert "a vCPU as fast as a core here" in said
-    assert "there is work for 1 vCPU only: the run has 1 block" in said
+    printed = workplace.plan(
+        "--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8"
+    ).out
+    assert "on 5 machines of 8 vCPUs; " in printed
+    assert "a vCPU as fast as a core here" in printed
+    assert "there is work for 1 vCPU only: the run has 1 block" in printed
 
 
-def test_machines_share_the_blocks_out():
-    there = _dataflow(Machines(5, 8, 0.5), core_hours=80.0, num_blocks=1_000)
-    assert (there.vcpus_at_work, there.hours, there.cost) == (40, 2.0, 5.0)
+def test_machines_share_the_blocks():
+    cost = _dataflow(Machines(5, 8, 0.5), core_hours=80.0, num_blocks=1_000)
+    assert (cost.vcpus_at_work, cost.hours, cost.cost) == (40, 2.0, 5.0)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (("--price-per-hour", "free"), "'free' is not a price such as 0.38"),
         (("--price-per-hour", "-1"), "'-1' is not a price"),
@@ -186,10 +188,10 @@ def test_machines_share_the_blocks_out():
         (("--no_such_option=1",), "no_such_option"),
     ],
 )
-def test_wrong_usage(workplace, arguments, said):
+def test_wrong_usage(workplace, arguments, printed):
     workplace.write("corpus/a.txt", "one line\n")
     workplace.configure()
-    assert said in workplace.plan(*arguments, status=2).err
+    assert printed in workplace.plan(*arguments, status=2).err
     assert not (workplace.folder / "out").exists()
 
 
@@ -199,12 +201,12 @@ def test_the_terminal(workplace, monkeypatch, width):
     workplace.write("corpus/a.txt", "one line\n" * 30 + "a word \n" * 10 + "many words " * 200 + "\n")
     (workplace.folder / "corpus/[bold]\x1b[31m.txt").symlink_to("nowhere")
     workplace.configure()
-    said = workplace.plan().out
-    assert "cannot be read: corpus/[bold]\\x1b[31m.txt: No such file or directory" in said
-    assert "\x1b" not in said
-    assert "texts     41, of 41 records" in said
-    assert "1-8" in said
-    assert "max_seq_length" in said or width == "24"
+    printed = workplace.plan().out
+    assert "cannot be read: corpus/[bold]\\x1b[31m.txt: No such file or directory" in printed
+    assert "\x1b" not in printed
+    assert "texts     41, of 41 records" in printed
+    assert "1-8" in printed
+    assert "max_seq_length" in printed or width == "24"
 
 
 def test_no_text_at_all(workplace):
@@ -216,7 +218,7 @@ def test_no_text_at_all(workplace):
     assert "nothing to encode" in workplace.plan().out
 
 
-# What follows: samples of corpora that are too large to be read whole, by the budget that is given.
+# From here on the budget is too small to read the corpus whole.
 
 
 def job_of(folder: Path, handle: str, pattern: str, **settings: Any) -> Job:
@@ -249,7 +251,7 @@ def lines(folder: Path, rng: random.Random) -> dict[str, Any]:
     return {}
 
 
-def few_and_huge_beside_many_and_small(folder: Path, rng: random.Random) -> dict[str, Any]:
+def few_huge_and_many_small_files(folder: Path, rng: random.Random) -> dict[str, Any]:
     lines(folder, rng)
     for number in range(300):
         (folder / f"small-{number}.txt").write_text("".join(f"{words(rng, 3)}\n" for _ in range(rng.randint(1, 9))))
@@ -291,23 +293,23 @@ def parquet(folder: Path, rng: random.Random) -> dict[str, Any]:
     return {"format": "parquet"}
 
 
-MAKERS = (lines, few_and_huge_beside_many_and_small, paragraphs, objects, whole_files, compressed, parquet)
+MAKERS = (lines, few_huge_and_many_small_files, paragraphs, objects, whole_files, compressed, parquet)
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_estimates_are_within_their_margins_and_have_no_bias(tmp_path, hf_uncased, make):
+def test_estimates_are_within_their_error_bounds_and_unbiased(tmp_path, hf_uncased, make):
     settings = make(tmp_path, random.Random(7))
     job = job_of(tmp_path, hf_uncased, "*", **settings)
     whole = sampled(job, EVERYTHING)
     assert whole.is_whole
-    some = [sampled(job, Budget(10 * CHUNK_BYTES, 40), seed) for seed in range(25)]
-    assert not any(drawn.is_whole for drawn in some)
-    for name in FIGURES:
+    samples = [sampled(job, Budget(10 * CHUNK_BYTES, 40), seed) for seed in range(25)]
+    assert not any(sample.is_whole for sample in samples)
+    for name in STATISTICS:
         truth = whole.statistic(name).value
-        figures = [drawn.statistic(name) for drawn in some]
-        within = sum(abs(figure.value - truth) <= figure.error_bound + 1e-6 * truth for figure in figures)
-        assert within >= 21, name  # 95 of 100 should be; of skewed lengths somewhat fewer are
-        assert sum(figure.value for figure in figures) / len(some) == pytest.approx(truth, rel=0.06), name
+        statistics = [sample.statistic(name) for sample in samples]
+        within = sum(abs(found.value - truth) <= found.error_bound + 1e-6 * truth for found in statistics)
+        assert within >= 21, name  # 95 of 100 are expected, a few less for skewed lengths
+        assert sum(found.value for found in statistics) / len(samples) == pytest.approx(truth, rel=0.06), name
 
 
 def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch):
@@ -320,32 +322,32 @@ def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch
     real = storage.open_binary
     monkeypatch.setattr(storage, "open_binary", lambda path: opened.append(path) or real(path))
     job = job_of(tmp_path, hf_uncased, "*.txt")
-    drawn = sampled(job, Budget(16 << 20, 1024))
+    sample = sampled(job, Budget(16 << 20, 1024))
     assert 0 < len(set(opened)) <= 1_100
-    assert drawn.statistic(TEXTS).value == pytest.approx(30_000, rel=0.03)
-    assert expected_blocks(drawn, job) == 10_000
+    assert sample.statistic(TEXTS).value == pytest.approx(30_000, rel=0.03)
+    assert expected_blocks(sample, job) == 10_000
 
 
-def test_of_a_large_file_a_part_is_read(tmp_path, hf_uncased):
+def test_only_a_part_of_a_large_file_is_read(tmp_path, hf_uncased):
     path = tmp_path / "a.txt"
-    line = b"a line that comes again and again\n"
+    line = b"a line that is repeated many times\n"
     with open(path, "wb") as file:
         for _ in range(40):
             file.write(line * 100_000)
     job = job_of(tmp_path, hf_uncased, "a.txt")
-    drawn = sampled(job, Budget(1 << 20, 64))
-    assert drawn.statistic(metrics.RECORDS).value == pytest.approx(4_000_000, rel=0.001)
-    assert sum(c[TEXT_BYTES] for c in drawn.chunks) < 2 << 20
+    sample = sampled(job, Budget(1 << 20, 64))
+    assert sample.statistic(metrics.RECORDS).value == pytest.approx(4_000_000, rel=0.001)
+    assert sum(c[TEXT_BYTES] for c in sample.chunks) < 2 << 20
     assert os.path.getsize(path) > 100 << 20
 
 
-def test_what_run_refuses_plan_refuses(workplace):
+def test_plan_refuses_what_run_refuses(workplace):
     workplace.write("corpus/a.txt", "the river\n")
     workplace.configure()
     wrong = ("--set", "encoder.resource_hints={min_rma: 1GB}")
-    said = workplace.plan(*wrong, status=2).err
-    assert said.startswith("layerbeam: encoder.resource_hints.min_rma: 1GB: ")
-    assert workplace.run(*wrong, status=2).err == said
+    printed = workplace.plan(*wrong, status=2).err
+    assert printed.startswith("layerbeam: encoder.resource_hints.min_rma: 1GB: ")
+    assert workplace.run(*wrong, status=2).err == printed
 
 
 def test_no_file_is_an_error(tmp_path, hf_uncased):
