@@ -18,6 +18,7 @@ from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.plan.sampling import Budget, Chunk, Stratum, draw, text_bytes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
+from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.lines import tokens_by_length
 from layerbeam.transforms.settings import BlockLimits, SequenceSettings
