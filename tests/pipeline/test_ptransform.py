@@ -26,7 +26,7 @@ VIEWS = {
 }
 
 
-def test_the_vectors_are_those_of_a_run(workplace):
+def test_the_vectors_equal_those_of_a_run(workplace):
     lines = [line for line in random_lines(300) if line]
     workplace.write("corpus/a.txt", "\n".join(lines))
     workplace.configure(views=VIEWS)
@@ -93,7 +93,7 @@ def test_streaming_windows():
         ({"encoder": {"long_text": "reject"}, "views": VIEWS}, "reject is for runs over files; filter texts before"),
     ],
 )
-def test_settings_that_do_not_hold(settings, message):
+def test_wrong_settings(settings, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         EmbedText(**settings)
 
@@ -105,7 +105,7 @@ def test_it_is_in_the_public_face():
 
 
 @pytest.mark.parametrize("element", [(1, 7), "ab", ("k", "a", "b")])
-def test_elements_that_are_no_pairs(element):
+def test_elements_that_are_not_pairs(element):
     transform = EmbedText(encoder=str(DATA / "hf_uncased"), views={"t": {"level": "text", "layers": [1]}})
     pipeline = beam.Pipeline(FnApiRunner())
     _ = pipeline | beam.Create([element]) | transform

@@ -164,7 +164,7 @@ def test_record_rows(block):
     np.testing.assert_allclose(vectors(table, "layer_1"), [np.mean(means, axis=0)], atol=1e-6)
 
 
-def test_columns_that_go_through(block):
+def test_columns_copied_from_the_input(block):
     block.tokens.text.fields = {"id": pa.array(["x", None]), "year": pa.array([1611, None], pa.int64())}
     fields = (("id", "string"), ("year", "int64"))
     for level, expected in (("token", ["x"] * 5 + [None] * 2), ("word", ["x"] * 2), ("text", ["x", None])):
@@ -175,7 +175,7 @@ def test_columns_that_go_through(block):
 
 
 def plain(block: Case, view: View) -> list[np.ndarray]:
-    """The view's vectors text by text, in float64: what the arrays of `make_table` must hold."""
+    """The reference: the view's vectors text by text, in float64."""
     if view.uses_pooler:
         columns = [block.pooled_output.astype(np.float64)]
     else:
@@ -236,7 +236,7 @@ COMBINATIONS = [
 )
 @pytest.mark.parametrize("special_tokens", [True, False])
 @pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda s: "-".join(map(str, s.values())))
-def test_vectors_are_the_plain_computation(block, settings, special_tokens, finish, dtype):
+def test_vectors_equal_the_reference_computation(block, settings, special_tokens, finish, dtype):
     asked = view(**settings, **finish, special_tokens=special_tokens, dtype=dtype)
     table = block.table(asked)
     assert table.schema.equals(schema(asked))
@@ -268,7 +268,7 @@ def test_one_text_does_not_leak_into_the_next():
     assert pool(values, splits, "mean_max").tolist() == [[1.5, 2.0], [0.0, 0.0], [40.0, 50.0]]
 
 
-def test_summing_leaves_the_layers_as_they_were():
+def test_summing_does_not_change_the_layers():
     layers = [np.ones((2, 2), np.float32), np.ones((2, 2), np.float32)]
     assert combine_layers(layers, "sum")[0].tolist() == [[2, 2], [2, 2]]
     assert layers[0].tolist() == [[1, 1], [1, 1]]

@@ -31,7 +31,7 @@ output:
 
 
 def mistakes(change: str) -> str:
-    """What is said of the minimal configuration with this YAML put over it."""
+    """The error message for the minimal configuration with this YAML merged into it."""
     settings = yaml.safe_load(MINIMAL)
 
     def merge(into: dict, more: dict) -> None:
@@ -221,7 +221,7 @@ def test_defaults():
         ),
     ],
 )
-def test_mistakes_are_named_with_the_way_out(change, message):
+def test_mistakes_say_how_to_fix_them(change, message):
     assert mistakes(change) == message
 
 
@@ -242,7 +242,7 @@ def test_encodings_by_the_name_of_the_codec(given, name):
     assert load.check(settings, source="c.yaml").input.encoding == name
 
 
-def test_every_column_of_ours_is_refused_as_a_kept_field():
+def test_no_kept_field_may_have_the_name_of_a_column():
     from layerbeam.transforms.views import COLUMNS
 
     assert {column.name for column in COLUMNS} <= COLUMN_NAMES
@@ -294,7 +294,7 @@ def test_overrides_and_files(tmp_path):
         ("a: !!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
-def test_what_is_no_configuration(tmp_path, content, message):
+def test_files_that_are_not_configurations(tmp_path, content, message):
     path = tmp_path / "c.yaml"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
@@ -357,7 +357,7 @@ def test_checking_a_configuration_imports_nothing_heavy(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-def test_key_that_comes_twice(tmp_path):
+def test_repeated_keys(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
     with pytest.raises(UsageError) as error:

@@ -1,4 +1,4 @@
-"""`layerbeam init`: what it writes loads, and says of every setting what it means."""
+"""`layerbeam init`: the file it writes loads and explains every setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerbeam.pipeline.config import schema, template
 from layerbeam.pipeline.config.reference import SECTIONS, settings
 
 TEXT = template.text()
-# `#name: default`, which is a setting when the # is taken away; "# words" is said to a person.
+# `#name: default`, which is a setting when the # is taken away.
 COMMENTED = re.compile(r"^( *)#(\w+: .*)$", re.MULTILINE)
 
 
