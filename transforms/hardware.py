@@ -18,13 +18,15 @@ _LOCK = threading.Lock()
 
 
 class DeviceError(RuntimeError):
-    """TensorFlow does not see the device that was asked for."""
+    """TensorFlow does not see the requested device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """What a worker process may use: `num_threads` blocks in hand at once, and batches, with a thread each; None: as
-    many as it has cores. `device`: auto, cpu, gpu or tpu.
+    """What a worker process may use.
+
+    `num_threads`: blocks, and batches, that are processed at once, each in a thread; None for as many as cores.
+    `device`: auto, cpu, gpu or tpu.
     """
 
     num_threads: int | None = 1
@@ -32,19 +34,19 @@ class Hardware:
 
     @property
     def threads(self) -> int:
-        """The number of threads in the process that asks."""
+        """The number of threads in this process."""
         return self.num_threads or cores()
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def import_tensorflow() -> Any:
-    """The module `tensorflow`, with its threads as they are.
+    """The module `tensorflow`; its threads are not changed.
 
-    What the import prints (about oneDNN, CUDA) is kept from the terminal, unless it fails or INFO is logged.
+    Hides what the import prints (about oneDNN, CUDA), unless it fails or INFO is logged.
     """
     quiet = not logging.getLogger().isEnabledFor(logging.INFO)
     with _LOCK:
@@ -56,13 +58,13 @@ def import_tensorflow() -> Any:
 
 
 def load_tensorflow(hardware: Hardware) -> Any:
-    """The module `tensorflow`, set up for this hardware. DeviceError where TensorFlow does not see the device.
+    """The module `tensorflow`, set up for this hardware. DeviceError if TensorFlow does not see the device.
 
-    One thread within an operation: with more, other bits come out of small batches, so a row would depend on the
-    machine's cores. As many operations at once as Python threads call: with one, the calls queue up behind each other.
+    One thread within an operation: with more, small batches give other bits, so a row would depend on the machine's
+    cores. As many operations at once as Python threads: with one, the calls wait for each other.
     """
     tf = import_tensorflow()
-    # In a process where somebody has already used TensorFlow all this is as it is.
+    # Where TensorFlow has already run an operation, its settings can no longer change.
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(hardware.threads)
@@ -70,8 +72,8 @@ def load_tensorflow(hardware: Hardware) -> Any:
         if hardware.device == "cpu":
             tf.config.set_visible_devices([], "GPU")
         for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)  # else TensorFlow takes all of it at once
-    # TF32 keeps 10 bits of the mantissa: float32 means float32. For speed there is compute_dtype: bfloat16.
+            tf.config.experimental.set_memory_growth(gpu, True)  # otherwise TensorFlow allocates all of it at once
+    # TF32 has 10 bits of mantissa, and float32 means float32. For speed there is compute_dtype: bfloat16.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     if hardware.device == "tpu":
         _start_tpus(tf)
@@ -81,19 +83,19 @@ def load_tensorflow(hardware: Hardware) -> Any:
 
 
 def placement(device: str) -> AbstractContextManager[Any]:
-    """Where variables are made; a compiled function runs where its variables are."""
+    """The device scope for variables; a compiled function runs where its variables are."""
     return import_tensorflow().device("/TPU:0") if device == "tpu" else contextlib.nullcontext()
 
 
 def _start_tpus(tf: Any) -> None:
-    """The TPUs of this machine, once per process."""
+    """Initialize the TPUs of this machine, once per process."""
     with _LOCK:
         if tf.config.list_logical_devices("TPU"):
             return
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
             tf.tpu.experimental.initialize_tpu_system(resolver)
-        except Exception as error:  # of the many kinds that TensorFlow has, for a machine without and a broken one
+        except Exception as error:  # TensorFlow has many exceptions for a missing or broken TPU
             raise DeviceError(f"{_unseen(tf, 'tpu')} ({error!s:.100})") from error
 
 
@@ -101,13 +103,13 @@ def _unseen(tf: Any, device: str) -> str:
     seen = ", ".join(device.name for device in tf.config.list_physical_devices()) or "nothing"
     return (
         f"encoder.device: {device}, and TensorFlow {tf.__version__} sees none on {platform.node()}, only {seen}; "
-        "mend the machine (driver, image, accelerator), or give encoder.device auto or cpu"
+        "fix the driver, image or accelerator, or set encoder.device to auto or cpu"
     )
 
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Standard error put aside at the level of the file descriptor: these lines come from C++, before any logging."""
+    """Hide standard error at the level of the file descriptor: these lines are from C++, before any logging."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:

@@ -26,12 +26,14 @@ from layerbeam.pipeline.output.integrity import check_listing, check_part, check
 from layerbeam.pipeline.output.manifest import MANIFEST, describe_views, differences, table_parts
 from layerbeam.pipeline.verify.compare import ColumnComparison, as_stored, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob, ReferenceEncoder
-from layerbeam.transforms import metrics, storage, views
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.parts import as_matrix, read_rejects
 from layerbeam.transforms.read.block import read_block
+from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import REJECTS
 
 DEFAULT_SAMPLE = 100
@@ -200,7 +202,7 @@ def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
 
 
 def _check_view(
-    verdict: Verdict, view: views.View, commit: Commit, block: RecomputedBlock, texts: Sequence[int]
+    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock, texts: Sequence[int]
 ) -> list[str]:
     """The problems with a block's part of one view; the vectors of `texts` are compared in the verdict's columns."""
     expected = block.rows(view)
@@ -228,8 +230,8 @@ def _check_view(
     return [f"{part.path} {changed}"] if changed else []
 
 
-def _has_columns(table: pa.Table, view: views.View) -> bool:
+def _has_columns(table: pa.Table, view: View) -> bool:
     """Whether the columns are the view's; a line of extract_features.py holds only some of them."""
     if view.format == "parquet":
-        return bool(table.schema.equals(views.schema(view)))
+        return bool(table.schema.equals(schema(view)))
     return all(name in table.column_names for name in view.vector_columns)

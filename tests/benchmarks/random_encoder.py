@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
-from layerbeam.transforms.encoders.formats.huggingface import their_name
+from layerbeam.transforms.encoders.formats.huggingface import transformers_name
 
 BASE = BertConfig(30522, 768, 12, 12, 3072, 512, 2, "gelu", 1e-12)
 LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
@@ -30,7 +30,7 @@ def write_huggingface(folder: Path, config: BertConfig, weights: dict[str, np.nd
     fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **_sizes(config)}
     (folder / "config.json").write_text(json.dumps(fields))
     turned = {
-        their_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
+        transformers_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
         for name, values in weights.items()
     }
     save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})

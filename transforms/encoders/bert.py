@@ -1,6 +1,6 @@
-"""The BERT forward pass as a TensorFlow graph: token ids in, the wanted layers out.
+"""The BERT forward pass as a TensorFlow graph: from token ids to the requested layers.
 
-Weights go by the names of Google's checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`), kernels [in, out].
+Weights have the names of Google's checkpoints (`bert/encoder/layer_0/attention/self/query/kernel`), kernels [in, out].
 Layer 0 is the embedding layer's output, layer k the output of the k-th Transformer block.
 Source of the formulas: `modeling.py` of google-research/bert; Devlin et al., https://arxiv.org/abs/1810.04805.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from layerbeam.transforms.blocks import Float32Array, Int32Array
 from layerbeam.transforms.encoders import onednn
 
-Tensor = Any  # of TensorFlow, which is imported where it is used: it costs 3 s and 540 MB
+Tensor = Any  # TensorFlow's, whose import inside functions avoids 3 s and 540 MB elsewhere
 
 Activation = Literal["gelu", "gelu_tanh"]
 ComputeDtype = Literal["float32", "bfloat16"]
 
-# Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, where the largest
-# negative number would overflow. A row without any real token gives numbers, not NaN.
+# Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, whereas the
+# largest negative number would overflow. A row without any real token gives numbers, not NaN.
 _MASKED = -1e9
 
 _FUSED_GELU: dict[Activation, Literal["GeluExact", "GeluApproximate"]] = {
@@ -48,7 +48,7 @@ class BertConfig:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], *, hidden_act: Activation, layer_norm_eps: float) -> BertConfig:
-        """The sizes from a JSON object that may hold more; they have the same names at Google and Hugging Face."""
+        """The sizes from a JSON object with other fields; Google and Hugging Face use the same names."""
         sizes = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.type == "int"}
         return cls(**sizes, hidden_act=hidden_act, layer_norm_eps=layer_norm_eps)
 
@@ -56,7 +56,7 @@ class BertConfig:
 def weight_shapes(
     config: BertConfig, *, num_blocks: int | None = None, pooler: bool = True
 ) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight of the first `num_blocks` blocks (all where None), and the pooler's.
+    """Name and shape of every weight of the first `num_blocks` blocks (all if None), and the pooler's.
 
     >>> shapes = weight_shapes(BertConfig(30522, 768, 12, 12, 3072, 512, 2, "gelu_tanh", 1e-12))
     >>> len(shapes), shapes["bert/encoder/layer_11/intermediate/dense/kernel"]
@@ -92,7 +92,7 @@ def weight_shapes(
 
 
 def blocks_needed(config: BertConfig, layers: Sequence[int], *, pooler: bool) -> int:
-    """How many Transformer blocks these layers take; the pooler reads the last. ValueError where there is no such."""
+    """Number of Transformer blocks for these layers; the pooler reads the last. ValueError for an unknown layer."""
     wrong = [layer for layer in layers if not 0 <= layer <= config.num_hidden_layers]
     if wrong or not (layers or pooler):
         raise ValueError(
@@ -103,20 +103,20 @@ def blocks_needed(config: BertConfig, layers: Sequence[int], *, pooler: bool) ->
 
 
 class Bert:
-    """A forward pass that gives `layers`, and the pooled output where `pooler`; several threads may call it at once.
+    """A forward pass that gives `layers`, and the pooled output if `pooler`; several threads may call it at once.
 
-    `weights`: by name, of the shapes in `weight_shapes` for the blocks that `layers` take; more are ignored. `pad_id`
-    is kept for those who pad batches; padding has no influence. `compute_dtype`: of the matrix products; sums along the
-    residual stream, layer norm and results are float32. `xla`: compile it, once for each shape of batch. ValueError for
-    a layer that there is not.
+    `weights`: by name, with the shapes of `weight_shapes`; those of blocks that `layers` do not need are ignored.
+    `pad_id`: for callers that pad batches; padding has no influence. `compute_dtype`: of the matrix products; the
+    residual stream, layer norm and results are float32. `xla`: compile it, once per batch shape. ValueError for an
+    unknown layer.
 
     One trace serves all shapes. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal
-    bits; in another batch, or at another place in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
+    bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
 
-    Tried and left out, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster
+    Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster
     with 6 % of padding, and `plan_batches` leaves 2 to 5 %; 5 % slower without any); weights as constants (BERT-base:
     no faster than packed ones, 20 s to load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16
-    5 times, having no such products); two threads within an operation (13 % slower, and other bits).
+    5 times, without such products); two threads within an operation (13 % slower, and other bits).
     """
 
     def __init__(
@@ -139,9 +139,9 @@ class Bert:
         self._num_blocks = blocks_needed(config, layers, pooler=pooler)
         self._dtype = tf.as_dtype(compute_dtype)
         self._has_kernels = not xla and onednn.is_available()
-        # Products of float32 are as fast with weights packed anew each time, those of bfloat16 are not.
+        # float32 products are as fast with weights packed at each call; bfloat16 products are not.
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
-        # Variables, not constants: see above. One after the other, so that no weight is in memory three times.
+        # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
         self._variables = {
             name: tf.Variable(tf.cast(values, self._dtype_of(name)), trainable=False, name=name)
             for name, values in _fused_weights(config, weights, num_blocks=self._num_blocks, pooler=pooler)
@@ -157,9 +157,9 @@ class Bert:
         """Layers and pooled output of one batch.
 
         `token_ids`, `segment_ids`: int32 [B, S], padded; `lengths`: int32 [B], the real tokens of each row, which come
-        first. Gives {layer: float32 [n, H]}, the n real tokens row after row without padding, and the pooled output,
-        float32 [B, H], where it was asked for. ValueError where S is over the encoder's positions; an id outside the
-        vocabulary is TensorFlow's InvalidArgumentError.
+        first. Returns {layer: float32 [n, H]}, the n real tokens row by row without padding, and the pooled output,
+        float32 [B, H], if requested. ValueError if S exceeds the encoder's positions; TensorFlow's
+        InvalidArgumentError for an id outside the vocabulary.
         """
         import tensorflow as tf
 
@@ -177,13 +177,13 @@ class Bert:
         import tensorflow as tf
 
         outputs = self._encode(token_ids, lengths, segment_ids)
-        # How many tokens are real is no shape that XLA could know: they are taken from what it gives.
+        # XLA needs static shapes, and the number of real tokens is not one: gather them from its result.
         real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
         real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
         return [tf.gather(layer, real_rows) for layer in outputs[: len(self.layers)]] + outputs[len(self.layers) :]
 
     def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
-        """The wanted layers, [B S, H] each, and the pooled output where it is wanted."""
+        """The requested layers, [B S, H] each, and the pooled output if requested."""
         import tensorflow as tf
 
         rows, longest = tf.unstack(tf.shape(token_ids))
@@ -223,7 +223,7 @@ class Bert:
         return self._layer_norm(f"{name}/output", hidden + tf.cast(outer, tf.float32))
 
     def _attend(self, query_key_value: Tensor, mask_bias: Tensor, rows: Tensor, longest: Tensor) -> Tensor:
-        """softmax(Q K' / sqrt(d) + mask) V: [B S, 3 H] -> [B S, H]; the scale is in the query's weights."""
+        """softmax(Q K' / sqrt(d) + mask) V: [B S, 3 H] -> [B S, H]; the query's weights include the scale."""
         import tensorflow as tf
 
         heads = self.config.num_attention_heads
@@ -241,8 +241,8 @@ class Bert:
         kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
         if self._is_packed:
             return onednn.packed_dense(values, kernel, bias, _FUSED_GELU[activation] if activation else None)
-        # Grappler makes one _FusedMatMul of product, bias and either GELU, and of product, bias and residual sum (seen
-        # in the optimized graph, TensorFlow 2.21, weights as variables).
+        # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in
+        # the optimized graph, TensorFlow 2.21, weights as variables).
         product = tf.nn.bias_add(tf.matmul(values, kernel), bias)
         return tf.nn.gelu(product, approximate=activation == "gelu_tanh") if activation else product
 
@@ -257,7 +257,7 @@ class Bert:
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, self.config.layer_norm_eps)
 
     def _dtype_of(self, name: str) -> Any:
-        """The number type that a weight is kept in: that of the products where it goes into one."""
+        """The number type of a weight in memory: that of the products if it goes into one."""
         import tensorflow as tf
 
         return self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32
@@ -266,7 +266,7 @@ class Bert:
 def _fused_weights(
     config: BertConfig, weights: Mapping[str, Float32Array], *, num_blocks: int, pooler: bool
 ) -> Iterator[tuple[str, Float32Array]]:
-    """The weights as the graph takes them: query, key and value side by side, the query scaled by 1/sqrt(d)."""
+    """The weights as the graph needs them: query, key and value side by side, the query scaled by 1/sqrt(d)."""
     scale = np.float32(1 / math.sqrt(config.hidden_size // config.num_attention_heads))
     for name in weight_shapes(config, num_blocks=num_blocks, pooler=pooler):
         if "/self/query/" in name:

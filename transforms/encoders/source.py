@@ -1,4 +1,4 @@
-"""What an opened encoder is, in plain values, and what all kinds of source share."""
+"""An opened encoder as plain values, and what all source formats share."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Engine = Literal["native", "savedmodel"]
 
 
 class EncoderError(ValueError):
-    """An encoder that cannot be used: handle, file, field, what was found, what is allowed, what to do."""
+    """An encoder cannot be used: handle, file, field, what was found, what is allowed, what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSource:
-    """An encoder that was opened but not loaded: plain values, which go to workers as they are.
+    """An encoder that is opened but not loaded: plain values that are sent to workers.
 
-    `folder`: where its files are on this machine. `engine_because`: why `engine` was taken. `config`: None where it is
-    no plain BERT. `layers`: those it can give, ascending, of 0 to `num_hidden_layers`. `max_position_embeddings`: None
-    where the source does not say. `vocabulary`: the entries in the order of their ids. `casing_from`: who decided
-    `do_lower_case`. `fingerprint`: SHA-256 over the bytes of weights and vocabulary and the configuration.
+    `folder`: its files on this machine. `engine_because`: the reason for `engine`. `config`: None if it is not plain
+    BERT. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`. `max_position_embeddings`: None if
+    unknown. `vocabulary`: in the order of the ids. `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256
+    of weights, vocabulary and configuration.
     """
 
     handle: str
@@ -50,11 +50,11 @@ class EncoderSource:
 
     @property
     def pad_id(self) -> int:
-        """The id of [PAD]; as in Google's reference, the last of equal entries counts."""
+        """The id of [PAD]; of equal entries the last one, as in Google's reference."""
         return len(self.vocabulary) - 1 - self.vocabulary[::-1].index("[PAD]")
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest says of it: the same wherever the files lie."""
+        """The encoder's entry in a manifest, which does not depend on where the files are."""
         return {
             "handle": self.handle,
             "kind": self.kind,
@@ -72,7 +72,7 @@ class EncoderSource:
         }
 
     def unsupported_reason(self, layers: Iterable[int], *, pooler: bool) -> str | None:
-        """What of this the encoder cannot give, in one sentence; None where it can give all."""
+        """What the encoder cannot give, in one sentence; None if it can give all of this."""
         if pooler and not self.has_pooler:
             return "it has no pooled output (no pooler among its weights or outputs); take cls, mean or max of a layer"
         missing = sorted(set(layers) - set(self.layers))
@@ -92,14 +92,14 @@ class EncoderSource:
         return f"layers {self.layers[0]} to {self.layers[-1]}"
 
     def check(self, layers: Iterable[int], *, pooler: bool) -> None:
-        """EncoderError where it cannot give this."""
-        unsupported_reason = self.unsupported_reason(layers, pooler=pooler)
-        if unsupported_reason is not None:
-            raise EncoderError(f"{self.handle}: {unsupported_reason}")
+        """Raises EncoderError if the encoder cannot give this."""
+        reason = self.unsupported_reason(layers, pooler=pooler)
+        if reason is not None:
+            raise EncoderError(f"{self.handle}: {reason}")
 
 
 def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:
-    """A plain BERT for the native engine: what there is to say of it follows from its configuration."""
+    """A plain BERT for the native engine; sizes and layers follow from its configuration."""
     return EncoderSource(
         engine="native",
         config=config,
@@ -112,7 +112,7 @@ def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:
 
 
 def at(handle: str, path: Path) -> str:
-    """Where a mistake lies, for the start of a message; the path where it is not the handle itself.
+    """The start of an error message: the handle, with the path unless that is the handle itself.
 
     >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json"))
     ('bert.zip', 'hf://org/bert: /cache/config.json')
@@ -121,7 +121,7 @@ def at(handle: str, path: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its type where it says nothing.
+    """The first line of an error's message, or its type if the message is empty.
 
     >>> first_line(ValueError("not opened:\\n- as gz\\n- as xz")), first_line(EOFError())
     ('not opened', 'EOFError')
@@ -130,13 +130,13 @@ def first_line(error: BaseException) -> str:
 
 
 def unreadable(handle: str, error: OSError) -> EncoderError:
-    """The error for a file that is there and cannot be read: nothing is wrong with what is in it."""
+    """The error for a file that exists but cannot be read; its content may be fine."""
     place = at(handle, Path(os.fsdecode(error.filename))) if isinstance(error.filename, (str, bytes)) else handle
     return EncoderError(f"{place}: cannot be read: {error.strerror or error}")
 
 
 def check_config(handle: str, path: Path, fields: Mapping[str, Any]) -> None:
-    """EncoderError where the numbers of a config.json or bert_config.json are not those of a BERT."""
+    """Raises EncoderError unless the numbers of a config.json or bert_config.json describe a BERT."""
     for field in (field.name for field in dataclasses.fields(BertConfig) if field.type == "int"):
         if type(fields.get(field)) is not int or fields[field] < 1:
             raise wrong_field(handle, path, fields, field, "a positive integer")
@@ -146,7 +146,7 @@ def check_config(handle: str, path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def check_depth(handle: str, path: Path, config: BertConfig, num_tensors: int) -> None:
-    """EncoderError for more blocks than there are tensors, before billions of names are made for them."""
+    """Raises EncoderError for more blocks than tensors, before billions of names are made for them."""
     if config.num_hidden_layers > num_tensors:
         raise EncoderError(
             f"{handle}: {path}: num_hidden_layers is {config.num_hidden_layers:,}, and the weights have no more than "
@@ -161,7 +161,7 @@ def wrong_field(handle: str, path: Path, fields: Mapping[str, Any], field: str, 
 
 
 def read_json(handle: str, path: Path) -> dict[str, Any]:
-    """The object in a JSON file. EncoderError where it is none."""
+    """The object in a JSON file. EncoderError if it holds none."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -172,7 +172,7 @@ def read_json(handle: str, path: Path) -> dict[str, Any]:
 
 
 def fingerprint(weight_files: Iterable[str], vocabulary_file: Path, config: BertConfig | None) -> str:
-    """SHA-256 over what decides the vectors: the same wherever the files lie."""
+    """SHA-256 of what determines the vectors: weights, vocabulary and configuration, not the files' place."""
     parts = {
         "weights": [sha256_of(Path(file)) for file in weight_files],
         "vocabulary": sha256_of(vocabulary_file),
@@ -182,7 +182,7 @@ def fingerprint(weight_files: Iterable[str], vocabulary_file: Path, config: Bert
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file in hex; remembered per process while its size and time stay: some 1 s for each 1.5 GB."""
+    """SHA-256 of a file in hex, cached per process by size and time; takes about 1 s per 1.5 GB."""
     stat = path.stat()
     return _sha256_of(str(path), stat.st_size, stat.st_mtime_ns)
 

@@ -274,14 +274,14 @@ def test_truncated_index(folder, keep):
     path = folder / "bert_model.ckpt.index"
     path.write_bytes(path.read_bytes()[:keep])
     message = refused(folder)
-    assert f"{folder / CHECKPOINT}.*: not a whole checkpoint (" in message
+    assert f"{folder / CHECKPOINT}.*: not a complete checkpoint (" in message
     assert message.endswith("download it again")
 
 
 @pytest.mark.parametrize("place", [0, 1000, -1])
 def test_a_flipped_byte_in_the_index(folder, place):
     flip(folder / "bert_model.ckpt.index", place)
-    assert f"{folder / CHECKPOINT}.*: not a whole checkpoint (" in refused(folder)
+    assert f"{folder / CHECKPOINT}.*: not a complete checkpoint (" in refused(folder)
 
 
 @pytest.mark.parametrize(

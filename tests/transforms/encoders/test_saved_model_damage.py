@@ -42,7 +42,7 @@ def test_index_that_is_not_whole(folder, keep):
     if keep is not None:
         path.write_bytes(content[:keep])
     message = refused(folder)
-    assert f"{folder / 'variables' / 'variables'}.*: not a whole checkpoint (" in message
+    assert f"{folder / 'variables' / 'variables'}.*: not a complete checkpoint (" in message
     assert message.endswith("download it again")
 
 

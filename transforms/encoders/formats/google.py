@@ -1,6 +1,6 @@
 """Checkpoints as google-research/bert released them: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
-Uncased, cased, whole word masking, multilingual, Chinese, Large and the small ones; and what was fine-tuned from them.
+Uncased, cased, whole word masking, multilingual, Chinese, Large, the small ones, and models fine-tuned from them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAYER_NORM_EPS = 1e-12
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
-    """The encoder in a folder. EncoderError for one that cannot be used."""
+    """The encoder in a folder. EncoderError if it cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "bert_config.json")
     vocabulary = read_vocabulary(handle, folder / "vocab.txt", vocab_size=config.vocab_size)
@@ -53,7 +53,7 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
 
 
 def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> dict[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array}, of all where `names` is None. EncoderError for a damaged checkpoint."""
+    """{name of `weight_shapes`: float32 array}, of all if `names` is None. EncoderError for a damaged checkpoint."""
     prefix = _find_checkpoint(source.handle, Path(source.folder))
     if names is None:
         names = weight_shapes(config, pooler=source.has_pooler)
@@ -70,7 +70,7 @@ def _read_config(handle: str, path: Path) -> BertConfig:
 
 
 def _find_checkpoint(handle: str, folder: Path) -> Path:
-    """`bert_model.ckpt`, or the only checkpoint there is: fine-tuning names it otherwise."""
+    """`bert_model.ckpt`, or the only checkpoint in the folder: fine-tuning gives it another name."""
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
     named = [path for path in found if path.name == "bert_model.ckpt"]
     if named or len(found) == 1:
@@ -85,9 +85,9 @@ def _find_checkpoint(handle: str, folder: Path) -> Path:
 
 
 def _check_variables(handle: str, prefix: Path, config: BertConfig) -> dict[str, list[int]]:
-    """Shapes of the encoder's variables, all there and as the configuration has them; heads and optimizer left out.
+    """{name: shape} of the encoder's variables, without heads and optimizer, and without an incomplete pooler.
 
-    The pooler's are left out where not both are there.
+    EncoderError if one is missing, damaged, or not as the configuration says.
     """
     reader = open_checkpoint(handle, prefix)
     found = reader.get_variable_to_shape_map()
@@ -108,7 +108,7 @@ def _check_variables(handle: str, prefix: Path, config: BertConfig) -> dict[str,
                 f"{list(shape)}: take the bert_config.json that belongs to the checkpoint"
             )
         shapes[name] = found[name]
-    # The data, which nothing has touched so far: better damaged now than in the middle of a job.
+    # Read the data now, so that damage shows before the job starts.
     check_data(handle, reader, prefix, shapes)
     pooler = [name for name in shapes if name.startswith("bert/pooler")]
     return shapes if len(pooler) == 2 else {name: shapes[name] for name in shapes if name not in pooler}

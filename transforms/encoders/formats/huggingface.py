@@ -1,4 +1,4 @@
-"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt`. A pickle is never opened."""
+"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt`. Pickles are never opened."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from layerbeam.transforms.encoders.source import (
     wrong_field,
 )
 
-# Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) written out to 10 digits; quick_gelu
-# is another function.
+# Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
+# quick_gelu is another function.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -42,7 +42,7 @@ _DTYPES = ("F32", "F16", "BF16", "F64")
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
-    """The encoder in a folder. EncoderError for one that cannot be used."""
+    """The encoder in a folder. EncoderError if it cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "config.json")
     vocabulary = read_vocabulary(handle, folder / "vocab.txt", vocab_size=config.vocab_size)
@@ -50,12 +50,12 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     tensors = _find_tensors(handle, weight_files, config)
     tokenizer_file = folder / "tokenizer_config.json"
     tokenizer = read_json(handle, tokenizer_file) if tokenizer_file.is_file() else {}
-    said = tokenizer.get("do_lower_case")
-    if do_lower_case is None and said not in (None, True, False):
+    declared = tokenizer.get("do_lower_case")
+    if do_lower_case is None and declared not in (None, True, False):
         raise wrong_field(handle, tokenizer_file, tokenizer, "do_lower_case", "true or false")
     casing = decide_casing(
         do_lower_case,
-        (said, "tokenizer_config.json") if isinstance(said, bool) else None,
+        (declared, "tokenizer_config.json") if isinstance(declared, bool) else None,
         located.names,
         vocabulary,
     )
@@ -82,7 +82,7 @@ def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str]
 
 
 def _read_config(handle: str, path: Path) -> BertConfig:
-    """config.json as a BertConfig. EncoderError for another architecture, or a BERT that computes something else."""
+    """config.json as a BertConfig. EncoderError for another architecture or a BERT variant with other computations."""
     fields = read_json(handle, path)
 
     def refuse(field: str, allowed: str) -> EncoderError:
@@ -106,7 +106,7 @@ def _read_config(handle: str, path: Path) -> BertConfig:
 
 
 def _check_tokenizer(handle: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
-    """EncoderError where Google's WordPiece would give other ids than the encoder was trained on."""
+    """Raises EncoderError if Google's WordPiece would give other ids than the encoder was trained on."""
     needed = {
         "tokenize_chinese_chars": (True,),
         "do_basic_tokenize": (True,),
@@ -119,12 +119,12 @@ def _check_tokenizer(handle: str, tokenizer: Mapping[str, Any], do_lower_case: b
             raise EncoderError(
                 f"{handle}: tokenizer_config.json: {field} is {json.dumps(tokenizer[field])}; with do_lower_case "
                 f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}: texts would be "
-                "cut in other tokens than the encoder was trained on; take another encoder"
+                "cut into other tokens than the encoder was trained on; take another encoder"
             )
 
 
 def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
-    """model.safetensors, or the shards that its index names. A pickle is refused, never opened."""
+    """model.safetensors, or the shards in its index. EncoderError for a pickle, which is never opened."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return (str(single),)
@@ -203,17 +203,17 @@ def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, _Tensor]:
 
 
 def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, _Tensor]:
-    """The tensors by their names in `weight_shapes`, checked; heads and position_ids are left out.
+    """The tensors by their names in `weight_shapes`, without heads, position_ids, and an incomplete pooler.
 
-    Kernels are as PyTorch keeps them, [out, in]. The pooler's are left out where not both are there. EncoderError for a
-    damaged file, a missing tensor, a wrong shape or number type.
+    Kernels are [out, in], as in PyTorch. EncoderError for a damaged file, a missing tensor, a wrong shape or number
+    type.
     """
     found = _list_tensors(handle, weight_files)
     prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
     check_depth(handle, Path(weight_files[0]).parent / "config.json", config, len(found))
     tensors = {}
     for name, shape in weight_shapes(config).items():
-        theirs = prefix + their_name(name)
+        theirs = prefix + transformers_name(name)
         # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
         old = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", theirs)
         old = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", old)
@@ -236,10 +236,10 @@ def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) 
     return tensors if len(pooler) == 2 else {name: tensors[name] for name in tensors if name not in pooler}
 
 
-def their_name(name: str) -> str:
+def transformers_name(name: str) -> str:
     """Transformers' name of a weight, without prefix.
 
-    >>> their_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
+    >>> transformers_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
     'encoder.layer.11.attention.output.LayerNorm.weight'
     """
     name = re.sub(r"/(kernel|gamma)$", "/weight", name.removeprefix("bert/"))

@@ -1,4 +1,4 @@
-"""The vocabulary of an encoder, and whether it lower-cases."""
+"""The vocabulary of an encoder, and whether it lower-cases its input."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 def read_vocabulary(handle: str, path: Path, *, vocab_size: int | None) -> tuple[str, ...]:
-    """One entry a line. Lines end with `\\n` or `\\r\\n` only: U+2028 and the like are entries of real vocabularies.
+    """The entries, one per line. Lines end with `\\n` or `\\r\\n` only: real vocabularies hold U+2028 and the like.
 
-    `vocab_size`: rows of the word embedding, None where nobody knows.
+    `vocab_size`: rows of the word embedding; None if unknown. EncoderError if it cannot be used.
     """
     if not path.is_file():
-        raise EncoderError(f"{handle}: {path} is missing; it holds the vocabulary, one entry a line: download it too")
+        raise EncoderError(f"{handle}: {path} is missing; it holds the vocabulary, one entry per line: download it too")
     try:
         entries = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:
@@ -39,18 +39,18 @@ def read_vocabulary(handle: str, path: Path, *, vocab_size: int | None) -> tuple
 
 
 def decide_casing(
-    setting: bool | None, said: tuple[bool, str] | None, names: Iterable[str], vocabulary: Sequence[str]
+    setting: bool | None, declared: tuple[bool, str] | None, names: Iterable[str], vocabulary: Sequence[str]
 ) -> tuple[bool, str]:
-    """(whether it lower-cases, who decided): the setting, what the source's files say, its names, its vocabulary."""
+    """(whether it lower-cases, the source of that): the setting, the encoder's files, its names or its vocabulary."""
     if setting is not None:
         return setting, "the setting"
-    return said or lower_cases(names, vocabulary)
+    return declared or lower_cases(names, vocabulary)
 
 
 def lower_cases(names: Iterable[str], vocabulary: Sequence[str]) -> tuple[bool, str]:
-    """Whether an encoder that does not say so lower-cases, and who decided: a name, else its vocabulary.
+    """Whether an encoder whose files do not say so lower-cases, and the source: a name, else the vocabulary.
 
-    `names`: of its folder, archive or address, the nearest first.
+    `names`: those of its folder, archive or address, the nearest first.
     Source: `validate_case_matches_checkpoint` in google-research/bert's tokenization.py.
 
     >>> lower_cases(["wwm_uncased_L-24_H-1024_A-16"], ["A"])
@@ -63,9 +63,9 @@ def lower_cases(names: Iterable[str], vocabulary: Sequence[str]) -> tuple[bool, 
     (True, 'a guess from the vocabulary')
     """
     for name in names:
-        said = re.search(r"(?<![a-z])(un)?cased(?![a-z])", name.lower())
-        if said:
-            return said[1] is not None, f"the name {name}"
+        cased = re.search(r"(?<![a-z])(un)?cased(?![a-z])", name.lower())
+        if cased:
+            return cased[1] is not None, f"the name {name}"
         if re.search(r"(multilingual|chinese)_L-12_H-768_A-12", name):
             return True, f"the name {name}"
     words = (entry for entry in vocabulary if not re.fullmatch(r"\[.*\]", entry))

@@ -1,7 +1,7 @@
-"""What the graph of a TF Hub BERT computes where its variables do not say: GELU, epsilon, the order of the layers.
+"""What only the graph of a TF Hub BERT shows, not its variables: GELU, epsilon, the order of the layers.
 
-Read from the functions in `saved_model.pb`, by the names that the official exporter gives its layers
-(tf-models-official, `export_tfhub_lib.py`); nothing is run.
+Read from the functions in `saved_model.pb`, by the layer names of the official exporter (tf-models-official,
+`export_tfhub_lib.py`); nothing is run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ERF_CONSTANTS = (math.sqrt(2), math.sqrt(0.5))
 
 
 class UnlikeBertError(ValueError):
-    """A graph that does not show plain BERT, with the reason."""
+    """The reason why a graph is not recognized as plain BERT."""
 
 
 def read_graph(functions: Iterable[Any], num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
     """(activation, layer norm epsilon) of an encoder of `num_layers` blocks, from its FunctionDefs.
 
-    UnlikeBertError where they do not say, do not agree, or are put together otherwise than BERT's.
+    UnlikeBertError if they do not show it, do not agree, or are wired differently from BERT.
     """
     last = re.compile(rf"(^|/)transformer/layer_{num_layers - 1}/output_layer_norm/")
     found = set()
@@ -42,7 +42,7 @@ def read_graph(functions: Iterable[Any], num_layers: int, *, head_size: int, poo
 
 
 def missing_operation(functions: Collection[Any]) -> str | None:
-    """An operation of another library, such as TF Text: TensorFlow would not load this graph. None without such."""
+    """An operation of another library, such as TF Text, with which TensorFlow cannot load the graph; else None."""
     from tensorflow.python.framework import op_def_registry
 
     defined = {function.signature.name for function in functions}
@@ -51,7 +51,7 @@ def missing_operation(functions: Collection[Any]) -> str | None:
 
 
 class _Function:
-    """One function: its nodes by name, from which one goes back to those that feed them."""
+    """One function: its nodes by name, each with its inputs."""
 
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
@@ -91,28 +91,28 @@ class _Function:
         return products[0]
 
     def _skip(self, name: str) -> str:
-        """The node that makes this input, past those that hand it on as it is."""
+        """The node that computes this input; nodes that only pass it on are skipped."""
         name = _producer(name)
-        for _ in self._nodes:  # a damaged graph may go in circles
+        for _ in self._nodes:  # a damaged graph may have cycles
             if name not in self._nodes or self._nodes[name].op not in _PASS_ON:
                 break
             name = _producer(self._nodes[name].input[0])
         return name
 
     def _check_reads(self, dense: str, norm: str) -> None:
-        """UnlikeBertError where a dense layer's input is not the output of this layer norm."""
+        """Raises UnlikeBertError unless a dense layer's input is the output of this layer norm."""
         if not self._in_scope(self._skip(self._product(dense).input[0]), norm):
             raise UnlikeBertError(f"{dense} does not read the output of {norm} (layer norm first?)")
 
     def _check_scale(self, attention: str, head_size: int) -> None:
-        """UnlikeBertError where the attention shows neither 1/sqrt(head_size) nor its inverse."""
+        """Raises UnlikeBertError unless the attention holds 1/sqrt(head_size) or its inverse."""
         scale = math.sqrt(head_size)
         constants = [value for node in self._scope(attention) for value in _scalars(node)]
         if not any(math.isclose(value, wanted, rel_tol=1e-5) for value in constants for wanted in (scale, 1 / scale)):
             raise UnlikeBertError(f"{attention} does not show the scale 1/sqrt({head_size})")
 
     def _activation(self, block: str) -> Activation:
-        """Which GELU lies between the two dense layers of a block."""
+        """The GELU between the two dense layers of a block."""
         ops, constants = set(), []
         waiting = [_producer(self._product(f"{block}/output").input[0])]
         seen = set()
@@ -137,7 +137,7 @@ class _Function:
         raise UnlikeBertError(f"the activation in {block} is neither GELU (its graph has {shown} there)")
 
     def _epsilons(self, norm: str) -> list[float]:
-        """What is added to the variance in a layer norm, written out or fused."""
+        """The constants added to the variance in a layer norm, written out or fused."""
         epsilons = []
         for node in self._scope(norm):
             if node.op == "FusedBatchNormV3":
@@ -156,7 +156,7 @@ def _producer(name: str) -> str:
 
 
 def _scalars(node: Any) -> list[float]:
-    """The number that a node holds, if it is a constant with one float."""
+    """The value of a node that is a scalar float constant; else empty."""
     from tensorflow import make_ndarray
 
     if node.op != "Const":

@@ -1,4 +1,4 @@
-"""The `savedmodel` engine: a SavedModel called as it is, whatever is inside, if it speaks TF Hub's text interface.
+"""The engine `savedmodel`: calls a SavedModel with TF Hub's text interface, whatever is inside.
 
 Interface: https://www.tensorflow.org/hub/common_saved_model_apis/text (transformer text encoders): `input_word_ids`,
 `input_mask`, `input_type_ids` in; `encoder_outputs`, `sequence_output`, `pooled_output` out.
@@ -18,17 +18,17 @@ from layerbeam.transforms.blocks import Float32Array, Int32Array
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _NUMBERED = re.compile(r"encoder_outputs?[_./]?(\d+)")
 
-# Where an output lies in what the call gives: keys of dicts, indexes of lists.
+# The place of an output in the result of a call: keys of dicts, indexes of lists.
 Path = tuple[str | int, ...]
 
 
 class InterfaceError(ValueError):
-    """A function that cannot be called as a text encoder, with the reason."""
+    """The reason why a function cannot be called as a text encoder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Input:
-    """The place of an input in the arguments, with the number type that it wants (TensorFlow's number for it)."""
+    """A placeholder for an input in the arguments, with its number type (TensorFlow's enum)."""
 
     name: str
     dtype: int
@@ -36,9 +36,9 @@ class _Input:
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
-    """How a SavedModel is called and where its outputs lie.
+    """How a SavedModel is called and where its outputs are.
 
-    `signature`: None calls the object itself. `layers`: outputs of the blocks, first to last; empty without
+    `signature`: None to call the object itself. `layers`: the blocks' outputs, first to last; empty without
     `encoder_outputs`. Blocks and sequence are [B, S, H], pooled is [B, H].
     """
 
@@ -51,7 +51,7 @@ class Interface:
 
 
 def read_interface(function: Any, signature: str | None) -> Interface:
-    """The interface of a concrete function (a SavedConcreteFunction). InterfaceError where it has another."""
+    """The interface of a concrete function (a SavedConcreteFunction). InterfaceError if it has another one."""
     arguments = _arguments(function.canonicalized_input_signature)
     shapes = dict(_leaves(function.output_signature))
     layers = _encoder_outputs(shapes)
@@ -68,7 +68,7 @@ def read_interface(function: Any, signature: str | None) -> Interface:
 
 
 def _arguments(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) with `_Input` where the inputs go. InterfaceError where they are not the three."""
+    """(args, kwargs) with an `_Input` for each input. InterfaceError unless they are the three."""
     args, kwargs = _plain(value)
     found = list(_inputs((args, kwargs)))
     if any(leaf is True for leaf in (*args, *kwargs.values())):
@@ -76,7 +76,7 @@ def _arguments(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names = [leaf.name for leaf in found]
     in_list = args and isinstance(args[0], (list, tuple)) and found == list(args[0])
     if in_list and len(found) == 3 and not set(names) & set(INPUTS):
-        # TF Hub's first BERTs take a list, in this order.
+        # TF Hub's first BERTs take a list in this order.
         in_order = iter(INPUTS)
         args, kwargs = _map_inputs((args, kwargs), lambda leaf: dataclasses.replace(leaf, name=next(in_order)))
     elif sorted(names) != sorted(INPUTS):
@@ -85,7 +85,7 @@ def _arguments(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _plain(value: Any, key: str = "") -> Any:
-    """A StructuredValue of arguments as plain Python; a tensor becomes an `_Input` of its key or its own name."""
+    """A StructuredValue of arguments as plain Python; a tensor becomes an `_Input` with its key or name."""
     kind = value.WhichOneof("kind")
     if kind == "dict_value":
         return {name: _plain(field, name) for name, field in sorted(value.dict_value.fields.items())}
@@ -111,7 +111,7 @@ def _inputs(arguments: Any) -> Iterator[_Input]:
 
 
 def _map_inputs(arguments: Any, change: Any) -> Any:
-    """The same arguments with each `_Input` replaced by what `change` makes of it."""
+    """The arguments with `change` applied to each `_Input`."""
     if isinstance(arguments, _Input):
         return change(arguments)
     if isinstance(arguments, dict):
@@ -122,7 +122,7 @@ def _map_inputs(arguments: Any, change: Any) -> Any:
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, tuple[int, ...]]]:
-    """(where it lies, shape) of each output; () for a shape that is not known, -1 for such a dimension."""
+    """(path, shape) of each output; () for an unknown shape, -1 for an unknown dimension."""
     kind = value.WhichOneof("kind")
     if kind == "dict_value":
         for name, field in sorted(value.dict_value.fields.items()):
@@ -135,7 +135,7 @@ def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, tuple[int, ...]
 
 
 def _encoder_outputs(shapes: dict[Path, tuple[int, ...]]) -> tuple[Path, ...]:
-    """The outputs of the blocks in their order: a list, tuple or dict `encoder_outputs`, or `encoder_outputs_0`, ..."""
+    """The blocks' outputs in order: a list, tuple or dict `encoder_outputs`, or `encoder_outputs_0`, ..."""
 
     def number(path: Path) -> int:
         digits = re.search(r"(\d+)\D*$", str(path[-1]))
@@ -143,7 +143,7 @@ def _encoder_outputs(shapes: dict[Path, tuple[int, ...]]) -> tuple[Path, ...]:
 
     nested = [path for path in shapes if path[0] == "encoder_outputs" and len(path) == 2]
     numbered = [path for path in shapes if len(path) == 1 and _NUMBERED.fullmatch(str(path[0]))]
-    # In a list of outputs without names: the list inside it.
+    # If the outputs have no names: the list inside their list.
     unnamed = [path for path in shapes if isinstance(path[0], int) and len(path) == 2 and len(shapes[path]) == 3]
     found = sorted(nested or numbered or unnamed, key=number)
     if len({number(path) for path in found}) != len(found):
@@ -176,9 +176,9 @@ def _listed(paths: Any) -> str:
 
 
 class SavedModelEncoder:
-    """A SavedModel as an encoder: gives `layers` (1 to `num_layers`), and the pooled output where `pooler`.
+    """A SavedModel as an encoder: gives `layers` (1 to `num_layers`), and the pooled output if `pooler`.
 
-    Several threads may call it at once. Padding is masked, as the interface has it.
+    Several threads may call it at once. Padding is masked, as the interface demands.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class SavedModelEncoder:
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
     ) -> tuple[dict[int, Float32Array], Float32Array | None]:
-        """Layers and pooled output of one batch, as `layerbeam.transforms.encode.forward.Encoder` has it."""
+        """Layers and pooled output of one batch; see `layerbeam.transforms.encode.forward.Encoder`."""
         import tensorflow as tf
 
         real = np.arange(token_ids.shape[1]) < lengths[:, None]
