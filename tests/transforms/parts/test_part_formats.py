@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator
@@ -40,6 +41,9 @@ def table(view: View) -> pa.Table:
         "year": [[-5, None, 2**40][t] for t in text],
         "weight": [[0.5, None, -2.0][t] for t in text],
         "good": [[True, None, False][t] for t in text],
+        "a": [["", None, "\0"][t] for t in text],
+        "m": [[None, 1e30, float("nan")][t] for t in text],
+        "z": [[-0.0, 0.1, None][t] for t in text],
         "line": [PLACES[t][0] for t in text],
         "sentence": [PLACES[t][1] for t in text],
         "start": [-1 if row % 2 else 1000 * row for row in range(total)],
@@ -52,6 +56,8 @@ def table(view: View) -> pa.Table:
         "text": [TEXTS[t] for t in text],
         "num_tokens": [12 * row for row in range(total)],
         "num_dropped": [0] * total,
+        "word": [["café", "“", "", "naïve", "a"][row % 5] for row in range(total)],
+        "num_texts": [row + 1 for row in range(total)],
     }
     random = np.random.default_rng(1)
     for name in view.vector_columns:
@@ -106,6 +112,36 @@ def test_examples_are_those_of_protobuf(view):
     if view.level == "token":
         assert example["start"].int64_list.value == [0, -1, 2000, -1]
         assert [value.decode() for value in example["token"].bytes_list.value] == ["[CLS]", "é", "##b", ""]
+
+
+PINNED = [
+    (view("token"), "87c4fe7d11b0bb22f66977173dc9d631d1c9464760a46f1ece8e211fe342a169"),
+    (
+        view("token", combine="sum", fields=(), special_tokens=False),
+        "1fcf5301f1d3c5e7536c70d14d3bddf4d97503c9167bfff2c49f30ee7095a320",
+    ),
+    (
+        view("token", include_text=True, fields=(("a", "string"), ("z", "float64"), ("m", "float64"))),
+        "ed62b2459153fcd66cb86b67072acc0169dbbc1973d92d03343b04c7813fd249",
+    ),
+    (view("word"), "eb2cb22ca22e020ed3af19fc4bf1f716710e8ab23036c565c73370a638719c69"),
+    (view("text", combine="concat"), "01f6c495b35d38f12476a6ec108bea75c4c6829baf376a3920cf2cc4be1d38c9"),
+    (
+        view("text", pooling="pooler", layers=(), dims=3),
+        "a4d7de1be231bd9e53d4e3bb084356958ca84f8bdebf53ba9955e6ee77f880c6",
+    ),
+    (
+        view("record", fields=(("weight", "float64"), ("id", "string"))),
+        "ff6e74e30bc62b0de189df0fd57d1b64d687b201252f72f5517ab70e81642b36",
+    ),
+]
+
+
+@pytest.mark.parametrize(("view", "sha256"), PINNED, ids=lambda value: getattr(value, "level", ""))
+def test_the_bytes_of_examples_do_not_change(view, sha256):
+    """Files written by an earlier version and files written now have the same hashes in `parts.jsonl`."""
+    records = list(examples(view, table(view)))
+    assert hashlib.sha256(b"".join(len(record).to_bytes(4, "big") + record for record in records)).hexdigest() == sha256
 
 
 @pytest.mark.parametrize("compress", [True, False])
