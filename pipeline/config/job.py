@@ -16,10 +16,10 @@ from layerbeam.transforms.encode.forward import Encoder
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.parts.jsonl import is_extract_features
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.settings import BlockLimits, EncodeSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.views import View, needed_layers
-from layerbeam.transforms.write.block import Output
 
 # Settings of a view that `layerbeam.transforms.views.View` has under the same name.
 _PASSED_ON = {

@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from layerbeam.pipeline.config.rules import check_encoding, input_contradictions
 from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.transforms.layout import REJECTS
 
-RESERVED_VIEW_NAMES = ("rejects",)
+RESERVED_VIEW_NAMES = (REJECTS,)
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 

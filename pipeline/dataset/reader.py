@@ -9,7 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,6 @@ import pyarrow.parquet as pq
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.commits import listed_commits
 from layerbeam.pipeline.output.manifest import (
-    MANIFEST,
-    SUCCESS,
     NoManifestError,
     load_manifest,
     read_manifest,
@@ -31,9 +29,10 @@ from layerbeam.pipeline.output.manifest import (
     table_parts,
     vectors_text,
 )
-from layerbeam.pipeline.output.run_log import RUNS, load_runs
+from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
+from layerbeam.transforms.layout import EMPTY, MANIFEST, RUNS, SUCCESS
 from layerbeam.transforms.parts import as_matrix
 from layerbeam.transforms.views import splits_by_text
 
@@ -79,10 +78,10 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         for view, part in commit.parts.items():
             parts.setdefault(view, []).append(part)
     parts |= {name: [table] for name, table in table_parts(manifest).items()}
-    return Run(path, manifest, parts)
+    return Run(path, dict(manifest), parts)
 
 
-def _check_ended(path: str, last: dict[str, Any], allow_incomplete: bool) -> None:
+def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> None:
     """ValueError where a run without `_SUCCESS` may not be read."""
     state = last.get("state", "unknown")
     manifest = read_manifest(path) if state == "incomplete" else None
@@ -316,7 +315,7 @@ class RunView:
                 f"view {self.name} of {self._path} is {self.format}; open_run reads the rows of Parquet only; the "
                 "files are in `.paths`"
             )
-        return self.parts or (f"{self.name}/empty.parquet",)
+        return self.parts or (f"{self.name}/{EMPTY}.parquet",)
 
     @contextlib.contextmanager
     def _open(self, part: Part | str) -> Iterator[pq.ParquetFile]:

@@ -23,9 +23,7 @@ from typing import Any
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
-
-LOCK = "_lock"
-WRITER = "_writer.json"
+from layerbeam.transforms.layout import LOCK, WRITER
 
 _HEARTBEAT_INTERVAL_SECONDS = 30
 # After so long without a beat a writer is dead: a few may be late on a store that is slow.

@@ -10,14 +10,14 @@ from typing import Any
 from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.manifest import SUCCESS, count_rows, load_manifest, shape_text, vectors_text, view_schema
+from layerbeam.pipeline.output.manifest import count_rows, load_manifest, shape_text, vectors_text, view_schema
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.run.speed import PERFORMANCE, performance_lines
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.layout import REJECTS, SUCCESS
 from layerbeam.transforms.parts import read_rejects, read_tables
 from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
-from layerbeam.transforms.write.block import REJECTS
 
 # Over this share of [UNK] the vocabulary does not know the language.
 _UNKNOWN_SHARE = 0.05
@@ -39,7 +39,7 @@ def summarize(output_path: str) -> dict[str, Any]:
     return summarize_start(output_path, last_start(output_path), load_commits(output_path))
 
 
-def last_start(output_path: str) -> dict[str, Any]:
+def last_start(output_path: str) -> Mapping[str, Any]:
     """The record of the last start in an output folder. UsageError where there is none."""
     runs = load_runs(output_path)
     if not runs:
@@ -56,7 +56,7 @@ def summarize_start(output_path: str, head: Mapping[str, Any], commits: Sequence
     views = {name: view | count_rows(parts[name]) for name, view in head["views"].items()}
     for name, view in views.items():
         if view["level"] == "word_type":  # its rows are made at the end
-            of_run = manifest["views"].get(name, {}) if manifest else {}
+            of_run: Mapping[str, Any] = manifest["views"].get(name, {}) if manifest else {}
             views[name] = view | {figure: of_run.get(figure, 0) for figure in ("rows", "bytes", "parts", "path")}
     same = manifest is not None and manifest["fingerprint"] == head["fingerprint"]
     if manifest is not None and same and metrics.DUPLICATE_IDS in manifest["counts"]:
@@ -70,7 +70,7 @@ def summarize_start(output_path: str, head: Mapping[str, Any], commits: Sequence
         "encoder": head["encoder"],
         "inputs": head["inputs"] | {"text_bytes_done": read},
         "counts": counts,
-        "ids_compared_in": (manifest or {}).get("ids_compared_in", "block") if same else "block",
+        "ids_compared_in": manifest.get("ids_compared_in", "block") if manifest and same else "block",
         "rejects": _reasons(output_path, [c.parts[REJECTS].path for c in commits if REJECTS in c.parts]),
         "views": views,
         "last_start": {name: head[name] for name in _OF_START if name in head},

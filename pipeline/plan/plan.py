@@ -14,8 +14,7 @@ import numpy as np
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.earlier import check_output
-from layerbeam.pipeline.output.find import PendingWork, find_run_work
+from layerbeam.pipeline.output.find import PendingWork, check_output, find_run_work
 from layerbeam.pipeline.plan.calibrate import Blocks, Calibration, find_blocks, measure
 from layerbeam.pipeline.plan.estimate import (
     ENCODED,
@@ -31,7 +30,7 @@ from layerbeam.pipeline.plan.estimate import (
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.plan.sampling import Budget
 from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import printable
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.slice.slices import FileToRead
 
@@ -124,20 +123,17 @@ def _find_work(job: Job) -> tuple[PendingWork, str | None]:
     try:
         check_output(job.output.path, job.views, job.head)
     except UsageError as error:
-        files = [report for report in work.known if isinstance(report, InputFile)]
-        left_out = [report for report in work.known if isinstance(report, SkippedFile)]
         refused = f"run would refuse: {str(error).splitlines()[0]}"
-        return PendingWork([FileToRead(file) for file in files], [*files, *left_out]), refused
+        return PendingWork([FileToRead(file) for file in work.files], work.files, work.skipped), refused
     return work, None
 
 
 def _input(work: PendingWork, drawn: Estimate) -> dict[str, Any]:
-    files = [report for report in work.known if isinstance(report, InputFile)]
-    left_out = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)} | drawn.left_out
+    left_out = {file.path: file.reason for file in work.skipped} | drawn.left_out
     counted = [c for _, places in drawn.strata for c in places]
     return {
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
+        "files": len(work.files),
+        "bytes": sum(file.size for file in work.files),
         "files_to_do": len(work.to_read),
         "bytes_to_do": sum(file.file.size for file in work.to_read),
         "sample": {

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from layerbeam.pipeline.output.commits import load_commits
 from layerbeam.pipeline.output.manifest import view_schema
@@ -18,7 +17,7 @@ from layerbeam.pipeline.output.summary import last_start, summarize_start
 from layerbeam.pipeline.report.geometry import Array
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part
-from layerbeam.transforms.parts import as_matrix, read_tables
+from layerbeam.transforms.parts import as_matrix, read_pieces
 
 # What is read for one view's sample: of a larger view some parts are drawn. Others than Parquet are read whole.
 _SAMPLE_BYTES = {"parquet": 256 << 20, "tfrecord": 48 << 20, "jsonl": 48 << 20}
@@ -117,7 +116,7 @@ class RowsOfView:
     def _pieces(self, path: str, columns: list[str], rows: Array | None) -> list[pa.Table]:
         empty = self.empty(columns)
         first, pieces = 0, [empty]
-        for count, read in self._groups(path, columns):
+        for count, read in read_pieces(path, self.schema, columns):
             wanted = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
             if wanted is None or len(wanted):
                 table = read().select(columns)
@@ -126,18 +125,6 @@ class RowsOfView:
                 pieces.append(pa.Table.from_arrays(table.columns, schema=empty.schema))
             first += count
         return pieces
-
-    def _groups(self, path: str, columns: list[str]) -> Iterator[tuple[int, Any]]:
-        """(rows, what reads them) for each piece of a part."""
-        if self.entry["format"] != "parquet":
-            for table in read_tables(path, self.schema):
-                yield table.num_rows, lambda table=table: table
-            return
-        with storage.open_binary(path) as file:
-            parquet = pq.ParquetFile(file)
-            for number in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(number).num_rows
-                yield count, lambda number=number: parquet.read_row_group(number, columns)
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
         """No rows of these columns."""

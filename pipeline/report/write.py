@@ -13,7 +13,6 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.report import REPORT
 from layerbeam.pipeline.report.glance import at_a_glance, lengths, rejects
 from layerbeam.pipeline.report.html import Html, foreign, join, tag
 from layerbeam.pipeline.report.layers import layers
@@ -23,7 +22,7 @@ from layerbeam.pipeline.report.section import Asked, Section
 from layerbeam.pipeline.report.senses import senses
 from layerbeam.pipeline.report.texts import check_color, neighbours, projection
 from layerbeam.transforms import storage
-from layerbeam.transforms.write.block import TEMPORARY
+from layerbeam.transforms.layout import REPORT, TEMPORARY
 
 DEFAULT_SAMPLE = 20_000
 # The order of the page; each is made after those above it.

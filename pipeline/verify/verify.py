@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from layerbeam.pipeline.cli.console import count_noun, plain_console
 from layerbeam.pipeline.config import schema as configuration
@@ -26,19 +25,18 @@ from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.integrity import check_listing, check_part, check_sizes, read_commits, read_finished
-from layerbeam.pipeline.output.manifest import MANIFEST, differences, table_parts
+from layerbeam.pipeline.output.manifest import differences, table_parts
 from layerbeam.pipeline.verify.recompute import ExpectedRows, ReferenceEncoder
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TokenBlock
 from layerbeam.transforms.commits import Commit, Part, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.parts import as_matrix, read_rejects, read_tables
-from layerbeam.transforms.parts.jsonl import finite
+from layerbeam.transforms.layout import MANIFEST, REJECTS
+from layerbeam.transforms.parts import FORMATS, as_matrix, read_rejects, read_tables
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.subset import raw_text, take_texts
 from layerbeam.transforms.views import View, schema
-from layerbeam.transforms.write.block import REJECTS
 
 Array = npt.NDArray[Any]
 
@@ -92,8 +90,6 @@ def cosines(got: Array, expected: Array) -> Array:
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
 # Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
 BFLOAT16 = DirectionTolerance(0.998, 0.02)
-# JSON Lines hold six decimals: one in the last of them beyond that.
-_DECIMALS = 1e-6
 
 
 def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
@@ -101,9 +97,7 @@ def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionToleran
     if compute_dtype == "bfloat16":
         return BFLOAT16
     tolerance = TOLERANCES[view.dtype]
-    if view.format != "jsonl":
-        return tolerance
-    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
+    return Tolerance(tolerance.absolute + FORMATS[view.format].rounding, tolerance.relative)
 
 
 @dataclasses.dataclass
@@ -307,10 +301,8 @@ def _check_part(
         found = _read_part(path, view)
         if found is None:
             return [f"{part.path}: its columns are not those of the view"]
-        if view.format == "tfrecord":  # a tf.train.Example knows no float64
-            wanted = wanted.cast(pa.schema([_single(field) for field in wanted.schema]), safe=False).cast(wanted.schema)
-        if view.format == "jsonl":
-            wanted = pa.table({name: finite(wanted[name]) for name in wanted.column_names})
+        stored = FORMATS[view.format].as_stored
+        wanted = pa.table({name: stored(wanted[name]) for name in wanted.column_names})
         beside = [name for name in wanted.column_names if name in found.column_names]
         problems = _compare_rows(part, wanted.select(beside), found.select(beside))
         if problems:
@@ -333,12 +325,10 @@ def _check_part(
 def _read_part(path: str, view: View) -> pa.Table | None:
     """A part's rows, of any format (lines as extract_features.py's have few columns); None for another view's."""
     columns = schema(view)
-    if view.format == "parquet":
-        with storage.open_binary(path) as file:
-            table = pq.read_table(file)
-        return table if table.schema.equals(columns) else None
     tables = list(read_tables(path, columns))
     table = pa.concat_tables(tables) if tables else columns.empty_table()
+    if FORMATS[view.format].is_columnar:
+        return table if table.schema.equals(columns) else None
     return table if all(name in table.column_names for name in view.vector_columns) else None
 
 
@@ -371,10 +361,6 @@ def _compare_rows(part: Part, wanted: pa.Table, found: pa.Table) -> list[str]:
         f"{part.path}: rows of {count_noun(len(lines), 'record')} are {kind} (the first at line {lines[0]})"
         for kind, lines in problems.items()
     ]
-
-
-def _single(field: pa.Field) -> pa.Field:
-    return field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field
 
 
 def _same(wanted: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
@@ -416,7 +402,7 @@ def print_verdict(verdict: Verdict) -> None:
     console.print(table)
     for view in verdict.hash_only:
         console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
-    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    allowed = {(column.dtype, FORMATS[column.format].rounding > 0): column.tolerance for column in verdict.columns}
     for (dtype, is_text), tolerance in sorted(allowed.items()):
         console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:

@@ -184,7 +184,7 @@ def test_documents_that_are_gone_stay_until_told(workplace):
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
     extract(workplace, *arguments)
     b.unlink()
-    assert "b.txt: is gone" in extract(workplace, *arguments, status=3).out
+    assert "b.txt: is missing" in extract(workplace, *arguments, status=3).out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl", "b.jsonl"]
     assert "1 unchanged, 1 removed" in extract(workplace, *arguments, "--prune-missing").out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
@@ -238,7 +238,7 @@ IN, OUT = "texts", "out"
     ("arguments", "message"),
     [
         (("none", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: none: No such folder"),
-        (("texts/a.txt", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: texts/a.txt: is no folder"),
+        (("texts/a.txt", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: texts/a.txt: is not a folder"),
         (("empty", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: empty: there is no file in it"),
         ((IN, "texts/out", "-1", MODEL, "32", "4"), "OUTPUT_FOLDER: texts/out lies in INPUT_FOLDER"),
         ((IN, IN, "-1", MODEL, "32", "4"), "OUTPUT_FOLDER: texts lies in INPUT_FOLDER"),

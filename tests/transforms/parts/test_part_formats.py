@@ -1,4 +1,4 @@
-"""TFRecord and JSON Lines: what is in the files, by the readers of others and by our own."""
+"""TFRecord and JSON Lines: what other readers and our own find in the files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import pytest
 import tensorflow as tf
 
 from layerbeam.transforms.parts import read_tables
-from layerbeam.transforms.parts.tfrecord import examples, parse_example, read_varints, varints
+from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.tfrecord import _varint, examples, parse_example
 from layerbeam.transforms.views import View, schema
-from layerbeam.transforms.write.block import Output, write_part
+from layerbeam.transforms.write.block import write_part
 
 FIELDS = (("id", "string"), ("year", "int64"), ("weight", "float64"), ("good", "bool"))
 TEXTS = ("the café, “quoted”", "", "a")
@@ -290,13 +291,21 @@ def test_lines_of_another_form(tmp_path, line):
         list(read_tables(str(path), schema(some)))
 
 
-def test_varints():
-    values = np.array([0, 1, 127, 128, 16383, 16384, 2**31, -1, -128, 2**63 - 1, -(2**63)])
-    data, splits = varints(values)
-    expected = tf.train.Int64List(value=values.tolist()).SerializeToString()
-    assert expected.endswith(data.tobytes())
-    assert np.diff(splits).tolist() == [1, 1, 1, 2, 2, 3, 5, 10, 10, 9, 10]
-    assert read_varints(data).tolist() == values.tolist()
+def test_integers_of_any_length():
+    values = [0, 1, 127, 128, 16383, 16384, 2**31, -1, -128, 2**63 - 1, -(2**63)]
+    texts = view("text", fields=(("year", "int64"),))
+    rows = pa.concat_tables([table(texts)] * 4).slice(0, len(values))
+    rows = rows.set_column(rows.column_names.index("year"), "year", pa.array(values))
+    records = list(examples(texts, rows))
+    expected = [tf.train.Int64List(value=[value]).SerializeToString() for value in values]
+    assert all(data in record for data, record in zip(expected, records, strict=True))
+    assert [len(data) - 2 for data in expected] == [1, 1, 1, 2, 2, 3, 5, 10, 10, 9, 10]
+    assert [parse_example(record)["year"].tolist() for record in records] == [[value] for value in values]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2**31])
+def test_the_length_of_a_field(size):
+    assert tf.train.Int64List(value=[size]).SerializeToString().endswith(_varint(size))
 
 
 def test_no_warning_and_no_rows_without_special_tokens():
