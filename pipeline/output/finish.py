@@ -40,16 +40,25 @@ def finish_run(
     `found`: all that the stages before reported, in any order. Returns the manifest. AssertionError if records are
     missing from the balance, or a line is in no block or in two.
     """
-    views = tuple(views)
-    commits, reports = _gather(output.path, found)
-    counts = _balance(reports, commits, record_format)
+    views, reports = tuple(views), list(found)
+    files = [report for report in reports if isinstance(report, InputFile)]
+    missing = {report.path for report in reports if isinstance(report, MissingInput)}
+    commits, lost = _whole_commits(output.path, reports)
+    skipped = {report for report in reports if isinstance(report, SkippedFile)} | lost
+    problem = find_gaps(files, missing | {file.path for file in skipped}, commits, record_format)
+    if problem is not None:
+        raise AssertionError(f"records are missing or duplicated: {problem}; run again, and please report it")
+    counts = metrics.total([commit.counts for commit in commits])
+    problem = metrics.unbalanced(counts)
+    if problem is not None:
+        raise AssertionError(f"records are missing: {problem}")
     compared = {}
     if metrics.DUPLICATE_IDS in counts:
         duplicates = count_duplicate_ids(output.path, views, commits)
         compared = {"ids_compared_in": "block" if duplicates is None else "run"}
         counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
     described, empty = _finish_views(output, views, commits)
-    problems = _problems(reports, counts, max_rejected)
+    problems = _problems(skipped, missing, counts, max_rejected)
     manifest = {
         **head.to_json(),
         "complete": not problems,
@@ -57,7 +66,7 @@ def finish_run(
         "counts": counts,
         **compared,
         "views": described,
-        "inputs": _describe_inputs(reports, commits),
+        "inputs": _describe_inputs(files, skipped, commits),
     }
     _write(output, PARTS, b"".join(json.dumps(c.to_json(), sort_keys=True).encode("ascii") + b"\n" for c in commits))
     listed = empty | {part.path for commit in commits for part in commit.parts.values()}
@@ -74,34 +83,20 @@ def finish_run(
     return manifest
 
 
-def _gather(output_path: str, found: Iterable[Report]) -> tuple[list[Commit], list[Report]]:
-    """The commits with intact parts, in the order file, line; and all reports, with one for each other commit."""
-    reports = list(found)
+def _whole_commits(output_path: str, reports: Iterable[Report]) -> tuple[list[Commit], set[SkippedFile]]:
+    """The commits with intact parts, in the order file, line; and the files of the other commits."""
     commits: dict[str, Commit] = {}
     for report in reports:
         if isinstance(report, Commit) and commits.setdefault(report.block.name, report) != report:
             raise AssertionError(f"two blocks were written as {report.block.name}; run again with other file names")
     whole = whole_commits(output_path, commits.values())
-    for name in commits.keys() - {commit.block.name for commit in whole}:
-        # The disk or the store did not keep what was written.
-        reports.append(
-            SkippedFile(commits[name].block.file.path, "what was written of it is missing or short; run again")
-        )
-    return sorted(whole, key=lambda commit: (commit.block.file.path, commit.block.first_line)), reports
-
-
-def _balance(reports: Sequence[Report], commits: Sequence[Commit], record_format: RecordFormat) -> dict[str, int]:
-    """The counts of the run. AssertionError if they do not balance, or a line is in no block or in two."""
-    files = [report for report in reports if isinstance(report, InputFile)]
-    not_whole = [report.path for report in reports if isinstance(report, (SkippedFile, MissingInput))]
-    problem = find_gaps(files, not_whole, commits, record_format)
-    if problem is not None:
-        raise AssertionError(f"records are missing or duplicated: {problem}; run again, and please report it")
-    counts = metrics.total([commit.counts for commit in commits])
-    problem = metrics.unbalanced(counts)
-    if problem is not None:
-        raise AssertionError(f"records are missing: {problem}")
-    return counts
+    # The disk or the store did not keep what was written.
+    lost = commits.keys() - {commit.block.name for commit in whole}
+    reason = "what was written of it is missing or short; run again"
+    return (
+        sorted(whole, key=lambda commit: (commit.block.file.path, commit.block.first_line)),
+        {SkippedFile(commits[name].block.file.path, reason) for name in lost},
+    )
 
 
 def _finish_views(
@@ -120,12 +115,13 @@ def _finish_views(
     return described, empty
 
 
-def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_rejected: float) -> list[str]:
+def _problems(
+    skipped: Iterable[SkippedFile], missing: Iterable[str], counts: Mapping[str, int], max_rejected: float
+) -> list[str]:
     """Why the run is not complete."""
-    problems = [f"{printable(r.path)}: {r.reason}" for r in _sorted(reports, SkippedFile)]
+    problems = [f"{printable(file.path)}: {file.reason}" for file in _by_path(skipped)]
     problems += [
-        f"{printable(r.path)}: is missing; its rows stay until a run with --prune-missing"
-        for r in _sorted(reports, MissingInput)
+        f"{printable(path)}: is missing; its rows stay until a run with --prune-missing" for path in sorted(missing)
     ]
     rejected, records = counts.get(metrics.REJECTED, 0), counts.get(metrics.RECORDS, 0)
     if rejected > max_rejected * records:
@@ -135,13 +131,12 @@ def _problems(reports: Sequence[Report], counts: Mapping[str, int], max_rejected
     return problems
 
 
-def _describe_inputs(reports: Sequence[Report], commits: Iterable[Commit]) -> list[dict[str, Any]]:
-    inputs: dict[str, dict[str, Any]] = {}
-    for report in reports:
-        if isinstance(report, InputFile):
-            inputs[report.path] = {"path": report.path, "size": report.size, "modified": report.modified}
-    for report in _sorted(reports, SkippedFile):
-        inputs.setdefault(report.path, {"path": report.path})["left_out"] = report.reason
+def _describe_inputs(
+    files: Iterable[InputFile], skipped: Iterable[SkippedFile], commits: Iterable[Commit]
+) -> list[dict[str, Any]]:
+    inputs: dict[str, dict[str, Any]] = {file.path: dataclasses.asdict(file) for file in files}
+    for file in _by_path(skipped):
+        inputs.setdefault(file.path, {"path": file.path})["left_out"] = file.reason
     for entry in inputs.values():
         entry |= {"left_out": entry.get("left_out"), "blocks": 0, "records": 0}
     for commit in commits:
@@ -152,8 +147,8 @@ def _describe_inputs(reports: Sequence[Report], commits: Iterable[Commit]) -> li
     return [inputs[path] for path in sorted(inputs)]
 
 
-def _sorted(reports: Iterable[Any], kind: type) -> list[Any]:
-    return sorted({report for report in reports if isinstance(report, kind)}, key=lambda report: str(report.path))
+def _by_path(skipped: Iterable[SkippedFile]) -> list[SkippedFile]:
+    return sorted(skipped, key=lambda file: (file.path, file.reason))
 
 
 def _write(output: Output, name: str, data: bytes) -> None:

@@ -59,7 +59,7 @@ class RunLog:
 
     @staticmethod
     def begin(output_path: str, head: dict[str, Any], **facts: Any) -> RunLog:
-        """Write the first record. OSError where the folder cannot be written."""
+        """Write the first record. OSError if the folder cannot be written."""
         number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
         record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
         log = RunLog(output_path, record)

@@ -15,7 +15,7 @@ from conftest import DATA, ROOT, Done
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
 
-# The figures have 6 decimals and come from TensorFlow 1.15.
+# The figures are from TensorFlow 1.15, with 6 decimals.
 TOLERANCE = 5e-6
 MODEL = str(DATA / "google_uncased")
 
@@ -178,7 +178,7 @@ def gzipped(text: str) -> bytes:
     return gzip.compress(text.encode())
 
 
-def test_documents_that_are_gone_stay_until_told(workplace):
+def test_missing_documents_stay_until_they_are_pruned(workplace):
     workplace.write("texts/a.txt", "one\n")
     (b := workplace.write("texts/b.txt", "two\n"))
     arguments = ("texts", "out", "-1", MODEL, "32", "4")

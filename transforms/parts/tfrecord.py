@@ -66,16 +66,13 @@ class TFRecordFormat(PartFormat):
         from tensorflow.io import TFRecordWriter
 
         scratch = output.temporary if storage.is_local(output.path) else None
-        for table in tables:
-            if not table.num_rows:
-                continue
-            with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                path = os.path.join(folder, "records")
-                with TFRecordWriter(path) as writer:
-                    for example in examples(view, table):
-                        writer.write(example)
-                with open(path, "rb") as records:
-                    shutil.copyfileobj(records, file, 1 << 20)
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            path = os.path.join(folder, "records")
+            with TFRecordWriter(path) as writer:
+                for example in itertools.chain.from_iterable(examples(view, table) for table in tables):
+                    writer.write(example)
+            with open(path, "rb") as records:
+                shutil.copyfileobj(records, file, 1 << 20)
 
     def pieces(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
         nothing: dict[str, Any] = {field.name: [None] for field in columns if field.nullable}
@@ -93,26 +90,28 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
     vectors are one flat list. A null gives no feature.
     """
     once = {*_ONCE, *(name for name, _ in view.fields)}
-    features = [_feature(name, table[name].combine_chunks()) for name in sorted(table.column_names)]
-    constant = [name in once for name in sorted(table.column_names)]
+    columns = [(name in once, name, table[name].combine_chunks()) for name in sorted(table.column_names)]
+    features = [
+        (constant, (_other_feature if _has_no_floats(column.type) else _float_feature)(name, column))
+        for constant, name, column in columns
+    ]
     for start, stop in itertools.pairwise(text_splits(table).tolist()):
         entries: list[Any] = []
-        for feature, is_constant in zip(features, constant, strict=True):
-            entries += feature(start, start + 1 if is_constant else stop)
+        for constant, entry in features:
+            entries += entry(start, start + 1 if constant else stop)
         yield b"".join(_message(_ONLY, entries))
 
 
-# What gives the map entry of a feature for the rows [start, stop), as pieces of bytes; nothing if there is no value.
+def _has_no_floats(type_: pa.DataType) -> bool:
+    return not (pa.types.is_fixed_size_list(type_) or pa.types.is_floating(type_))
+
+
+# Returns the map entry of a feature for the rows [start, stop), as pieces of bytes; nothing if there is no value.
 _Feature = Callable[[int, int], list[Any]]
 
 
-def _feature(name: str, column: pa.Array) -> _Feature:
-    is_vector = pa.types.is_fixed_size_list(column.type)
-    return _floats(name, column) if is_vector or pa.types.is_floating(column.type) else _others(name, column)
-
-
-def _floats(name: str, column: pa.Array) -> _Feature:
-    """A feature of vectors or numbers, without a copy of them."""
+def _float_feature(name: str, column: pa.Array) -> _Feature:
+    """A feature of vectors or floats, which are not copied."""
     if pa.types.is_fixed_size_list(column.type):
         values = column.flatten()
         splits = np.arange(len(column) + 1) * (4 * column.type.list_size)
@@ -131,7 +130,7 @@ def _floats(name: str, column: pa.Array) -> _Feature:
     return entry
 
 
-def _others(name: str, column: pa.Array) -> _Feature:
+def _other_feature(name: str, column: pa.Array) -> _Feature:
     """A feature of strings, integers or booleans, serialized by protobuf."""
     new = _message_class("Features")
     is_text = pa.types.is_string(column.type)
