@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from layerbeam.transforms.encode import EncodeBlocks
     from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
     from layerbeam.transforms.hardware import Hardware
+    from layerbeam.transforms.parts.part_format import Output
     from layerbeam.transforms.read import ReadBlocks
     from layerbeam.transforms.settings import BlockLimits, EncodeSettings, RecordFormat, SequenceSettings
     from layerbeam.transforms.slice import FindFiles, SliceFiles
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from layerbeam.transforms.tokenize.wordpiece import WordPiece
     from layerbeam.transforms.views import View
     from layerbeam.transforms.write import WriteBlocks
-    from layerbeam.transforms.write.block import Output
 
 __all__ = [
     "BlockLimits",

@@ -8,8 +8,7 @@ import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import FindWork
-from layerbeam.pipeline.output.finish import FinishRun
-from layerbeam.pipeline.output.run_log import RecordRunEnd, RefuseIfSuperseded
+from layerbeam.pipeline.output.finish import FinishRun, RecordRunEnd, RefuseIfSuperseded
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks

@@ -1,12 +1,10 @@
 """`layerbeam extract-features`: a folder of documents, each as google-research's extract_features.py would write it.
 
-A run like any other, in a folder of its own inside the output folder, whose parts are put together to one file per
-document.
+An ordinary run, in its own folder inside the output folder. Its parts are then concatenated to one file per document.
 """
 
 from __future__ import annotations
 
-import collections
 import glob
 import hashlib
 import json
@@ -18,18 +16,18 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import listed_commits
 from layerbeam.pipeline.output.manifest import read_manifest
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Commit
-from layerbeam.transforms.write.block import TEMPORARY
+from layerbeam.transforms.commits import Part
+from layerbeam.transforms.layout import TEMPORARY
 
 OWN_FOLDER = ".layerbeam"
 VIEW = "features"
-# Which files of the output folder are ours, and what they were made of.
+# The index of the documents that this command wrote, and of the parts they were made of.
 DOCUMENTS = "documents.json"
 
-# Of a document, for each byte of its compressed parts.
+# Bytes of a document per byte of its compressed parts.
 EXTRA_BYTES_RATIO = 2.1
 
-# Settings that a person gives here as arguments.
+# Settings that are arguments of this command.
 ARGUMENTS = {
     "input.files": "INPUT_FOLDER",
     "output.path": "OUTPUT_FOLDER",
@@ -50,14 +48,14 @@ def settings(
     batch_size: int,
     sentences: bool = False,
 ) -> dict[str, Any]:
-    """The configuration that the command's arguments stand for: configs/extract_features.yaml with these values."""
+    """The configuration for the command's arguments: configs/extract_features.yaml with these values."""
     return {
         "input": {
             "files": [_pattern(input_folder)],
             "blank": "keep",
-            # The mark that replaces a wrong byte is dropped by WordPiece: as if the byte were not there.
+            # WordPiece drops the character that replaces an invalid byte, as if the byte were not there.
             "invalid_bytes": "replace",
-            # A pair is one text, as long as its two are; a sentence is part of one.
+            # A pair is one text; sentences would split it.
             **({"unit": "sentence"} if sentences else {"pair_separator": " ||| "}),
         },
         "encoder": {
@@ -71,7 +69,7 @@ def settings(
                 "layers": list(layers),
                 "layer_numbering": "extract_features",
                 "format": "jsonl",
-                # They stay beside the documents put together from them.
+                # The parts stay next to the documents made of them.
                 "compress": True,
             }
         },
@@ -80,12 +78,12 @@ def settings(
 
 
 def own_folder(output_folder: str) -> str:
-    """Where the run's own files lie."""
+    """The output folder of the run itself."""
     return storage.join(output_folder, OWN_FOLDER)
 
 
 def _pattern(input_folder: str) -> str:
-    """All files in the folder and below it; the same however the folder is written."""
+    """A glob for all files in the folder and below it, the same for every spelling of the folder."""
     if storage.is_local(input_folder):
         return os.path.join(glob.escape(os.path.abspath(input_folder)), "**")
     return storage.join(input_folder.rstrip("/"), "**")
@@ -104,9 +102,9 @@ def document_name(path: str) -> str:
 
 
 def check_folders(input_folder: str, output_folder: str) -> None:
-    """UsageError, before anything is written, where the documents cannot become files of the output folder."""
+    """UsageError, before anything is written, if the documents cannot become files of the output folder."""
     if storage.is_local(input_folder) and not os.path.isdir(input_folder):
-        problem = "is no folder" if os.path.lexists(input_folder) else "No such folder"
+        problem = "is not a folder" if os.path.lexists(input_folder) else "No such folder"
         raise UsageError(f"INPUT_FOLDER: {input_folder}: {problem}")
     if storage.is_inside(storage.join(output_folder, "any.jsonl"), input_folder):
         raise UsageError(
@@ -133,18 +131,19 @@ def check_folders(input_folder: str, output_folder: str) -> None:
 
 
 def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, list[str]]:
-    """Put the parts of each document that was read to its end together, where that is not done yet.
+    """Concatenate the parts of each document that was read to its end, unless that is done already.
 
-    A document appears whole or not at all. Gives the names: those `written`, those `unchanged`, those `removed`.
+    A document appears whole or not at all. Returns the names under `written`, `unchanged` and `removed`.
     """
     own = own_folder(output_folder)
-    manifest = read_manifest(own)
-    commits: dict[str, list[Commit]] = collections.defaultdict(list)
+    inputs = {entry["path"]: entry for entry in read_manifest(own)["inputs"]}
+    parts: dict[str, list[Part]] = {path: [] for path in inputs}
     for commit in listed_commits(own):
-        commits[commit.block.file.path].append(commit)
+        if commit.block.file.path in inputs and VIEW in commit.parts:
+            parts[commit.block.file.path].append(commit.parts[VIEW])
     wanted = {
-        document_name(entry["path"]): {"file": entry["path"], "parts": _digest(commits[entry["path"]])}
-        for entry in manifest["inputs"]
+        document_name(path): {"file": path, "parts": _digest(parts[path])}
+        for path, entry in inputs.items()
         if entry["left_out"] is None
     }
     before = _load(output_folder)
@@ -154,20 +153,18 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
         for name, document in wanted.items()
         if before.get(name, {}) | document == before.get(name) and sizes.get(name) == before[name].get("bytes")
     ]
-    written = sorted(set(wanted) - set(unchanged))
-    inputs = {entry["path"] for entry in manifest["inputs"]}
-    removed = [
+    written = sorted(wanted.keys() - set(unchanged))
+    removed = sorted(
         name
         for name, document in before.items()
         if prune_missing and name not in wanted and document["file"] not in inputs
-    ]
-    # Ours before they are there: a run that is killed here finds its own files again.
+    )
+    # Listed before they exist, so that a run that is killed here recognizes them as its own.
     now = before | {name: {"file": wanted[name]["file"]} for name in written}
     if written:
         _save(output_folder, now)
     for name in written:
-        paths = [commit.parts[VIEW].path for commit in commits[wanted[name]["file"]] if VIEW in commit.parts]
-        size = _concatenate(own, paths, storage.join(output_folder, name))
+        size = _concatenate(own, parts[wanted[name]["file"]], storage.join(output_folder, name))
         now[name] = wanted[name] | {"bytes": size}
     storage.delete_files(storage.join(output_folder, name) for name in removed)
     for name in removed:
@@ -175,26 +172,25 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
     if now != before:
         _save(output_folder, now)
     storage.delete_folder(storage.join(own, TEMPORARY))
-    return {"written": written, "unchanged": sorted(unchanged), "removed": sorted(removed)}
+    return {"written": written, "unchanged": sorted(unchanged), "removed": removed}
 
 
-def _digest(commits: Sequence[Commit]) -> str:
-    parts = "".join(commit.parts[VIEW].sha256 for commit in commits if VIEW in commit.parts)
-    return hashlib.sha256(parts.encode("ascii")).hexdigest()
+def _digest(parts: Sequence[Part]) -> str:
+    return hashlib.sha256("".join(part.sha256 for part in parts).encode("ascii")).hexdigest()
 
 
-def _concatenate(own: str, paths: Sequence[str], target: str) -> int:
-    """Write the parts one after the other, decompressed; how many bytes they are."""
+def _concatenate(own: str, parts: Sequence[Part], target: str) -> int:
+    """Write the parts one after the other, decompressed. Returns the number of bytes."""
     with storage.write_whole(target, temporary=storage.join(own, TEMPORARY)) as file:
-        for path in paths:
-            with storage.open_binary(storage.join(own, path)) as part:
-                for chunk in storage.read_chunks(part, path):
+        for part in parts:
+            with storage.open_binary(storage.join(own, part.path)) as stream:
+                for chunk in storage.read_chunks(stream, part.path):
                     file.write(chunk)
     return file.num_bytes
 
 
 def _load(output_folder: str) -> dict[str, Any]:
-    """What was written of which document; what is no plain name is none of ours, whoever put it there."""
+    """The index of written documents; entries that are not plain file names are ignored."""
     documents = storage.read_json(storage.join(own_folder(output_folder), DOCUMENTS)) or {}
     return {
         name: document

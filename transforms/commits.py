@@ -1,21 +1,56 @@
-"""What is known of files and blocks: input files, block identities, rejects, parts and commits."""
+"""Input files, block identities, rejected records, parts and commits: what is recorded as JSON and read back."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import hashlib
+import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from layerbeam.transforms import layout
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
 
-_OF_THIS_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
-_STEM_BYTES = 64
+_PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
 
-Record = TypeVar("Record", bound="DataclassInstance")
+
+class _Strict:
+    """Marks a field for pydantic: no bool and no text as a number. pydantic's own mark would import pydantic."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return handler(source) | {"strict": True}
+
+
+_Int = Annotated[int, _Strict()]
+_Float = Annotated[float, _Strict()]
+_NO_OTHER_FIELDS: dict[str, Any] = {"extra": "forbid"}
+
+
+@functools.cache
+def adapter(type_: Any) -> TypeAdapter[Any]:
+    """What checks plain JSON values against a type.
+
+    Use `validate_python` on what `json.loads` gives: pydantic's own JSON parser refuses lone surrogates, which stand
+    for the bytes of local paths that are not UTF-8. Imported here: it takes 0.2 s that most workers can save.
+    """
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(type_)
+
+
+def _validate(type_: Any, record: Any, what: str) -> Any:
+    """The JSON value as that type. ValueError, with the first problem in one line, if it is not."""
+    from pydantic import ValidationError
+
+    try:
+        return adapter(type_).validate_python(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"is not {what}: {place}{': ' if place else ''}{first['msg']}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +60,16 @@ class InputFile:
     `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not).
     """
 
+    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
+
     path: str
-    size: int
-    modified: float
+    size: _Int
+    modified: _Float
 
 
 @dataclasses.dataclass(frozen=True)
 class SkippedFile:
-    """A file that could not be read, or not to its end, and why: the run goes on and ends with status 3."""
+    """A file that could not be read, or not to its end, and why: the run continues and exits with status 3."""
 
     path: str
     reason: str
@@ -42,29 +79,27 @@ class SkippedFile:
 class BlockId:
     """Where a block comes from, and the hash that says whether it still holds the same bytes.
 
-    `first_byte` and `end_byte` count decompressed bytes (of Parquet see `transforms/input/parquet.py`, also for the
+    `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
     hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines).
     """
 
+    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
+
     file: InputFile
-    first_line: int
-    num_lines: int
-    first_byte: int
-    end_byte: int
+    first_line: _Int
+    num_lines: _Int
+    first_byte: _Int
+    end_byte: _Int
     sha256: str
 
     @property
     def name(self) -> str:
-        """The name that the block's parts, rejects and commit share, unique in a run.
-
-        >>> BlockId(InputFile("corpus/part 1.txt.gz", 9, 0.0), 650, 10, 0, 9, "").name
-        'part_1-0986df41-000000000650'
-        """
-        return f"{file_stem(self.file.path)}-{file_key(self.file.path)}-{self.first_line:012d}"
+        """The name shared by the block's parts, rejects and commit."""
+        return layout.block_name(self.file.path, self.first_line)
 
 
 def printable(path: str) -> str:
-    """The path as text: bytes of a local name that are no UTF-8 become `%XX`.
+    """The path as text: bytes of a local name that are not UTF-8 become `%XX`.
 
     >>> printable("corpus/caf\\udce9.txt")
     'corpus/caf%E9.txt'
@@ -72,31 +107,19 @@ def printable(path: str) -> str:
     return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in path)
 
 
-def file_stem(path: str) -> str:
-    """The file's name without its endings, in at most 64 letters, digits, `.`, `_`, `-`: safe on any file system."""
-    name = re.split(r"[/\\]", path)[-1]
-    name = re.sub(r"\.(gz|bz2|zst)$", "", name)
-    name = re.sub(r"(?<=.)\.[^.]*$", "", name)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")
-    return name[:_STEM_BYTES] or "file"
-
-
-def file_key(path: str) -> str:
-    """8 hex digits of the SHA-256 of the path: two files with one stem do not meet."""
-    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
 @dataclasses.dataclass(frozen=True)
 class Rejected:
     """A record that could not be embedded, with the reason and its raw bytes: nothing is lost.
 
-    `byte_offset`: in the file, decompressed; -1 where only the line is known. `raw`: of what could not be read the
-    bytes of the file; of a Parquet row, and of what was rejected later (stages wordpiece, encode), the text as UTF-8.
+    `byte_offset`: in the file, decompressed; -1 if only the line is known. `raw`: the bytes of the file if the record
+    could not be read; the text as UTF-8 for a Parquet row and for what a later stage rejected.
     """
 
+    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
+
     file: str
-    line: int
-    byte_offset: int
+    line: _Int
+    byte_offset: _Int
     stage: str
     reason: str
     raw: bytes
@@ -104,43 +127,34 @@ class Rejected:
     @property
     def kind(self) -> str:
         """The reason without the place in the record and its length: the same words for the same reason."""
-        return _OF_THIS_RECORD.split(self.reason)[0]
+        return _PLACE_IN_RECORD.split(self.reason)[0]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for one JSON line; of a file's name what can be printed of it."""
+        """Plain values, for one JSON line; the file's name as printable text."""
         raw = base64.b64encode(self.raw).decode("ascii")
         return dataclasses.asdict(self) | {"file": printable(self.file), "raw": raw}
 
     @staticmethod
     def from_json(record: Any) -> Rejected:
-        """The reject that `to_json` wrote. ValueError where it did not."""
+        """The reject that `to_json` wrote. ValueError for anything else."""
         try:
-            return _checked(Rejected(**(record | {"raw": base64.b64decode(record["raw"], validate=True)})))
+            record = record | {"raw": base64.b64decode(record["raw"], validate=True)}
         except (TypeError, KeyError) as error:
-            raise ValueError(f"is no reject: {error}") from error
+            raise ValueError(f"is not a reject: {error}") from error
+        reject: Rejected = _validate(Rejected, record, "a reject")
+        return reject
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
     """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
 
+    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
+
     path: str
-    rows: int
-    bytes: int
+    rows: _Int
+    bytes: _Int
     sha256: str
-
-
-_PLAIN_TYPES: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (float, int)}
-_PART_PATH = re.compile(r"(_word_types/)?[^/]+/[^/]+")
-
-
-def _checked(record: Record) -> Record:
-    """A record whose fields have the types that are declared. TypeError where one has not."""
-    for field in dataclasses.fields(record):
-        value, type_ = getattr(record, field.name), _PLAIN_TYPES.get(field.type)
-        if type_ is not None and (not isinstance(value, type_) or isinstance(value, bool)):
-            raise TypeError(f"{field.name} is {value!r}, no {field.type}")
-    return record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +166,7 @@ class Commit:
 
     fingerprint: str
     block: BlockId
-    counts: Mapping[str, int]
+    counts: Mapping[str, _Int]
     parts: Mapping[str, Part]
 
     def to_json(self) -> dict[str, Any]:
@@ -161,21 +175,9 @@ class Commit:
 
     @staticmethod
     def from_json(record: Any) -> Commit:
-        """The commit that `to_json` wrote. ValueError where it did not: a disk or somebody else has changed it."""
-        try:
-            file = _checked(InputFile(**record["block"]["file"]))
-            commit = Commit(
-                record["fingerprint"],
-                _checked(BlockId(**(record["block"] | {"file": file}))),
-                dict(record["counts"].items()),
-                {view: _checked(Part(**part)) for view, part in record["parts"].items()},
-            )
-            _checked(commit)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"is no commit: {error}") from error
-        if not all(type(count) is int for count in commit.counts.values()):
-            raise ValueError("is no commit: its counts are no numbers")
+        """The commit that `to_json` wrote. ValueError for anything else: a damaged disk, or somebody's changes."""
+        commit: Commit = _validate(Commit, record, "a commit")
         for part in commit.parts.values():
-            if not _PART_PATH.fullmatch(part.path) or ".." in part.path.split("/"):
-                raise ValueError(f"is no commit: {part.path!r} is no part of this output")
+            if not layout.is_part_path(part.path):
+                raise ValueError(f"is not a commit: {part.path!r} is not a part of this output")
         return commit

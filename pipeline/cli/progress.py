@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
-from layerbeam.transforms.write.block import COMMITS
+from layerbeam.transforms.layout import COMMITS
 
 _POLL_INTERVAL_SECONDS = 0.5
 _LOG_INTERVAL_SECONDS = 30.0

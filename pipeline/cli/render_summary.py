@@ -14,7 +14,7 @@ from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.output.manifest import vectors_text
 from layerbeam.pipeline.output.summary import RunSummary, balances, encoder_text, notes
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.write.block import REJECTS
+from layerbeam.transforms.layout import REJECTS
 
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 

@@ -16,9 +16,9 @@ from layerbeam.transforms.encode.forward import Encoder
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.parts.jsonl import is_extract_features
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import BlockLimits, EncodeSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.views import View, needed_layers
-from layerbeam.transforms.write.block import Output
 
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.

@@ -10,17 +10,16 @@ from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.commits import listed_commits
 from layerbeam.pipeline.output.manifest import (
-    MANIFEST,
-    SUCCESS,
     NoManifestError,
     load_manifest,
     read_manifest,
     shape_text,
     table_parts,
 )
-from layerbeam.pipeline.output.run_log import RUNS, load_runs
+from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
+from layerbeam.transforms.layout import MANIFEST, RUNS, SUCCESS
 
 
 def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
@@ -45,7 +44,7 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         for view, part in commit.parts.items():
             parts.setdefault(view, []).append(part)
     parts |= {name: [table] for name, table in table_parts(manifest).items()}
-    return Run(path, manifest, parts)
+    return Run(path, dict(manifest), parts)
 
 
 def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> None:

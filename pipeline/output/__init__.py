@@ -1,6 +1,5 @@
-"""What lies in an output folder, and who may write there.
+"""What lies in an output folder, and which run may write there.
 
-`commits` and `manifest` say what is done, `runlog` what each start did; `earlier` tells whether a run may go on there,
-`resume` what is left; `finish` ends it, `accounts` and `check_files` tell that nothing is missing, `lock` that nobody
-else writes.
+`commits` and `manifest` record what is done, `run_log` what each run did. `find` compares that with the input and says
+what is left; `finish` ends a run, `balance` and `integrity` check that nothing is missing; `lock` admits one writer.
 """

@@ -1,36 +1,27 @@
-"""Which blocks of an output folder are done: commits read back, with distrust of what the disk holds."""
+"""Which blocks of an output folder are done: commits read back, as far as the disk can be trusted."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
-import re
 from collections.abc import Container, Iterable, Iterator
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part
-from layerbeam.transforms.parts import SUFFIXES
-from layerbeam.transforms.write.block import COMMITS, TEMPORARY
+from layerbeam.transforms.layout import COMMITS, DAMAGED, PARTS, TEMPORARY
+from layerbeam.transforms.parts import is_part_file
 
-PARTS = "parts.jsonl"
-# Parts that `verify --checksums` found changed: the next run makes them anew.
-DAMAGED = "_damaged.json"
-
-_PART_NAME = re.compile(r"(.+-[0-9a-f]{8}-\d{12}|empty)" + SUFFIXES)
 # Object stores answer slowly, and many at once.
 _FILES_AT_ONCE = 32
 
 
 def load_commits(output_path: str) -> list[Commit]:
-    """The commits of an output folder whose parts are there in their full size, and not found changed since.
-
-    The blocks of the others are done again.
-    """
+    """The commits of an output folder whose parts are intact, see `sound_commits`. Other blocks are done again."""
     return sound_commits(output_path, recorded_commits(output_path))
 
 
 def sound_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
-    """Those of the commits whose parts are there in full size, and not changed as far as `verify --checksums` found."""
+    """The commits whose parts have their full size, and none of which `verify --checksums` found changed."""
     damaged = load_damaged(output_path)
     return [
         commit
@@ -40,10 +31,10 @@ def sound_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
 
 
 def recorded_commits(output_path: str) -> list[Commit]:
-    """The commits in `parts.jsonl` and `_commits` that can be read, whatever became of their parts.
+    """The commits in `parts.jsonl` and `_commits` that can be read, whether or not their parts are intact.
 
-    Where a block is in both, the file in `_commits` is newer; an empty or damaged one says that the block was begun
-    anew.
+    If a block is in both, the file in `_commits` is newer; an empty or damaged file means that a run began to rewrite
+    the block.
     """
     commits: dict[str, Commit] = {}
     for line in _read(storage.join(output_path, PARTS)).splitlines():
@@ -63,23 +54,23 @@ def recorded_commits(output_path: str) -> list[Commit]:
 
 
 def listed_commits(output_path: str) -> list[Commit]:
-    """What `parts.jsonl` of a finished run lists, its parts there or not. ValueError where it is damaged."""
+    """The commits in `parts.jsonl` of a finished run, whether or not their parts exist. ValueError if it is damaged."""
     path = storage.join(output_path, PARTS)
     try:
         return [Commit.from_json(json.loads(line)) for line in storage.read_bytes(path).splitlines()]
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again: it is made anew") from error
+        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again to rewrite it") from error
 
 
 def whole_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
-    """Those of the commits whose parts are there in their full size."""
+    """The commits whose parts all exist in their full size."""
     commits = list(commits)
     broken = {commit.block.name for commit, part, size in found_parts(output_path, commits) if size != part.bytes}
     return [commit for commit in commits if commit.block.name not in broken]
 
 
 def found_parts(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, Part, int | None]]:
-    """Each part of the commits, with the size of the file that is there, None where there is none."""
+    """Each part of the commits with the size of its file, None if it is missing."""
     sizes: dict[str, dict[str, int]] = {}
     for commit in commits:
         for part in commit.parts.values():
@@ -90,14 +81,14 @@ def found_parts(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[C
 
 
 def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
-    """Paths of the parts in a view's folder that are not among those listed: what an earlier run left."""
+    """Paths of the parts in a view's folder that are not listed: an earlier run left them."""
     names = storage.list_folder(storage.join(output_path, folder))
-    paths = (f"{folder}/{name}" for name in sorted(names) if _PART_NAME.fullmatch(name))
+    paths = (f"{folder}/{name}" for name in sorted(names) if is_part_file(name))
     return [path for path in paths if path not in listed]
 
 
 def load_damaged(output_path: str) -> set[str]:
-    """Paths of the files that `verify --checksums` found changed and no run has made anew."""
+    """Paths of the files that `verify --checksums` found changed and no run has rewritten since."""
     try:
         paths = json.loads(_read(storage.join(output_path, DAMAGED)) or b"[]")
     except ValueError:
@@ -106,7 +97,7 @@ def load_damaged(output_path: str) -> set[str]:
 
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
-    """Let the next run make these files anew. OSError where the folder cannot be written."""
+    """Make the next run rewrite these files. OSError if the folder cannot be written."""
     temporary = storage.join(output_path, TEMPORARY)
     with storage.write_whole(storage.join(output_path, DAMAGED), temporary=temporary) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")

@@ -1,132 +1,211 @@
-"""What is left to do: the input files against what the output folder already holds."""
+"""What is left to do: whether this run may continue in the output folder, and the input files against its commits."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import recorded_commits, sound_commits
+from layerbeam.pipeline.output.commits import load_commits, load_damaged, recorded_commits, sound_commits
+from layerbeam.pipeline.output.integrity import missing_tables
 from layerbeam.pipeline.output.manifest import (
-    SUCCESS,
+    InputEntry,
     MissingInput,
     Report,
+    RunIdentity,
+    differences,
     is_up_to_date,
     load_manifest,
-    recorded_inputs,
 )
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.commits import Commit, SkippedFile, file_key, file_stem
+from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.transforms import layout, metrics, storage
+from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
+from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.slice.slices import FileToRead
+from layerbeam.transforms.views import View
 
-LOST_WITH_ITS_FILE = "is gone, and so are rows of it, whose part is damaged: bring it back, or give --prune-missing"
+LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
+
+
+def check_output(path: str, views: Sequence[View], head: RunIdentity) -> None:
+    """UsageError if the folder holds anything else, or a run with other settings."""
+    runs = load_runs(path)
+    before = runs[-1] if runs else load_manifest(path)
+    if before is None:
+        # A first run may have died, on a full disk for example, before or while it wrote its record.
+        names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
+        own = {layout.LOCK, layout.WRITER, layout.TEMPORARY, layout.RUNS}
+        if layout.RUNS in names and all(commit.fingerprint == head.fingerprint for commit in load_commits(path)):
+            # Its record is lost, but all commits have these settings.
+            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT}
+            own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
+        foreign = sorted(names - own)
+        if foreign:
+            raise UsageError(
+                f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
+                "give a new folder"
+            )
+    elif before["fingerprint"] != head.fingerprint:
+        changed = differences(before["identity"], head.identity)
+        raise UsageError(
+            f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
+            "give a new folder, or restore the settings:\n" + "\n".join(f"  {line}" for line in changed)
+        )
+
+
+def is_finished(path: str, max_rejected: float) -> bool:
+    """Whether an earlier run is complete, under this limit for rejects too, and all that it wrote is there."""
+    manifest = load_manifest(path)
+    return (
+        manifest is not None
+        and manifest["complete"]
+        and storage.exists(storage.join(path, layout.SUCCESS))
+        and not load_damaged(path)
+        and manifest["settings"].get("input", {}).get("max_rejected") == max_rejected
+        and not missing_tables(path, manifest)
+    )
 
 
 @dataclasses.dataclass
 class PendingWork:
-    """Files of which something is left to do, all that is known already, and the files that are gone."""
+    """The input files, and what is left to do in them.
+
+    `to_read`: files with blocks to do, and the commits of their other blocks. `files`: all input files that can be
+    read. `skipped`: those that cannot, and why. `missing`: files of an earlier run that no glob matches any more and
+    whose rows stay; `pruned`: those whose rows are deleted. `commits`: of blocks that need no reading.
+    """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
-    known: list[Report] = dataclasses.field(default_factory=list)
-    gone: list[MissingInput] = dataclasses.field(default_factory=list)
+    files: list[InputFile] = dataclasses.field(default_factory=list)
+    skipped: list[SkippedFile] = dataclasses.field(default_factory=list)
+    missing: list[MissingInput] = dataclasses.field(default_factory=list)
+    pruned: list[MissingInput] = dataclasses.field(default_factory=list)
+    commits: list[Commit] = dataclasses.field(default_factory=list)
+
+    @property
+    def reports(self) -> list[Report]:
+        """All that the end of the run must know and no other stage reports."""
+        return [*self.files, *self.skipped, *self.missing, *self.commits]
 
     @property
     def texts_done(self) -> int:
-        """Texts of the input that an earlier start has embedded."""
-        commits = [report for report in self.known if isinstance(report, Commit)]
-        commits += [commit for file in self.to_read for commit in file.reusable_commits]
+        """Texts of the input that earlier runs have embedded."""
+        commits = [*self.commits, *(commit for file in self.to_read for commit in file.reusable_commits)]
         return sum(metrics.embedded_texts(commit.counts) for commit in commits)
 
     @property
     def is_empty(self) -> bool:
         """Whether every file is read to its end and none is missing."""
-        return not self.to_read and not self.gone and not any(isinstance(report, SkippedFile) for report in self.known)
+        return not (self.to_read or self.skipped or self.missing or self.pruned)
+
+
+@dataclasses.dataclass
+class _Recorded:
+    """What the output folder holds of one input file: sound commits, number of blocks ever written, manifest entry."""
+
+    commits: list[Commit] = dataclasses.field(default_factory=list)
+    blocks: int = 0
+    entry: InputEntry | None = None
+
+
+def _take_inventory(output_path: str) -> dict[str, _Recorded]:
+    inventory: dict[str, _Recorded] = collections.defaultdict(_Recorded)
+    recorded = recorded_commits(output_path)
+    for commit in recorded:
+        inventory[commit.block.file.path].blocks += 1
+    for commit in sound_commits(output_path, recorded):
+        inventory[commit.block.file.path].commits.append(commit)
+    manifest = load_manifest(output_path)
+    for entry in manifest["inputs"] if manifest is not None else ():
+        file = inventory[entry["path"]]
+        file.entry = entry
+        file.blocks = max(file.blocks, entry["blocks"]) + (entry["left_out"] == LOST_WITH_ITS_FILE)
+    return inventory
 
 
 def find_work(patterns: list[str], output_path: str, *, prune_missing: bool = False) -> PendingWork:
-    """Match the globs and sort the files: to be read (with the commits of what is done in them), or up to date.
+    """Match the globs and sort the files: to be read (with the commits of the blocks that are done), or up to date.
 
-    Commits of files that are gone stay, unless `prune_missing`. What lies in the output folder is no input. UsageError
-    for two files whose parts would have one name.
+    Commits of missing files stay, unless `prune_missing`. Files in the output folder are not input. UsageError for two
+    files whose parts would have the same name.
     """
-    recorded = recorded_commits(output_path)
-    done: dict[str, list[Commit]] = collections.defaultdict(list)
-    for commit in sound_commits(output_path, recorded):
-        done[commit.block.file.path].append(commit)
-    blocks = collections.Counter(commit.block.file.path for commit in recorded)
-    entries = recorded_inputs(load_manifest(output_path))
-    for path, entry in entries.items():
-        lost_before = int(entry.get("left_out") == LOST_WITH_ITS_FILE)
-        blocks[path] = max(blocks[path], entry.get("blocks") or 0) + lost_before
+    inventory = _take_inventory(output_path)
+    found = [file for file in storage.find_files(patterns) if not storage.is_inside(file.path, output_path)]
+    _check_names(found)
     work = PendingWork()
-    names: dict[str, str] = {}
-    for found in storage.find_files(patterns):
-        if storage.is_inside(found.path, output_path):
+    for file in found:
+        recorded = inventory.pop(file.path, _Recorded())
+        if isinstance(file, SkippedFile):
+            work.skipped.append(file)
+            work.commits += recorded.commits
             continue
-        name = f"{file_stem(found.path)}-{file_key(found.path)}"
-        other = names.setdefault(name, found.path)
-        if other != found.path:
-            raise UsageError(
-                f"input.files: {other} and {found.path} would both be written as {name} (8 digits of a hash of the "
-                "path agree, by chance); rename one of them, or a folder above it"
-            )
-        work.known.append(found)
-        blocks.pop(found.path, None)
-        commits = done.pop(found.path, [])
-        if isinstance(found, SkippedFile):
-            work.known.extend(commits)
-        elif is_up_to_date(found, commits, entries.get(found.path)):
-            work.known.extend(commit for commit in commits if commit.block.file == found)
+        work.files.append(file)
+        if is_up_to_date(file, recorded.commits, recorded.entry):
+            work.commits += [commit for commit in recorded.commits if commit.block.file == file]
         else:
-            work.to_read.append(FileToRead(found, tuple(commits)))
-    for path, recorded_blocks in sorted(blocks.items()):
-        if not recorded_blocks:
-            continue  # there was nothing in it
-        work.gone.append(MissingInput(path))
-        if not prune_missing:
-            work.known += [MissingInput(path), *done[path]]
-            if len(done[path]) < recorded_blocks:
-                work.known.append(SkippedFile(path, LOST_WITH_ITS_FILE))
+            work.to_read.append(FileToRead(file, tuple(recorded.commits)))
+    for path, recorded in sorted(inventory.items()):
+        if not recorded.blocks:
+            continue  # the file was empty
+        if prune_missing:
+            work.pruned.append(MissingInput(path))
+            continue
+        work.missing.append(MissingInput(path))
+        work.commits += recorded.commits
+        if len(recorded.commits) < recorded.blocks:
+            work.skipped.append(SkippedFile(path, LOST_WITH_ITS_FILE))
     return work
 
 
+def _check_names(files: Sequence[InputFile | SkippedFile]) -> None:
+    names: dict[str, str] = {}
+    for file in files:
+        name = layout.file_name(file.path)
+        other = names.setdefault(name, file.path)
+        if other != file.path:
+            raise UsageError(
+                f"input.files: {other} and {file.path} would both be written as {name} (8 digits of a hash of the "
+                "path agree, by chance); rename one of them, or a folder above it"
+            )
+
+
 def find_run_work(patterns: list[str], output_path: str, *, prune_missing: bool = False) -> PendingWork:
-    """What is left to do. UsageError where no file matches, or a pattern cannot be matched."""
+    """What is left to do. UsageError if no file matches, or a pattern cannot be matched."""
     try:
         work = find_work(patterns, output_path, prune_missing=prune_missing)
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
-    if not work.known and not work.to_read:
+    if not work.reports:
         relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
         here = f" (from {os.getcwd()})" if relative else ""
         raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
     return work
 
 
+@dataclasses.dataclass(eq=False)
 class FindWork(beam.DoFn):
-    """Any one element -> `FileToRead`; tagged `KNOWN`, what needs no reading.
+    """Any one element -> `FileToRead`; tagged `KNOWN`, the reports of what needs no reading.
 
-    `_SUCCESS` is taken away before anything changes.
+    Deletes `_SUCCESS` before anything changes.
     """
 
-    TO_READ = "to_read"
-    KNOWN = "known"
+    TO_READ: ClassVar = "to_read"
+    KNOWN: ClassVar = "known"
 
-    def __init__(self, patterns: list[str], output_path: str, *, prune_missing: bool) -> None:
-        self._patterns = patterns
-        self._output_path = output_path
-        self._remove_gone = prune_missing
+    patterns: list[str]
+    output_path: str
+    prune_missing: bool
 
     def process(self, _: Any) -> Iterator[Any]:
-        work = find_work(self._patterns, self._output_path, prune_missing=self._remove_gone)
-        if not work.to_read and not work.known:
-            raise FileNotFoundError(f"input.files: no file matches {', '.join(self._patterns)}")
-        storage.delete_files([storage.join(self._output_path, SUCCESS)])
+        work = find_work(self.patterns, self.output_path, prune_missing=self.prune_missing)
+        if not work.reports:
+            raise FileNotFoundError(f"input.files: no file matches {', '.join(self.patterns)}")
+        storage.delete_files([storage.join(self.output_path, layout.SUCCESS)])
         yield from work.to_read
-        for report in work.known:
+        for report in work.reports:
             yield beam.pvalue.TaggedOutput(self.KNOWN, report)

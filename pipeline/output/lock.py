@@ -22,9 +22,7 @@ from typing import Any
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
-
-LOCK = "_lock"
-WRITER = "_writer.json"
+from layerbeam.transforms.layout import LOCK, WRITER
 
 _HEARTBEAT_INTERVAL_SECONDS = 30
 # A writer without a heartbeat for so long is dead: on a slow store a few may be late.

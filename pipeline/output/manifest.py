@@ -1,4 +1,4 @@
-"""`manifest.json`: what a run was and what came of it, read back with distrust; and the fingerprint."""
+"""`manifest.json`: what a run was and its result, checked when it is read back; and the fingerprint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import NotRequired, TypedDict
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import schema, vector_type
-from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile, adapter
+from layerbeam.transforms.layout import MANIFEST
 from layerbeam.transforms.views import COLUMNS, View
 
 SCHEMA_VERSION = 1
-MANIFEST = "manifest.json"
-SUCCESS = "_SUCCESS"
 
 _NAMED_VECTORS = 4
 
@@ -50,47 +50,65 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-# What readers of a manifest rely on: in it, in each of its views, and in a view that is one table.
-_ENTRIES = {
-    "schema_version": int,
-    "fingerprint": str,
-    "identity": dict,
-    "encoder": dict,
-    "settings": dict,
-    "complete": bool,
-    "problems": list,
-    "counts": dict,
-    "views": dict,
-    "inputs": list,
-}
-_VIEW_ENTRIES = {
-    "level": str,
-    "columns": dict,
-    "vectors": list,
-    "width": int,
-    "dtype": str,
-    "rows": int,
-    "bytes": int,
-    "parts": int,
-}
-_TABLE_ENTRIES = _VIEW_ENTRIES | {"path": str, "sha256": str}
+class ManifestView(TypedDict):
+    """What a manifest says of a view. `path` and `sha256`: of the one file of a `word_type` view."""
+
+    level: str
+    columns: dict[str, str]
+    vectors: list[str]
+    width: int
+    dtype: str
+    format: NotRequired[str]
+    rows: int
+    bytes: int
+    parts: int
+    path: NotRequired[str]
+    sha256: NotRequired[str]
+
+
+class InputEntry(TypedDict):
+    """What a manifest says of an input file. `left_out`: why it was skipped, or None; then there may be no size."""
+
+    path: str
+    size: NotRequired[int]
+    modified: NotRequired[float]
+    left_out: str | None
+    blocks: int
+    records: int
+
+
+class Manifest(TypedDict):
+    """`manifest.json`: the `RunIdentity`, and the result of the run."""
+
+    schema_version: int
+    fingerprint: str
+    identity: dict[str, Any]
+    encoder: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    versions: NotRequired[dict[str, str]]
+    complete: bool
+    problems: list[str]
+    counts: dict[str, int]
+    ids_compared_in: NotRequired[str]
+    views: dict[str, ManifestView]
+    inputs: list[InputEntry]
 
 
 class ManifestError(ValueError):
-    """There is no manifest, or none to rely on; the message says why."""
+    """There is no usable manifest; the message says why."""
 
 
 class NoManifestError(ManifestError):
-    """There is none, or it is not whole."""
+    """There is no manifest, or it is not JSON."""
 
 
-def read_manifest(output_path: str) -> dict[str, Any]:
-    """What the last run that ended wrote, of any folder, also a stranger's. ManifestError where it is none to rely on.
+def read_manifest(output_path: str) -> Manifest:
+    """The manifest of the last run that ended, from any folder, also an untrusted one. ManifestError if it is unusable.
 
-    Whether a later run has begun since, only `_SUCCESS` tells.
+    Only `_SUCCESS` tells whether a later run has begun since.
     """
     path = storage.join(output_path, MANIFEST)
-    manifest = storage.read_json(path)
+    manifest: Any = storage.read_json(path)
     if manifest is None:
         why = f"{MANIFEST} cannot be read" if storage.exists(path) else f"no {MANIFEST} in it"
         raise NoManifestError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
@@ -100,35 +118,32 @@ def read_manifest(output_path: str) -> dict[str, Any]:
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
-    amiss = ", ".join(sorted(_invalid_entries(manifest)))
-    if amiss:
+    invalid = ", ".join(sorted(_invalid_entries(manifest)))
+    if invalid:
         raise ManifestError(
-            f"{output_path}: {MANIFEST} is no manifest of layerbeam: it has no {amiss} of the right type"
+            f"{output_path}: {MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
         )
     for name, view in manifest["views"].items():
-        if name in ("", ".", "..") or "/" in name or str(view.get("path", f"{name}/")).rpartition("/")[0] != name:
+        if name in ("", ".", "..") or "/" in name or view.get("path", f"{name}/").rpartition("/")[0] != name:
             raise ManifestError(f"{output_path}: {MANIFEST} names files that do not lie in the folder; do not trust it")
-    return manifest
+    return manifest  # type: ignore[no-any-return] # validated
 
 
-def _invalid_entries(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _invalid_entries(manifest: Any) -> set[str]:
     """The entries that are missing or of another type."""
-    yield from _of_other_type(manifest, _ENTRIES)
-    views = manifest.get("views")
-    for name, view in views.items() if isinstance(views, dict) else ():
-        if isinstance(view, dict):
-            wanted = _TABLE_ENTRIES if view.get("level") == "word_type" else _VIEW_ENTRIES
-            yield from (f"views.{name}.{entry}" for entry in _of_other_type(view, wanted))
-        else:
-            yield f"views.{name}"
+    from pydantic import ValidationError
+
+    try:
+        adapter(Manifest).validate_python(manifest, strict=True)
+    except ValidationError as error:
+        return {".".join(map(str, problem["loc"])) for problem in error.errors()}
+    views = manifest["views"].items()
+    tables = [(name, view) for name, view in views if view["level"] == "word_type"]
+    return {f"views.{name}.{entry}" for name, view in tables for entry in ("path", "sha256") if entry not in view}
 
 
-def _of_other_type(entries: Mapping[str, Any], wanted: Mapping[str, type]) -> Iterator[str]:
-    return (name for name, type_ in wanted.items() if not isinstance(entries.get(name), type_))
-
-
-def load_manifest(output_path: str) -> dict[str, Any] | None:
-    """As `read_manifest`; None where there is none to rely on: the next run makes it anew."""
+def load_manifest(output_path: str) -> Manifest | None:
+    """As `read_manifest`, but None if there is no usable manifest: the next run rewrites it."""
     try:
         return read_manifest(output_path)
     except (ManifestError, OSError):
@@ -137,7 +152,7 @@ def load_manifest(output_path: str) -> dict[str, Any] | None:
 
 @dataclasses.dataclass(frozen=True)
 class MissingInput:
-    """An input file of an earlier run that no glob matches any more; its parts stay until somebody says otherwise."""
+    """An input file of an earlier run that no glob matches any more; its parts stay until --prune-missing."""
 
     path: str
 
@@ -146,27 +161,21 @@ class MissingInput:
 Report = InputFile | SkippedFile | MissingInput | Commit
 
 
-def recorded_inputs(manifest: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """What a manifest says of each input file, by its path; nothing where it is none, or damaged."""
-    entries = (manifest or {"inputs": []})["inputs"]
-    return {entry["path"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("path"), str)}
+def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: InputEntry | None) -> bool:
+    """Whether an earlier run read the file to its end, in its present state (size and time), and all its blocks exist.
 
-
-def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: Mapping[str, Any] | None) -> bool:
-    """Whether an earlier run read the file to its end, as it is now (size and time), and all its blocks are there.
-
-    `entry`: what the manifest's `inputs` say of the file.
+    `entry`: that of the file in the manifest.
     """
     if entry is None:
         return False
     blocks = sum(commit.block.file == file for commit in done)
-    recorded = (entry.get("size"), entry.get("modified"), entry.get("blocks"), entry.get("left_out"))
+    recorded = (entry.get("size"), entry.get("modified"), entry["blocks"], entry["left_out"])
     return recorded == (file.size, file.modified, blocks, None)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunIdentity:
-    """What is known of a run before it starts: the part of the manifest that no data decides. Plain JSON values."""
+    """What is known of a run before it starts: the part of the manifest that does not depend on data. JSON values."""
 
     fingerprint: str
     identity: Mapping[str, Any]
@@ -184,7 +193,7 @@ def shape_text(encoder: Mapping[str, Any]) -> str:
 
 
 def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
-    """Columns and shapes of each view: what is known of it before any row is."""
+    """Columns and shapes of each view, as far as they are known before any row."""
     return {
         view.name: {
             "level": view.level,
@@ -217,8 +226,8 @@ def vectors_text(view: Mapping[str, Any]) -> str:
     return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
 
 
-def table_parts(manifest: Mapping[str, Any]) -> dict[str, Part]:
-    """The table of each `word_type` view: it is made of all blocks, whose own parts of the view are sums."""
+def table_parts(manifest: Manifest) -> dict[str, Part]:
+    """The one table of each `word_type` view; the parts of its blocks are sums."""
     return {
         name: Part(view["path"], view["rows"], view["bytes"], view["sha256"])
         for name, view in manifest["views"].items()

@@ -1,4 +1,4 @@
-"""What one start of the program did: `_runs/<n>.json`. Times, hosts and workers stand here, never in the manifest."""
+"""What each run did: `_runs/<n>.json`. Times, hosts and workers are recorded here, never in the manifest."""
 
 from __future__ import annotations
 
@@ -9,38 +9,57 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
+from typing_extensions import TypedDict
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.write.block import TEMPORARY
+from layerbeam.transforms.commits import adapter
+from layerbeam.transforms.layout import RUNS, TEMPORARY, run_path
 
-RUNS = "_runs"
-# States of a start that has not ended, or died.
-AT_WORK = ("started", "submitted")
+# States of a run that is active, or died.
+ACTIVE = ("started", "submitted")
 
 
-def load_runs(output_path: str) -> list[dict[str, Any]]:
-    """The records of all starts, oldest first; one that is damaged is passed over."""
-    folder = storage.join(output_path, RUNS)
-    numbers = sorted(int(name[:-5]) for name in storage.list_folder(folder) if name[:-5].isdigit())
-    records = (storage.read_json(storage.join(folder, f"{number}.json")) for number in numbers)
-    needed = {"run", "state", "fingerprint", "identity", "views", "encoder", "inputs"}
-    return [record for record in records if record is not None and needed <= record.keys()]
+class RunRecord(TypedDict):
+    """What readers of a record rely on. It holds more: all of `RunIdentity`, and what is known of time and workers."""
+
+    run: int
+    state: str
+    fingerprint: str
+    identity: dict[str, Any]
+    views: dict[str, dict[str, Any]]
+    encoder: dict[str, Any]
+    inputs: dict[str, Any]
+
+
+def load_run(output_path: str, number: int) -> RunRecord | None:
+    """The record of one run; None if it is missing or damaged."""
+    record: Any = storage.read_json(storage.join(output_path, run_path(number)))
+    try:
+        adapter(RunRecord).validate_python(record, strict=True)
+    except ValueError:
+        return None
+    return record  # type: ignore[no-any-return] # validated
+
+
+def load_runs(output_path: str) -> list[RunRecord]:
+    """The records of all runs in the folder, oldest first; damaged ones are skipped."""
+    names = storage.list_folder(storage.join(output_path, RUNS))
+    numbers = sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
+    return [record for number in numbers if (record := load_run(output_path, number))]
 
 
 @dataclasses.dataclass
 class RunLog:
-    """The record of this start: written when it begins, and again with what came of it."""
+    """The record of this run: written when it begins, and again with its result."""
 
     output_path: str
     record: dict[str, Any]
 
     @staticmethod
     def begin(output_path: str, head: dict[str, Any], **facts: Any) -> RunLog:
-        """Write the first record. OSError where the folder cannot be written."""
+        """Write the first record. OSError if the folder cannot be written."""
         number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
         record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
         log = RunLog(output_path, record)
@@ -48,26 +67,33 @@ class RunLog:
         return log
 
     def end(self, state: str, **facts: Any) -> None:
-        """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and what is known now."""
-        peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _peak_of_a_child()
+        """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and further facts."""
+        peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _max_rss(resource.RUSAGE_CHILDREN)
         self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
         self.write()
 
+    @staticmethod
+    def end_unattended(output_path: str, number: int, *, complete: bool) -> None:
+        """End the record of a run from inside its pipeline, unless the program that submitted it did so already."""
+        record = load_run(output_path, number)
+        if record is not None and record["state"] in ACTIVE:
+            state = "done" if complete else "incomplete"
+            RunLog(output_path, {**record, "state": state, "ended": _now()}).write()
+
     def submit(self, job: str | None) -> None:
-        """Note that a runner has the job, unless that has ended already."""
-        now = storage.read_json(storage.join(self.output_path, RUNS, f"{self.number}.json")) or self.record
-        self.record = now | {"job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
+        """Record that a runner has the job, unless the job has ended already."""
+        now = load_run(self.output_path, self.number) or self.record
+        self.record = {**now, "job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
         self.write()
 
     @property
     def number(self) -> int:
-        """Which start of those in this folder."""
+        """The number of this run in its folder, from 1."""
         return int(self.record["run"])
 
     def write(self) -> None:
         """Write the record as it is."""
-        folder = storage.join(self.output_path, RUNS)
-        path = storage.join(folder, f"{self.record['run']}.json")
+        path = storage.join(self.output_path, run_path(self.number))
         temporary = storage.join(self.output_path, TEMPORARY)
         with storage.write_whole(path, temporary=temporary) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
@@ -75,7 +101,7 @@ class RunLog:
 
 
 def _peak_memory_bytes() -> int:
-    """The most that this process has held; ru_maxrss counts what its parent held when it started it, too."""
+    """The peak of this process. Its ru_maxrss would include what its parent held when it started it."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmHWM:"):
@@ -83,49 +109,10 @@ def _peak_memory_bytes() -> int:
     return _max_rss(resource.RUSAGE_SELF)
 
 
-def _peak_of_a_child() -> int:
-    """The most that any one process started by this one has held."""
-    return _max_rss(resource.RUSAGE_CHILDREN)
-
-
 def _max_rss(whose: int) -> int:
+    """Bytes; for children that of the largest one."""
     return resource.getrusage(whose).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-class RefuseIfSuperseded(beam.DoFn):
-    """Passes on what comes, unless a newer start is at work in the folder: who ends a run clears away what lies about.
-
-    A job whose launcher was interrupted may go on, and holds no lock. RuntimeError then: the newer one makes the end.
-    """
-
-    def __init__(self, output_path: str, number: int) -> None:
-        self._output_path = output_path
-        self._number = number
-
-    def process(self, element: Any) -> Iterator[Any]:
-        for run in load_runs(self._output_path):
-            if run["run"] > self._number and run["state"] in AT_WORK:
-                raise RuntimeError(f"start {run['run']} is at work in {self._output_path}, and is newer; it goes on")
-        yield element
-
-
-class RecordRunEnd(beam.DoFn):
-    """Manifest -> manifest, noted as the end of a start: by the pipeline itself, as who submitted it may have left.
-
-    Who has waited writes the record once more, with what only it knows.
-    """
-
-    def __init__(self, output_path: str, number: int) -> None:
-        self._output_path = output_path
-        self._number = number
-
-    def process(self, manifest: str) -> Iterator[str]:
-        record = storage.read_json(storage.join(self._output_path, RUNS, f"{self._number}.json"))
-        if record is not None and record["state"] in AT_WORK:
-            state = "done" if json.loads(manifest)["complete"] else "incomplete"
-            RunLog(self._output_path, record | {"state": state, "ended": _now()}).write()
-        yield manifest

@@ -11,14 +11,14 @@ from layerbeam.pipeline.cli.console import count_noun
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.manifest import SUCCESS, count_rows, load_manifest, shape_text
-from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.pipeline.output.manifest import count_rows, load_manifest, shape_text
+from layerbeam.pipeline.output.run_log import RunRecord, load_runs
 from layerbeam.pipeline.run.speed import PERFORMANCE
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.layout import REJECTS, SUCCESS
 from layerbeam.transforms.parts import read_rejects
 from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
-from layerbeam.transforms.write.block import REJECTS
 
 # A larger share of [UNK] means that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.05
@@ -96,7 +96,7 @@ def summarize(output_path: str) -> RunSummary:
     return summarize_attempt(output_path, last_attempt(output_path), load_commits(output_path))
 
 
-def last_attempt(output_path: str) -> dict[str, Any]:
+def last_attempt(output_path: str) -> RunRecord:
     """The record of the last attempt in an output folder. UsageError if there is none."""
     runs = load_runs(output_path)
     if not runs:

@@ -29,9 +29,10 @@ from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, scan_range
-from layerbeam.transforms.write.block import Output, write_block
+from layerbeam.transforms.write.block import write_block
 
 SECONDS = 4.0
 _WHOLE_BLOCKS = 8

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.earlier import check_output
-from layerbeam.pipeline.output.find import PendingWork, find_run_work
+from layerbeam.pipeline.output.find import PendingWork, check_output, find_run_work
 from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
 from layerbeam.pipeline.plan.estimate import (
     ENCODED,
@@ -31,7 +30,7 @@ from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.plan.sampling import Budget
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import Int64Array
-from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import printable
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.slice.slices import FileToRead
 
@@ -230,16 +229,15 @@ def _find_work(job: Job) -> tuple[PendingWork, str | None]:
         check_output(job.output.path, job.views, job.head)
     except UsageError as error:
         all_files = PendingWork(
-            to_read=[FileToRead(report) for report in work.known if isinstance(report, InputFile)],
-            known=[report for report in work.known if isinstance(report, InputFile | SkippedFile)],
+            to_read=[FileToRead(file) for file in work.files], files=work.files, skipped=work.skipped
         )
         return all_files, f"run would refuse: {str(error).splitlines()[0]}"
     return work, None
 
 
 def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
-    files = [report for report in work.known if isinstance(report, InputFile)]
-    skipped = {report.path: report.reason for report in work.known if isinstance(report, SkippedFile)}
+    files = work.files
+    skipped = {file.path: file.reason for file in work.skipped}
     skipped |= {chunk.path: chunk.problem for chunk in sample.chunks if chunk.problem is not None}
     return InputSummary(
         files=len(files),

@@ -27,7 +27,7 @@ from layerbeam.pipeline.report.sections.projection import check_color_by, projec
 from layerbeam.pipeline.report.sections.rejects import rejects
 from layerbeam.pipeline.report.sections.word_senses import word_senses
 from layerbeam.transforms import storage
-from layerbeam.transforms.write.block import TEMPORARY
+from layerbeam.transforms.layout import TEMPORARY
 
 DEFAULT_SAMPLE = 20_000
 # (id, title, what computes it), in the order of the page.

@@ -17,10 +17,9 @@ from layerbeam.pipeline.cli.console import count_noun, echo, echo_error, size_te
 from layerbeam.pipeline.cli.progress import Progress, show_progress
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, root_cause
-from layerbeam.pipeline.output.earlier import check_output, is_finished
-from layerbeam.pipeline.output.find import PendingWork, find_run_work
+from layerbeam.pipeline.output.find import PendingWork, check_output, find_run_work, is_finished
 from layerbeam.pipeline.output.lock import only_writer
-from layerbeam.pipeline.output.manifest import SUCCESS, describe_views
+from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
@@ -28,7 +27,7 @@ from layerbeam.pipeline.run.engines import LocalRunner
 from layerbeam.pipeline.run.signals import SignalGuard, WorkerCrashWatcher, quiet, underlying
 from layerbeam.pipeline.run.speed import measure
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.layout import SUCCESS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +81,10 @@ class Run:
         return expected
 
     def _begin_log(self, work: PendingWork, **facts: Any) -> RunLog:
-        files = [report for report in work.known if isinstance(report, InputFile)]
         inputs = {
-            "files": len(files),
-            "bytes": sum(file.size for file in files),
-            "compressed": any(storage.is_compressed(file.path) for file in files),
+            "files": len(work.files),
+            "bytes": sum(file.size for file in work.files),
+            "compressed": any(storage.is_compressed(file.path) for file in work.files),
         }
         path, views = self.job.output.path, describe_views(self.job.views)
         try:

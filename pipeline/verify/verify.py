@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ import pyarrow as pa
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.layers import open_for
-from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.dataset import view as dataset
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.integrity import check_listing, check_part, check_sizes, read_commits, read_finished
-from layerbeam.pipeline.output.manifest import MANIFEST, describe_views, differences, table_parts
+from layerbeam.pipeline.output.manifest import Manifest, describe_views, differences, table_parts
 from layerbeam.pipeline.verify.compare import ColumnComparison, as_stored, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob, ReferenceEncoder
 from layerbeam.transforms import metrics, storage
@@ -31,10 +31,10 @@ from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.layout import MANIFEST, REJECTS
 from layerbeam.transforms.parts import as_matrix, read_rejects
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import REJECTS
 
 DEFAULT_SAMPLE = 100
 
@@ -114,7 +114,7 @@ def _columns(job: Job) -> list[ColumnComparison]:
     ]
 
 
-def _file_problems(output_path: str, manifest: Mapping[str, Any], commits: Sequence[Commit]) -> list[str]:
+def _file_problems(output_path: str, manifest: Manifest, commits: Sequence[Commit]) -> list[str]:
     """Parts of another size than listed, files that are not listed, and tables whose bytes have changed."""
     problems = check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
     for table in table_parts(manifest).values():
@@ -123,7 +123,7 @@ def _file_problems(output_path: str, manifest: Mapping[str, Any], commits: Seque
     return problems
 
 
-def _restore_job(manifest: Mapping[str, Any], output_path: str) -> Job:
+def _restore_job(manifest: Manifest, output_path: str) -> Job:
     """The job of a finished run. UsageError if its encoder or versions are missing or have changed."""
     settings = dict(manifest["settings"])
     settings["output"] = {**settings["output"], "path": output_path}
@@ -138,7 +138,7 @@ def _restore_job(manifest: Mapping[str, Any], output_path: str) -> Job:
     return job
 
 
-def _changed_inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _changed_inputs(manifest: Manifest) -> dict[str, str]:
     """{file: reason} of the local input files that are missing or have another size than when they were read."""
     changed = {}
     for entry in manifest["inputs"]:
@@ -210,7 +210,7 @@ def _check_view(
     if part is None:
         return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
     try:
-        found = View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(part)
+        found = dataset.View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(part)
     except (OSError, ValueError) as error:
         return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
     if not _has_columns(found, view):

@@ -201,8 +201,8 @@ class Ends:
     """An output folder as a run leaves it before its last stage: parts (empty bytes, no disk) and commits."""
 
     def __init__(self, folder: Path, commits: int, blocks_per_file: int, *, store: bool = False) -> None:
+        from layerbeam.transforms.parts.part_format import Output
         from layerbeam.transforms.views import View
-        from layerbeam.transforms.write.block import Output
 
         self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
         scheme = "faulty://" if store else ""

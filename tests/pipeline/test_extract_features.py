@@ -16,7 +16,7 @@ from workplace import Done
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
 
-# The figures have 6 decimals and come from TensorFlow 1.15.
+# The figures are from TensorFlow 1.15, with 6 decimals.
 TOLERANCE = 5e-6
 MODEL = str(DATA / "google_uncased")
 
@@ -179,13 +179,13 @@ def gzipped(text: str) -> bytes:
     return gzip.compress(text.encode())
 
 
-def test_documents_that_are_gone_stay_until_told(workplace):
+def test_missing_documents_stay_until_they_are_pruned(workplace):
     workplace.write("texts/a.txt", "one\n")
     (b := workplace.write("texts/b.txt", "two\n"))
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
     extract(workplace, *arguments)
     b.unlink()
-    assert "b.txt: is gone" in extract(workplace, *arguments, status=3).out
+    assert "b.txt: is missing" in extract(workplace, *arguments, status=3).out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl", "b.jsonl"]
     assert "1 unchanged, 1 removed" in extract(workplace, *arguments, "--prune-missing").out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
@@ -239,7 +239,7 @@ IN, OUT = "texts", "out"
     ("arguments", "message"),
     [
         (("none", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: none: No such folder"),
-        (("texts/a.txt", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: texts/a.txt: is no folder"),
+        (("texts/a.txt", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: texts/a.txt: is not a folder"),
         (("empty", OUT, "-1", MODEL, "32", "4"), "INPUT_FOLDER: empty: there is no file in it"),
         ((IN, "texts/out", "-1", MODEL, "32", "4"), "OUTPUT_FOLDER: texts/out lies in INPUT_FOLDER"),
         ((IN, IN, "-1", MODEL, "32", "4"), "OUTPUT_FOLDER: texts lies in INPUT_FOLDER"),

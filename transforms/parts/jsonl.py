@@ -1,13 +1,14 @@
 """JSON Lines parts: at token level what google-research's extract_features.py writes, else an object per row.
 
-Values have six decimals, as there. They go through Python floats: Arrow's own text of a number takes twice the time.
+Values have six decimals, as in that program. They go through Python floats: Arrow's number formatting takes twice as
+long.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -16,23 +17,36 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
+from layerbeam.transforms.parts.part_format import Output, PartFormat, Piece, pieces_of
 from layerbeam.transforms.views import View
 
-DECIMALS = 6
+_DECIMALS = 6
 # Values that are Python floats at a time.
 _VALUES = 1 << 20
 
 
+class JsonLinesFormat(PartFormat):
+    """A line per text as extract_features.py writes it (tokens, layers separate), else per row."""
+
+    suffix = ".jsonl"
+    rounding = 1e-6
+
+    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+        for table in tables:
+            for line in _texts(view, table) if is_extract_features(view) else _rows(view, table):
+                file.write(json.dumps(line).encode("ascii") + b"\n")
+
+    def pieces(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
+        vectors = tuple(field.name for field in columns if pa.types.is_fixed_size_list(field.type))
+        yield from pieces_of(_read_objects(file, path, vectors), columns)
+
+    def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return finite(column)
+
+
 def is_extract_features(view: View) -> bool:
-    """Whether the view is written as extract_features.py does it: tokens, their layers separate."""
+    """Whether the view is written as extract_features.py writes it: tokens, their layers separate."""
     return view.format == "jsonl" and view.level == "token" and view.combine == "separate"
-
-
-def write_jsonl(view: View, table: pa.Table, file: Any) -> None:
-    """A line per text (tokens, layers separate) or per row, in the order of the table."""
-    lines = _texts(view, table) if is_extract_features(view) else _rows(view, table)
-    for line in lines:
-        file.write(json.dumps(line).encode("ascii") + b"\n")
 
 
 def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -74,21 +88,21 @@ def _rounded(column: pa.ChunkedArray) -> list[list[float]]:
     """[n][W] with six decimals."""
     vectors = column.combine_chunks()
     values = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    rounded: list[list[float]] = values.round(DECIMALS).reshape(len(vectors), -1).tolist()
+    rounded: list[list[float]] = values.round(_DECIMALS).reshape(len(vectors), -1).tolist()
     return rounded
 
 
-def read_objects(file: BinaryIO, path: str, vectors: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _read_objects(file: BinaryIO, path: str, vectors: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """{column: values} of each line, a list per column, a float32 array [n, W] for each of the `vectors`.
 
-    Of extract_features.py's lines come `line`, `sentence` (lines of one number counted from 0), `token` and the
-    vectors. ValueError or OSError where the file is damaged.
+    A line of extract_features.py gives `line`, `sentence` (lines of one number counted from 0), `token` and the
+    vectors. ValueError or OSError if the file is damaged.
     """
     before, sentence = -1, 0
     for text in _lines(file, path):
         line = json.loads(text)
         if not isinstance(line, Mapping):
-            raise ValueError(f"holds a line that is no object: {text[:40]!r}")
+            raise ValueError(f"holds a line that is not an object: {text[:40]!r}")
         try:
             if "linex_index" not in line:
                 yield {

@@ -12,9 +12,10 @@ import pyarrow as pa
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
-from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.encoders.source import EncoderSource
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import Output, write_block
+from layerbeam.transforms.write.block import write_block
 
 
 @dataclasses.dataclass

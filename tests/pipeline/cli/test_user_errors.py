@@ -126,7 +126,7 @@ def test_an_output_of_other_settings(workplace):
     err = workplace.run("--set", "encoder.max_seq_length=32", status=2).err
     assert err.splitlines() == [
         "layerbeam: output.path: out holds a run with other settings, and rows of both do not belong together; give a "
-        "new folder, or take the settings back:",
+        "new folder, or restore the settings:",
         "layerbeam:   encoder.max_seq_length: 128 -> 32",
     ]
 

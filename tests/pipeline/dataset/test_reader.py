@@ -31,9 +31,10 @@ from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.parts import parquet
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import Output, write_part
+from layerbeam.transforms.write.block import write_part
 
 VIEWS = {
     "pieces": {"level": "token", "layers": [-1, 1], "combine": "sum", "special_tokens": False, "dtype": "float16"},
@@ -418,7 +419,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
 def test_a_manifest_that_is_none(out, changed, amiss):
     whole = json.loads((out / "manifest.json").read_text())
     (out / "manifest.json").write_text(json.dumps(changed(whole)))
-    message = re.escape(f"manifest.json is no manifest of layerbeam: it has no {amiss}")
+    message = re.escape(f"manifest.json is not a manifest of layerbeam: it has no {amiss}")
     with pytest.raises(ValueError, match=message):
         layerbeam.open_run(out)
     (out / "_SUCCESS").unlink()

@@ -1,4 +1,4 @@
-"""Commits read back from a disk that is not to be trusted."""
+"""Commits read back from an untrusted disk."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_what_is_written_is_read():
 @pytest.mark.parametrize(
     "path", ["../tokens/x.parquet", "tokens/../../x", "/etc/passwd", "x", "a/b/c/d", "..", "tokens/..", "a/b/c"]
 )
-def test_a_part_outside_the_output_is_no_part(path):
+def test_a_part_outside_the_output_is_refused(path):
     record = COMMIT.to_json()
     record["parts"]["tokens"]["path"] = path
-    with pytest.raises(ValueError, match="is no part of this output"):
+    with pytest.raises(ValueError, match="is not a part of this output"):
         Commit.from_json(record)
 
 
@@ -45,7 +45,7 @@ JSON = st.recursive(
 
 @st.composite
 def damaged_records(draw):
-    """A commit with a value somewhere in it that is another, or gone."""
+    """A commit with one value changed or deleted."""
     record = COMMIT.to_json()
     place = record
     while True:
@@ -87,7 +87,7 @@ def test_bytes_changed_on_the_disk_are_no_error(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b'{"fingerprint": 1}'])
-def test_a_block_that_was_begun_anew_is_not_done(tmp_path, data):
+def test_a_block_that_is_being_rewritten_is_not_done(tmp_path, data):
     """An empty or damaged file in `_commits` outweighs the line in `parts.jsonl`: the part may be another by now."""
     (tmp_path / "tokens").mkdir()
     (tmp_path / COMMIT.parts["tokens"].path).write_bytes(bytes(9))
@@ -103,8 +103,8 @@ def test_a_block_that_was_begun_anew_is_not_done(tmp_path, data):
 
 @pytest.mark.parametrize("name", ["parts.jsonl", "manifest.json", "_SUCCESS"])
 @pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"[1, 2]\n", b'{"inputs": [1, {"path": 2}], "views": 3}'])
-def test_a_run_mends_its_own_records(workplace, name, data):
-    """Whatever became of them, the next run ends as if nothing had been; what is whole is not encoded again."""
+def test_a_run_repairs_its_own_records(workplace, name, data):
+    """However they are damaged, the next run restores them, and encodes no block again whose parts are intact."""
     workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
     workplace.configure(input={"slice_bytes": 700})
     workplace.run()
@@ -121,7 +121,7 @@ def test_a_run_mends_its_own_records(workplace, name, data):
 
 
 def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeypatch):
-    """A file changes, the run is killed after the part was written anew, the change is taken back: nothing stale."""
+    """A file changes, the run is killed after the part was rewritten, the change is undone: nothing is stale."""
     from layerbeam.transforms import storage
     from layerbeam.transforms.write import block as write_block
 

@@ -1,4 +1,4 @@
-"""What is left to do in an output folder, in the corners: names that clash, files that change while they are read."""
+"""What is left to do, in rare cases: names that clash, files that change while they are read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from corpora import random_lines
 from layerbeam.pipeline.output import find, finish
 from layerbeam.pipeline.output.manifest import is_up_to_date
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile, file_key, file_stem
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile
+from layerbeam.transforms.layout import file_name
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, cut_file, number_slices, scan_range
-from layerbeam.transforms.write.block import Output
 
 
 def commit(file: InputFile, line: int, start: int) -> Commit:
@@ -34,7 +35,7 @@ def test_each_commit_crosses_the_shuffle_once():
 def test_two_files_of_one_name_are_refused(workplace):
     # Found by trying: the first eight hex digits of the hashes of these paths agree.
     paths = ["corpus/d20203/a.txt", "corpus/d126111/a.txt"]
-    assert len({(file_stem(path), file_key(path)) for path in paths}) == 1
+    assert len({file_name(path) for path in paths}) == 1
     for path in paths:
         workplace.write(path, "text\n")
     workplace.configure(input={"files": ["corpus/*/a.txt"]})
@@ -65,14 +66,14 @@ def test_commits_of_another_state_of_the_file_do_not_count(workplace):
     workplace.configure(input={"slice_bytes": 500})
     workplace.run()
     files = workplace.files()
-    # As if a run over a changed file had been killed after one block, and the change then taken back.
-    (found,) = find.find_work(["corpus/a.txt"], "out").known[:1]
+    # As if a run over a changed file had been killed after one block, and the change then undone.
+    (found,) = find.find_work(["corpus/a.txt"], "out").files[:1]
     changed = Commit("f", BlockId(InputFile(found.path, 5, 1.0), 999, 1, 0, 5, "0"), {"records_read": 1}, {})
     os.mkdir("out/_commits")
     workplace.write(f"out/_commits/{changed.block.name}.json", json.dumps(changed.to_json()))
     work = find.find_work(["corpus/a.txt"], "out")
     assert work.is_empty
-    assert changed not in work.known
+    assert changed not in work.commits
     shutil.rmtree("out/_commits")
     assert workplace.files() == files
 
@@ -108,7 +109,7 @@ def test_one_file_under_three_spellings_is_one(workplace):
     assert workplace.rows()["file"].unique().to_pylist() == ["./corpus/a.txt"]
 
 
-def test_success_is_gone_while_rows_of_a_gone_file_are_deleted(workplace, monkeypatch):
+def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeypatch):
     for name in ("a", "b"):
         workplace.write(f"corpus/{name}.txt", "a text\n")
     workplace.configure()

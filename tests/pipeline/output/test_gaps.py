@@ -1,10 +1,10 @@
-"""What a runner may have lost: a line that is in no block, a block that is of no file."""
+"""What a runner may have lost: a line that is in no block, the file of a block."""
 
 from __future__ import annotations
 
 import pytest
 
-from layerbeam.pipeline.output.accounts import find_gaps
+from layerbeam.pipeline.output.balance import find_gaps
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.settings import RecordFormat
 
@@ -25,7 +25,7 @@ def test_a_whole_file():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "said"),
+    ("blocks", "message"),
     [
         (WHOLE[1:], "a.txt: lines 0 to 2 are in no block"),
         ([WHOLE[0], WHOLE[2]], "a.txt: lines 3 to 4 are in no block"),
@@ -34,24 +34,24 @@ def test_a_whole_file():
         ([], "a.txt: bytes 0 to 90 are in no block"),
     ],
 )
-def test_what_is_missing_or_doubled(blocks, said):
-    assert find_gaps([FILE], [], blocks, LINES) == said
-    assert find_gaps([FILE], ["a.txt"], blocks, LINES) is None  # left out, and said to be
+def test_what_is_missing_or_duplicated(blocks, message):
+    assert find_gaps([FILE], [], blocks, LINES) == message
+    assert find_gaps([FILE], ["a.txt"], blocks, LINES) is None  # skipped, and reported so
 
 
-def test_blocks_of_a_file_that_nobody_found():
-    assert find_gaps([], [], WHOLE, LINES) == "a.txt: has blocks, and nobody found the file"
+def test_blocks_of_a_file_that_is_not_an_input():
+    assert find_gaps([], [], WHOLE, LINES) == "a.txt: has blocks but is not an input file"
     assert find_gaps([], ["a.txt"], WHOLE, LINES) is None
 
 
-def test_paragraphs_begin_behind_blank_lines():
+def test_blank_lines_before_the_first_paragraph_are_in_no_block():
     record_format = RecordFormat(record="paragraph")
     assert find_gaps([FILE], [], WHOLE[1:], record_format) is None
     assert find_gaps([FILE], [], [], record_format) is None  # nothing but blank lines
     assert find_gaps([FILE], [], [WHOLE[0], WHOLE[2]], record_format) == "a.txt: lines 3 to 4 are in no block"
 
 
-def test_a_compressed_file_does_not_say_where_it_ends():
+def test_a_compressed_file_does_not_record_where_it_ends():
     file = InputFile("a.txt.gz", 20, 0.0)
     blocks = [block(0, 3, 0, 30, file), block(3, 2, 30, 50, file)]
     assert find_gaps([file], [], blocks, LINES) is None

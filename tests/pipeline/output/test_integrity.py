@@ -1,4 +1,4 @@
-"""`layerbeam verify --checksums`: every byte against its hash; what differs is made anew by the next run."""
+"""`layerbeam verify --checksums`: every byte against its hash; the next run rewrites what differs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_untouched_files_pass(workplace):
 
 
 @pytest.mark.parametrize("folder", ["tokens", "texts", "types", "_word_types/types", "rejects"])
-def test_a_flipped_bit_is_found_and_made_anew(workplace, folder):
+def test_a_flipped_bit_is_found_and_rewritten(workplace, folder):
     files = workplace.files()
     path = min((workplace.folder / "out" / folder).iterdir())
     data = bytearray(path.read_bytes())
@@ -45,15 +45,15 @@ def test_a_flipped_bit_is_found_and_made_anew(workplace, folder):
     name = str(path.relative_to(workplace.folder / "out"))
     assert "nothing to do" in workplace.run().err  # sizes do not tell
     done = workplace.verify("--checksums", status=1)
-    assert f"FAIL      {name} has changed since it was written: its SHA-256 is another one" in done.out
-    assert "the next run of the configuration will rewrite 1 file" in done.out
+    assert f"FAIL      {name} has changed since it was written: its SHA-256 differs" in done.out
+    assert "the next run will rewrite 1 file" in done.out
     assert "nothing to do" not in workplace.run().err
     assert workplace.files() == files
     assert workplace.verify("--checksums").out.endswith("pass\n")
     assert "nothing to do" in workplace.run().err
 
 
-def test_a_damaged_part_of_a_file_that_is_gone_is_said_until_told(workplace):
+def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workplace):
     workplace.write("corpus/b.txt", "\n".join(random_lines(20, seed=3)))
     workplace.run()
     part = next((workplace.folder / "out/tokens").glob("b-*"))
@@ -61,7 +61,7 @@ def test_a_damaged_part_of_a_file_that_is_gone_is_said_until_told(workplace):
     part.unlink()
     for _ in range(2):
         done = workplace.run(status=3)
-        assert "problem   corpus/b.txt: is gone, and so are rows of it, whose part is damaged" in done.out
+        assert "problem   corpus/b.txt: is missing, and so are rows of it, whose part is damaged" in done.out
     workplace.run("--prune-missing")
     assert workplace.manifest()["complete"]
     assert "nothing to do" in workplace.run().err
@@ -93,13 +93,13 @@ def test_a_changed_manifest_is_found(workplace):
 
 
 @pytest.mark.parametrize("manifest", [{}, {"views": []}, {"views": {"tokens": {"level": "token"}}}])
-def test_a_manifest_that_is_none_is_refused_and_made_anew(workplace, manifest):
+def test_an_invalid_manifest_is_refused_and_rewritten(workplace, manifest):
     files = workplace.files()
     whole = workplace.manifest() if manifest else {}
     workplace.write("out/manifest.json", json.dumps(whole | manifest))
     for more in ((), ("--checksums",)):
         err = workplace.verify(*more, status=2).err
-        assert "out: manifest.json is no manifest of layerbeam: it has no " in err
+        assert "out: manifest.json is not a manifest of layerbeam: it has no " in err
     workplace.run()
     assert workplace.files() == files
 
@@ -109,7 +109,7 @@ def test_an_unfinished_run_cannot_be_verified(workplace):
     assert "a later run has begun here and not ended" in workplace.verify("--checksums", status=2).err
 
 
-def test_a_missing_table_is_made_anew_by_the_next_run(workplace):
+def test_the_next_run_rewrites_a_missing_table(workplace):
     files = workplace.files()
     os.unlink("out/types/word_types.parquet")
     workplace.run()

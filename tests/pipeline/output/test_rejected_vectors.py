@@ -79,7 +79,7 @@ def test_an_encoder_of_nothing_but_nan_fails_the_run(workplace, encoder):
     )
 
 
-def test_a_batch_that_does_not_fit_is_told(workplace, monkeypatch):
+def test_a_batch_that_does_not_fit_is_reported(workplace, monkeypatch):
     from layerbeam.transforms.encode.forward import Forward
 
     real = Forward.__init__

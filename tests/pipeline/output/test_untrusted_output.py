@@ -1,4 +1,4 @@
-"""An output folder that somebody else has made: nothing outside it is read as rows, written or deleted."""
+"""An untrusted output folder: nothing outside it is read as rows, written or deleted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_documents_elsewhere_are_not_deleted(workplace, name):
     workplace._call(*arguments, status=0)
     path = workplace.folder / "docs/.layerbeam/documents.json"
     documents = json.loads(path.read_text())
-    documents[name.format(folder=workplace.folder)] = {"file": "gone.txt", "bytes": 1}
+    documents[name.format(folder=workplace.folder)] = {"file": "missing.txt", "bytes": 1}
     path.write_text(json.dumps(documents))
     before = precious(workplace)
     workplace._call(*arguments, "--prune-missing", status=0)

@@ -137,7 +137,7 @@ def test_completed_files_are_not_planned_again(workplace):
     assert values(other)["texts"] == 5
     assert other["hints"] == [
         "run would refuse: output.path: out holds a run with other settings, and rows of both do not belong together; "
-        "give a new folder, or take the settings back:"
+        "give a new folder, or restore the settings:"
     ]
     assert workplace.files() == files
 

@@ -20,7 +20,8 @@ from repository import DATA, ROOT
 from workplace import Workplace
 
 from layerbeam.pipeline.config import load
-from layerbeam.pipeline.output.run_log import RefuseIfSuperseded, RunLog, load_runs
+from layerbeam.pipeline.output.finish import RefuseIfSuperseded
+from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
 
@@ -136,7 +137,7 @@ def test_a_job_leaves_the_end_to_a_newer_start(tmp_path):
     numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
     assert numbers == [1, 2]
     assert list(RefuseIfSuperseded(folder, 2).process("reports")) == ["reports"]
-    with pytest.raises(RuntimeError, match=r"start 2 is at work in .*, and is newer; it goes on"):
+    with pytest.raises(RuntimeError, match=r"run 2 is newer and active in .*; it continues"):
         list(RefuseIfSuperseded(folder, 1).process("reports"))
     RunLog(folder, load_runs(folder)[1]).end("failed")
     assert list(RefuseIfSuperseded(folder, 1).process("reports")) == ["reports"]

@@ -253,7 +253,7 @@ def test_ids_that_come_twice_are_counted_over_files(workplace, level, unit, monk
     assert (counts["embedded"], counts["doubled_ids"]) == (8, 3)
     assert counts.get("sentences_embedded") == (16 if unit == "sentence" else None)
     assert "3 records with the id of an earlier one\n" in workplace.show().out
-    monkeypatch.setattr("layerbeam.pipeline.output.duplicate_ids.MOST_RECORDS", 7)
+    monkeypatch.setattr("layerbeam.pipeline.output.balance.MAX_COMPARED_IDS", 7)
     said = workplace.run("--output", "many").out
     assert "1 record with the id of an earlier one (compared within blocks only)\n" in said
 

@@ -212,7 +212,7 @@ def test_rows_of_a_file_that_is_gone_stay_until_told(workplace):
     workplace.run()
     (workplace.folder / "corpus/b.txt").unlink()
     done = workplace.run(status=3)
-    assert "corpus/b.txt: is gone; its rows stay until a run with --prune-missing" in done.out
+    assert "corpus/b.txt: is missing; its rows stay until a run with --prune-missing" in done.out
     assert set(workplace.rows()["file"].to_pylist()) == {"corpus/a.txt", "corpus/b.txt"}
     assert not (workplace.folder / "out/_SUCCESS").exists()
     workplace.run("--prune-missing")

@@ -23,9 +23,9 @@ from workplace import Workplace
 
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
-from layerbeam.transforms.parts.parquet import write_parquet
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import Output, write_part
+from layerbeam.transforms.write.block import write_part
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},
@@ -91,8 +91,7 @@ def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Tab
     path = sorted((workplace.folder / "out" / view).iterdir())[part]
     if path.suffix == ".parquet":
         table = change(pq.read_table(path))
-        with path.open("wb") as file:
-            write_parquet(table, file, metadata={})
+        pq.write_table(table, path)
     else:
         as_view = IN_OTHER_FORMATS[view]
         table = change(pa.concat_tables(read_tables(str(path), schema(as_view))))
@@ -414,7 +413,7 @@ def test_damaged_records_of_a_run(workplace):
     assert "out: a later run has begun here and not ended" in workplace.verify(status=2).err
     (out / "manifest.json").write_text('{"name": "x"}')
     assert (
-        "is no manifest of layerbeam: it has no complete, counts, encoder, fingerprint, identity"
+        "is not a manifest of layerbeam: it has no complete, counts, encoder, fingerprint, identity"
         in workplace.verify(status=2).err
     )
     (out / "manifest.json").write_text("{")

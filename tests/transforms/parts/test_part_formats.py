@@ -1,9 +1,10 @@
-"""TFRecord and JSON Lines: what is in the files, by the readers of others and by our own."""
+"""TFRecord and JSON Lines: what other readers and our own find in the files."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ import tensorflow as tf
 
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
-from layerbeam.transforms.parts.tfrecord import examples, parse_example, read_varints, varints
+from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.tfrecord import _varint, examples, parse_example
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import Output, write_part
+from layerbeam.transforms.write.block import write_part
 
 FIELDS = (("id", "string"), ("year", "int64"), ("weight", "float64"), ("good", "bool"))
 TEXTS = ("the café, “quoted”", "", "a")
@@ -41,6 +43,9 @@ def table(view: View) -> pa.Table:
         "year": [[-5, None, 2**40][t] for t in text],
         "weight": [[0.5, None, -2.0][t] for t in text],
         "good": [[True, None, False][t] for t in text],
+        "a": [["", None, "\0"][t] for t in text],
+        "m": [[None, 1e30, float("nan")][t] for t in text],
+        "z": [[-0.0, 0.1, None][t] for t in text],
         "line": [PLACES[t][0] for t in text],
         "sentence": [PLACES[t][1] for t in text],
         "start": [-1 if row % 2 else 1000 * row for row in range(total)],
@@ -53,6 +58,8 @@ def table(view: View) -> pa.Table:
         "text": [TEXTS[t] for t in text],
         "num_tokens": [12 * row for row in range(total)],
         "num_dropped": [0] * total,
+        "word": [["café", "“", "", "naïve", "a"][row % 5] for row in range(total)],
+        "num_texts": [row + 1 for row in range(total)],
     }
     random = np.random.default_rng(1)
     for name in view.vector_columns:
@@ -107,6 +114,36 @@ def test_examples_are_those_of_protobuf(view):
     if view.level == "token":
         assert example["start"].int64_list.value == [0, -1, 2000, -1]
         assert [value.decode() for value in example["token"].bytes_list.value] == ["[CLS]", "é", "##b", ""]
+
+
+PINNED = [
+    (view("token"), "87c4fe7d11b0bb22f66977173dc9d631d1c9464760a46f1ece8e211fe342a169"),
+    (
+        view("token", combine="sum", fields=(), special_tokens=False),
+        "1fcf5301f1d3c5e7536c70d14d3bddf4d97503c9167bfff2c49f30ee7095a320",
+    ),
+    (
+        view("token", include_text=True, fields=(("a", "string"), ("z", "float64"), ("m", "float64"))),
+        "ed62b2459153fcd66cb86b67072acc0169dbbc1973d92d03343b04c7813fd249",
+    ),
+    (view("word"), "eb2cb22ca22e020ed3af19fc4bf1f716710e8ab23036c565c73370a638719c69"),
+    (view("text", combine="concat"), "01f6c495b35d38f12476a6ec108bea75c4c6829baf376a3920cf2cc4be1d38c9"),
+    (
+        view("text", pooling="pooler", layers=(), dims=3),
+        "a4d7de1be231bd9e53d4e3bb084356958ca84f8bdebf53ba9955e6ee77f880c6",
+    ),
+    (
+        view("record", fields=(("weight", "float64"), ("id", "string"))),
+        "ff6e74e30bc62b0de189df0fd57d1b64d687b201252f72f5517ab70e81642b36",
+    ),
+]
+
+
+@pytest.mark.parametrize(("view", "sha256"), PINNED, ids=lambda value: getattr(value, "level", ""))
+def test_the_bytes_of_examples_do_not_change(view, sha256):
+    """Files written by an earlier version and files written now have the same hashes in `parts.jsonl`."""
+    records = list(examples(view, table(view)))
+    assert hashlib.sha256(b"".join(len(record).to_bytes(4, "big") + record for record in records)).hexdigest() == sha256
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -255,13 +292,21 @@ def test_lines_of_another_form(tmp_path, line):
         list(read_tables(str(path), schema(some)))
 
 
-def test_varints():
-    values = np.array([0, 1, 127, 128, 16383, 16384, 2**31, -1, -128, 2**63 - 1, -(2**63)])
-    data, splits = varints(values)
-    expected = tf.train.Int64List(value=values.tolist()).SerializeToString()
-    assert expected.endswith(data.tobytes())
-    assert np.diff(splits).tolist() == [1, 1, 1, 2, 2, 3, 5, 10, 10, 9, 10]
-    assert read_varints(data).tolist() == values.tolist()
+def test_integers_of_any_length():
+    values = [0, 1, 127, 128, 16383, 16384, 2**31, -1, -128, 2**63 - 1, -(2**63)]
+    texts = view("text", fields=(("year", "int64"),))
+    rows = pa.concat_tables([table(texts)] * 4).slice(0, len(values))
+    rows = rows.set_column(rows.column_names.index("year"), "year", pa.array(values))
+    records = list(examples(texts, rows))
+    expected = [tf.train.Int64List(value=[value]).SerializeToString() for value in values]
+    assert all(data in record for data, record in zip(expected, records, strict=True))
+    assert [len(data) - 2 for data in expected] == [1, 1, 1, 2, 2, 3, 5, 10, 10, 9, 10]
+    assert [parse_example(record)["year"].tolist() for record in records] == [[value] for value in values]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2**31])
+def test_the_length_of_a_field(size):
+    assert tf.train.Int64List(value=[size]).SerializeToString().endswith(_varint(size))
 
 
 def test_no_warning_and_no_rows_without_special_tokens():

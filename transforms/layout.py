@@ -1,0 +1,85 @@
+"""The name of every file and folder in an output folder, declared once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+# What a finished run leaves next to the folders of its views.
+MANIFEST = "manifest.json"
+PARTS = "parts.jsonl"
+SUCCESS = "_SUCCESS"
+REJECTS = "rejects"
+WORD_SUMS = "_word_types"  # per view of level word_type: the sums of each block
+RUNS = "_runs"
+REPORT = "report.html"
+DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them
+
+# What lies there only while a run is active.
+COMMITS = "_commits"
+TEMPORARY = "_tmp"
+LOCK = "_lock"
+WRITER = "_writer.json"
+
+# File names without their suffix: the part of a view without rows, and the table of a word_type view.
+EMPTY = "empty"
+WORD_TYPES = "word_types"
+
+# The name of any part of a view, without suffix: that of a block, see `block_name`, or of the part without rows.
+PART_NAME = rf"(?:.+-[0-9a-f]{{8}}-\d{{12}}|{EMPTY})"
+
+_STEM_BYTES = 64
+
+
+def file_name(path: str) -> str:
+    """The start of the names of all parts of an input file: its stem and 8 hex digits of the SHA-256 of its path.
+
+    The stem is the file's name without its suffixes, at most 64 letters, digits, `.`, `_` and `-`: valid on any file
+    system. The hash separates files with the same stem.
+
+    >>> file_name("corpus/part 1.txt.gz")
+    'part_1-0986df41'
+    """
+    name = re.split(r"[/\\]", path)[-1]
+    name = re.sub(r"\.(gz|bz2|zst)$", "", name)
+    name = re.sub(r"(?<=.)\.[^.]*$", "", name)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")
+    key = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{name[:_STEM_BYTES] or 'file'}-{key}"
+
+
+def block_name(path: str, first_line: int) -> str:
+    """The name shared by the parts, the rejects and the commit of a block, unique in a run.
+
+    >>> block_name("corpus/part 1.txt.gz", 650)
+    'part_1-0986df41-000000000650'
+    """
+    return f"{file_name(path)}-{first_line:012d}"
+
+
+def is_part_path(path: str) -> bool:
+    """Whether a path from a file that anybody may have written names a file in the folder of a view.
+
+    >>> [is_part_path(path) for path in ("t/x.parquet", "_word_types/t/x.parquet", "t/../x", "/etc/passwd")]
+    [True, True, False, False]
+    """
+    return bool(re.fullmatch(rf"(?:{WORD_SUMS}/)?[^/]+/[^/]+", path)) and ".." not in path.split("/")
+
+
+def commit_path(block: str) -> str:
+    """The file of a block's commit."""
+    return f"{COMMITS}/{block}.json"
+
+
+def rejects_path(block: str) -> str:
+    """The file of a block's rejected records."""
+    return f"{REJECTS}/{block}.jsonl"
+
+
+def run_path(number: int) -> str:
+    """The file of the record of one run in the folder.
+
+    >>> run_path(2)
+    '_runs/2.json'
+    """
+    return f"{RUNS}/{number}.json"

@@ -1,0 +1,103 @@
+"""What a file format of parts must do: `PartFormat`, one subclass per format."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.views import View
+
+_TEXTS_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Where a run's files go and what marks them as its own."""
+
+    path: str
+    fingerprint: str
+    byte_stream_split: bool = False
+
+    @property
+    def temporary(self) -> str:
+        return storage.join(self.path, layout.TEMPORARY)
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of a part, not read yet. `read` may be called until the next piece is asked for."""
+
+    num_rows: int
+    read: Callable[[], pa.Table]
+
+
+class PartFormat(abc.ABC):
+    """How the rows of a view become a file, and how they are read back.
+
+    `gzips`: whether `compress` puts gzip around the file, whose name ends in `.gz` then. `is_columnar`: whether some
+    columns can be read without the others. `rounding`: how far a value in the file may be off the vector's.
+    """
+
+    suffix: str
+    gzips: bool = True
+    is_columnar: bool = False
+    rounding: float = 0.0
+
+    @abc.abstractmethod
+    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+        """Write tables with these columns to a binary stream; equal rows give equal bytes."""
+
+    @abc.abstractmethod
+    def pieces(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
+        """The rows of a part, in order. `columns`: those of the view; `names`: the only ones that are needed.
+
+        Columns that the file does not have (extract_features.py's lines have line, token and vectors only) are not in
+        the tables. OSError, ValueError or pa.ArrowException if the file is damaged.
+        """
+
+    def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """A column without vectors as it is read back from the file."""
+        return column
+
+
+def pieces_of(texts: Iterator[dict[str, Any]], columns: pa.Schema) -> Iterator[Piece]:
+    """The rows of texts, each text given as {column: one value, or one per row}. ValueError for other columns."""
+    vectors = tuple(field.name for field in columns if pa.types.is_fixed_size_list(field.type))
+    while some := list(itertools.islice(texts, _TEXTS_AT_ONCE)):
+        try:
+            table = _table(some, columns, vectors)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"holds other columns than the view's ({error})") from error
+        yield _whole(table)
+
+
+def _whole(table: pa.Table) -> Piece:
+    return Piece(table.num_rows, lambda: table)
+
+
+def _table(texts: Sequence[dict[str, Any]], columns: pa.Schema, vectors: tuple[str, ...]) -> pa.Table:
+    lengths = [np.size(text[vectors[0]]) // int(columns.field(vectors[0]).type.list_size) for text in texts]
+    fields = [field for field in columns if field.name in texts[0]]
+    arrays = []
+    for field in fields:
+        values = [text[field.name] for text in texts]
+        if field.name in vectors:
+            flat = np.concatenate([np.ravel(vector) for vector in values])
+            flat = flat.astype(field.type.value_type.to_pandas_dtype())
+            arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type))
+            continue
+        rows = [
+            value
+            for of_text, length in zip(values, lengths, strict=True)
+            for value in (of_text if len(of_text) == length else [*of_text] * length)
+        ]
+        if pa.types.is_boolean(field.type):
+            rows = [value if value is None else bool(value) for value in rows]
+        arrays.append(pa.array(rows, field.type))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
