@@ -156,6 +156,11 @@ class Words:
     segment: Int8Array
     forms: pa.StringArray
 
+    def take(self, chosen: Int64Array) -> Words:
+        """The places of these rows only."""
+        columns = ("start", "end", "word_index", "form", "segment")
+        return dataclasses.replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
 
 @dataclasses.dataclass
 class Rows:

@@ -91,14 +91,10 @@ def _take_rows(rows: Rows, new_number: Int64Array, shift: Int64Array) -> Rows:
     """The rows of the texts that have a new number. `shift`: how far the tokens of each text moved."""
     chosen = np.flatnonzero(new_number[rows.text] >= 0)
     lengths = np.diff(rows.splits)[chosen]
-    words = rows.words
-    if words is not None:
-        columns = ("start", "end", "word_index", "form", "segment")
-        words = dataclasses.replace(words, **{name: getattr(words, name)[chosen] for name in columns})
     return Rows(
         text=new_number[rows.text[chosen]],
         positions=rows.positions[token_positions(rows.splits, chosen)] + np.repeat(shift[rows.text[chosen]], lengths),
         splits=row_splits_of(lengths),
-        words=words,
+        words=None if rows.words is None else rows.words.take(chosen),
         counts=rows.counts,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Int64Array, TokenBlock, VectorBlock
+from layerbeam.transforms.blocks import TokenBlock, VectorBlock
 from layerbeam.transforms.subset import reject, take_texts
 
 Encode = Callable[[TokenBlock], VectorBlock]
@@ -69,7 +69,8 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
                 raise MemoryError(f"the vectors of block {name} do not fit: lower output.target_part_bytes") from error
             if not reasons:
                 raise
-        tokens = _reject(tokens, reasons)
+        rest = np.setdiff1d(np.arange(len(tokens.num_dropped)), list(reasons))
+        tokens = take_texts(tokens, reject(tokens.text, reasons, ENCODE_STAGE), rest)
 
 
 def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:
@@ -80,7 +81,7 @@ def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:
     while waiting:
         texts = waiting.pop()
         try:
-            encode(_take(tokens, texts))
+            encode(take_texts(tokens, tokens.text.take(texts), texts))
         except UnencodableTextsError as error:
             reasons |= {int(texts[text]): reason for text, reason in error.reasons.items()}
         except Exception as error:
@@ -102,12 +103,3 @@ def reject_reason(error: Exception) -> str:
     'the encoder failed: ValueError: bad id'
     """
     return "does not fit in memory, even alone" if is_out_of_memory(error) else f"the encoder failed: {error}"
-
-
-def _take(tokens: TokenBlock, texts: Int64Array) -> TokenBlock:
-    return take_texts(tokens, tokens.text.take(texts), texts)
-
-
-def _reject(tokens: TokenBlock, reasons: Mapping[int, str]) -> TokenBlock:
-    rest = np.setdiff1d(np.arange(len(tokens.num_dropped)), list(reasons))
-    return take_texts(tokens, reject(tokens.text, reasons, ENCODE_STAGE), rest)

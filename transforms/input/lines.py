@@ -127,7 +127,22 @@ def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Ar
 def cut_lines(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
     """Identity and bytes of each block of the slice, if a line is a record."""
     with storage.open_binary(slice_.file.path) as file:
-        yield from _cut_lines(file, slice_, limits, encoding)
+        chunks, position, line, _ = start_slice(file, slice_)
+        pending = b""
+        for run in whole_lines(chunks, position, slice_.end):
+            if position == 0 and not pending:  # the first bytes of the file
+                refuse_other_encoding(run, encoding)
+            pending += run
+            ends = line_ends(pending)
+            begin = 0
+            while (count := records_in_block(np.diff(ends, prepend=begin), limits)) is not None:
+                size = int(ends[count - 1]) - begin
+                raw = pending[begin : begin + size]
+                yield identify(slice_.file, raw, line, count, position), raw
+                begin, line, position, ends = begin + size, line + count, position + size, ends[count:]
+            pending = pending[begin:]
+    if pending:
+        yield identify(slice_.file, pending, line, len(ends), position), pending
 
 
 def cut_whole(slice_: Slice, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
@@ -139,32 +154,20 @@ def cut_whole(slice_: Slice, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
         yield identify(slice_.file, raw, 0, len(line_ends(raw)), 0), raw
 
 
-def _cut_lines(file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str) -> Iterator[tuple[BlockId, bytes]]:
+def start_slice(file: BinaryIO, slice_: Slice) -> tuple[Iterator[bytes], int, int, bool]:
+    """(chunks, position, line, blank): the file from the first line that begins in the slice.
+
+    `blank`: whether what was skipped, of the line before it, is only white space.
+    """
     # One byte back: a line begins at `start` if that byte is a line end.
     position = max(slice_.start - 1, 0)
     file.seek(position)
     chunks = storage.read_chunks(file, slice_.file.path)
-    line = slice_.first_line
-    if slice_.start > 0:
-        rest, skipped, _ = skip_line(chunks, slice_.end - position if slice_.end is not None else None)
-        chunks = itertools.chain([rest], chunks)
-        position += skipped
-        line += int(skipped > 1)  # `first_line` counts the line end before `start`
-    pending = b""
-    for lines in whole_lines(chunks, position, slice_.end):
-        if position == 0 and not pending:  # the first bytes of the file
-            refuse_other_encoding(lines, encoding)
-        pending += lines
-        ends = line_ends(pending)
-        begin = 0
-        while (count := records_in_block(np.diff(ends, prepend=begin), limits)) is not None:
-            size = int(ends[count - 1]) - begin
-            raw = pending[begin : begin + size]
-            yield identify(slice_.file, raw, line, count, position), raw
-            begin, line, position, ends = begin + size, line + count, position + size, ends[count:]
-        pending = pending[begin:]
-    if pending:
-        yield identify(slice_.file, pending, line, len(ends), position), pending
+    if slice_.start == 0:
+        return chunks, 0, slice_.first_line, True
+    rest, skipped, blank = _skip_line(chunks, slice_.end - position if slice_.end is not None else None)
+    # `first_line` counts the line end before `start`.
+    return itertools.chain([rest], chunks), position + skipped, slice_.first_line + int(skipped > 1), blank
 
 
 def blank_lines(data: npt.NDArray[np.uint8], starts: Int64Array, ends: Int64Array) -> npt.NDArray[np.bool_]:
@@ -183,7 +186,7 @@ def identify(file: InputFile, raw: bytes, first_line: int, num_lines: int, first
     return BlockId(file, first_line, num_lines, first_byte, end_byte, hashlib.sha256(raw).hexdigest())
 
 
-def skip_line(chunks: Iterator[bytes], limit: int | None = None) -> tuple[bytes, int, bool]:
+def _skip_line(chunks: Iterator[bytes], limit: int | None = None) -> tuple[bytes, int, bool]:
     """(bytes after the first line end, number of bytes skipped, whether these are only white space).
 
     Stops soon after `limit` bytes: else a line over a thousand slices would be read to its end from each of them.

@@ -6,7 +6,6 @@ first byte lies. Its text is its lines joined by `\\n`. A line is blank here if 
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -25,7 +24,7 @@ from layerbeam.transforms.input.lines import (
     line_ends,
     records_in_block,
     refuse_other_encoding,
-    skip_line,
+    start_slice,
     too_large,
     whole_lines,
 )
@@ -99,43 +98,27 @@ def cut_paragraphs(slice_: Slice, limits: BlockLimits, encoding: str) -> Iterato
 
     Blank lines belong to the paragraph before them.
     """
-    with storage.open_binary(slice_.file.path) as file:
-        yield from _cut_paragraphs(file, slice_, limits, encoding)
-
-
-def _cut_paragraphs(
-    file: BinaryIO, slice_: Slice, limits: BlockLimits, encoding: str
-) -> Iterator[tuple[BlockId, bytes]]:
     end = sys.maxsize if slice_.end is None else slice_.end
-    # One byte back, as in `lines`: a line begins at `start` if that byte is a line end.
-    position, line = max(slice_.start - 1, 0), slice_.first_line
-    after_blank = _is_blank_before(file, position)
-    file.seek(position)
-    chunks = storage.read_chunks(file, slice_.file.path)
-    if slice_.start > 0:
-        rest, skipped, is_blank_line = skip_line(chunks, end - position)
-        chunks = itertools.chain([rest], chunks)
-        position += skipped
-        line += int(skipped > 1)
-        after_blank = after_blank and is_blank_line
-        if position >= end:
-            return
     buffer = _ParagraphBuffer(slice_.file, limits)
-    for run in whole_lines(chunks, position, None):
-        if position == 0:
-            refuse_other_encoding(run, encoding)
-        starts, is_first, is_blank = _paragraphs_in(run, at_file_start=position == 0, after_blank=after_blank)
-        first_lines = np.flatnonzero(is_first)
-        begins = starts[first_lines]
-        inside = int(np.searchsorted(begins, end - position))  # of the paragraphs, those that belong to this slice
-        size, num_lines = len(run), len(starts)
-        if inside < len(begins):
-            size, num_lines = int(begins[inside]), int(first_lines[inside])
-        buffer.feed(run[:size], position, begins[:inside], line + first_lines[:inside])
-        position, line, after_blank = position + size, line + num_lines, bool(is_blank[-1])
-        if inside < len(begins) or (buffer.is_empty and position >= end):
-            break
-        yield from buffer.full_blocks()
+    with storage.open_binary(slice_.file.path) as file:
+        after_blank = _is_blank_before(file, max(slice_.start - 1, 0))
+        chunks, position, line, blank = start_slice(file, slice_)
+        after_blank = after_blank and blank
+        for run in whole_lines(chunks, position, None) if position < end else ():
+            if position == 0:
+                refuse_other_encoding(run, encoding)
+            starts, is_first, is_blank = _paragraphs_in(run, at_file_start=position == 0, after_blank=after_blank)
+            first_lines = np.flatnonzero(is_first)
+            begins = starts[first_lines]
+            inside = int(np.searchsorted(begins, end - position))  # of the paragraphs, those that belong to this slice
+            size, num_lines = len(run), len(starts)
+            if inside < len(begins):
+                size, num_lines = int(begins[inside]), int(first_lines[inside])
+            buffer.feed(run[:size], position, begins[:inside], line + first_lines[:inside])
+            position, line, after_blank = position + size, line + num_lines, bool(is_blank[-1])
+            if inside < len(begins) or (buffer.is_empty and position >= end):
+                break
+            yield from buffer.full_blocks()
     yield from buffer.rest(line)
 
 

@@ -78,30 +78,25 @@ class SliceFiles(beam.PTransform):
     SKIPPED = "skipped"
 
     def expand(self, files: Any) -> Any:
+        number = beam.FlatMap(_number).with_output_types(Slice)
         return (
             files
             | "cut" >> beam.FlatMap(cut_file, self.limits.text_bytes, self.record_format)
             | "spread ranges" >> beam.Reshuffle()
-            | "scan" >> beam.ParDo(_ScanRanges(self.limits, self.record_format))
+            | "scan" >> beam.Map(_scan, self.limits, self.record_format)
             | "of one file" >> beam.GroupByKey()
-            | "number" >> beam.ParDo(_NumberSlices()).with_outputs(self.SKIPPED, main=self.SLICES)
+            | "number" >> number.with_outputs(self.SKIPPED, main=self.SLICES)
         )
 
 
-@beam.typehints.with_output_types(tuple[bytes, RangeScan])
-class _ScanRanges(beam.DoFn):
-    def __init__(self, limits: BlockLimits, record_format: RecordFormat) -> None:
-        self._limits = limits
-        self._record_format = record_format
-
-    def process(self, element: tuple[FileToRead, int, int | None]) -> Iterator[tuple[bytes, RangeScan]]:
-        scan = scan_range(*element, self._limits, self._record_format)
-        # Bytes, because a file name that is not UTF-8 cannot be encoded as text.
-        yield os.fsencode(scan.work.file.path), scan
+def _scan(
+    element: tuple[FileToRead, int, int | None], limits: BlockLimits, record_format: RecordFormat
+) -> tuple[bytes, RangeScan]:
+    scan = scan_range(*element, limits, record_format)
+    # Bytes, because a file name that is not UTF-8 cannot be encoded as text.
+    return os.fsencode(scan.work.file.path), scan
 
 
-@beam.typehints.with_output_types(Slice)
-class _NumberSlices(beam.DoFn):
-    def process(self, element: tuple[bytes, Iterable[RangeScan]]) -> Iterator[Any]:
-        for item in number_slices(element[1]):
-            yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.SKIPPED, item)
+def _number(element: tuple[bytes, Iterable[RangeScan]]) -> Iterator[Any]:
+    for item in number_slices(element[1]):
+        yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.SKIPPED, item)

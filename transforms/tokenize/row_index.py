@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms.blocks import (
     BoolArray,
-    Int8Array,
     Int32Array,
     Int64Array,
     Rows,
@@ -46,14 +45,9 @@ class _WordIndex:
     """
 
     text: Int64Array
-    segment: Int8Array
     first: Int64Array
     count: Int64Array
-    start: Int32Array
-    end: Int32Array
-    word_index: Int32Array
-    form: Int32Array
-    forms: pa.StringArray
+    places: Words
     is_cut: BoolArray
     lost_forms: Int32Array
 
@@ -76,18 +70,14 @@ class KeepWords:
 
     def find(self, words: _WordIndex, texts: TextBlock) -> Int32Array:
         """For each word the index of its form in `given`, -1 if it is not kept."""
-        place = np.array([self._place.get(form.lower(), -1) for form in words.forms.to_pylist()], np.int32)
-        found = place[words.form] if len(place) else np.full(len(words.form), -1, np.int32)
+        places = words.places
+        index = np.array([self._place.get(form.lower(), -1) for form in places.forms.to_pylist()], np.int32)
+        found = index[places.form] if len(index) else np.full(len(places.form), -1, np.int32)
         if self._match_case:
             exact = {form: index for index, form in enumerate(self.given)}
             candidates = np.flatnonzero(found >= 0)
-            own = own_characters(
-                texts,
-                words.text[candidates],
-                words.segment[candidates],
-                words.start[candidates],
-                words.end[candidates],
-            )
+            chosen = places.take(candidates)
+            own = own_characters(texts, words.text[candidates], chosen.segment, chosen.start, chosen.end)
             found[candidates] = [exact.get(word, -1) for word in own]
         return found
 
@@ -141,15 +131,7 @@ def _word_rows(view: View, tokens: TokenBlock, keep: KeepWords | None) -> Rows:
     counts = _count(view, words, kept, keep)
     chosen = np.flatnonzero((kept >= 0) & ~words.is_cut & (words.count > 0))
     positions, splits = _tokens_of(words, chosen)
-    of_rows = Words(
-        start=words.start[chosen],
-        end=words.end[chosen],
-        word_index=words.word_index[chosen],
-        form=words.form[chosen],
-        segment=words.segment[chosen],
-        forms=words.forms,
-    )
-    return Rows(words.text[chosen], positions, splits, of_rows, counts)
+    return Rows(words.text[chosen], positions, splits, words.places.take(chosen), counts)
 
 
 def _tokens_of(words: _WordIndex, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -162,7 +144,7 @@ def _count(view: View, words: _WordIndex, kept: Int32Array, keep: KeepWords | No
     """Counts of the view's lost and empty words and, with `keep_words`, of each kept form."""
     lost, empty = len(words.lost_forms), int(((words.count == 0) & ~words.is_cut).sum())
     if keep is not None:
-        lost, empty = int(keep.matches(words.forms)[words.lost_forms].sum()), 0
+        lost, empty = int(keep.matches(words.places.forms)[words.lost_forms].sum()), 0
     counts = {f"{LOST_WORDS}:{view.name}": lost, f"{EMPTY_WORDS}:{view.name}": empty}
     if keep is not None:
         whole = kept[(kept >= 0) & ~words.is_cut]
@@ -193,14 +175,16 @@ def _basic_words(tokens: TokenBlock) -> _WordIndex:
     lost, places = np.unique(_key(tokens.dropped.text, 0, tokens.dropped.word_index), return_index=True)
     return _WordIndex(
         text=text[begins],
-        segment=tokens.segment_ids[first],
         first=first,
         count=np.diff(np.append(begins, len(real))),
-        start=np.minimum.reduceat(tokens.start[real], begins) if len(begins) else tokens.start[:0],
-        end=np.maximum.reduceat(tokens.end[real], begins) if len(begins) else tokens.end[:0],
-        word_index=tokens.word_index[first],
-        form=tokens.form[first],
-        forms=tokens.forms,
+        places=Words(
+            start=np.minimum.reduceat(tokens.start[real], begins) if len(begins) else tokens.start[:0],
+            end=np.maximum.reduceat(tokens.end[real], begins) if len(begins) else tokens.end[:0],
+            word_index=tokens.word_index[first],
+            form=tokens.form[first],
+            segment=tokens.segment_ids[first],
+            forms=tokens.forms,
+        ),
         is_cut=np.isin(key[begins], lost),
         lost_forms=tokens.dropped.form[places],
     )
@@ -244,14 +228,16 @@ def _whitespace_words(tokens: TokenBlock) -> _WordIndex:
     first_of_text = np.searchsorted(spans.text, np.arange(len(tokens.num_dropped)))
     return _WordIndex(
         text=spans.text,
-        segment=spans.segment.astype(np.int8),
         first=first,
         count=np.bincount(word, minlength=num_words),
-        start=spans.start.astype(np.int32),
-        end=spans.end.astype(np.int32),
-        word_index=(np.arange(num_words) - first_of_text[spans.text]).astype(np.int32),
-        form=form,
-        forms=joined.dictionary,
+        places=Words(
+            start=spans.start.astype(np.int32),
+            end=spans.end.astype(np.int32),
+            word_index=(np.arange(num_words) - first_of_text[spans.text]).astype(np.int32),
+            form=form,
+            segment=spans.segment.astype(np.int8),
+            forms=joined.dictionary,
+        ),
         is_cut=is_cut,
         lost_forms=form[is_cut],
     )
