@@ -67,7 +67,7 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
     halved = attempt["counts"].get(metrics.HALVED_BATCHES, 0)
     if halved:
         batches = count_noun(halved, "batch", "batches")
-        lines.append(f"{batches} did not fit in memory and were halved; a lower encoder.batch_tokens avoids that")
+        lines.append(f"{batches} did not fit in memory and had to be halved; a lower encoder.batch_tokens avoids that")
     return lines
 
 

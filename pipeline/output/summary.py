@@ -71,7 +71,7 @@ class RunSummary:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the last attempt has not come to its end."""
+        """Whether the last attempt is running, was killed or interrupted, or failed."""
         return self.state in UNFINISHED.values()
 
     def to_json(self) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def _sum_columns(view: View) -> list[str]:
 
 def _finish(view: View, keys: list[Key], counts: Int64Array, sums: dict[str, Float64Array]) -> pa.Table:
     """Means and standard deviations (of the population: over n), in alternate columns."""
-    columns: dict[str, Any] = {name: [key[index] for key in keys] for index, name in enumerate((*view.group_by, "word"))}
+    columns: dict[str, Any] = {
+        name: [key[index] for key in keys] for index, name in enumerate((*view.group_by, "word"))
+    }
     columns["count"] = counts
     for name in view.vector_columns:
         mean = sums[f"{name}{_SUM}"] / counts[:, None]

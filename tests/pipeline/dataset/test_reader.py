@@ -1,7 +1,8 @@
-"""`layerbeam.open_run`: what it gives of a finished run, and what it says where there is none to read."""
+"""`layerbeam.open_run`: the rows it reads from a finished run, and its errors."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -82,7 +83,7 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_all_rows_come_in_the_order_of_the_text(finished, name):
+def test_rows_are_in_the_order_of_the_text(finished, name):
     view = layerbeam.open_run(finished).view(name)
     table = view.to_arrow()
     assert len(view.parts) > 4, "one part is no test of an order"
@@ -103,7 +104,7 @@ def test_some_columns_in_the_order_asked_for(finished):
     assert next(view.iter_batches(["token", "file"])).schema.names == ["token", "file"]
 
 
-def test_a_part_that_is_not_listed_is_not_read(out):
+def test_an_unlisted_part_is_not_read(out):
     stray = out / "tokens" / "z-00000000-000000000000.parquet"
     before = layerbeam.open_run(out).view("tokens").to_arrow()
     shutil.copy(next((out / "tokens").iterdir()), stray)
@@ -118,7 +119,7 @@ def test_the_paths_are_for_other_readers(finished):
     assert pa.concat_tables(pq.read_table(path) for path in view.paths).equals(view.to_arrow())
 
 
-def test_what_a_run_and_a_view_say_of_themselves(finished):
+def test_repr_and_properties(finished):
     run = layerbeam.open_run(str(finished))
     rows = run.manifest["views"]["tokens"]["rows"]
     assert run.views == ("pieces", "texts", "tokens")
@@ -161,7 +162,7 @@ def test_vectors_into_a_file_larger_than_memory(finished, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "layer_2.npy", mmap_mode="r"), view.to_numpy("layer_2"))
 
 
-def test_vectors_into_what_does_not_fit(finished):
+def test_out_of_another_shape_or_type(finished):
     view = layerbeam.open_run(finished).view("texts")
     with pytest.raises(ValueError, match=rf"out is float32 \[3, 4\]; .* needs float32 \[{view.num_rows}, 128\]"):
         view.to_numpy("embedding", out=np.zeros((3, 4), np.float32))
@@ -235,6 +236,25 @@ def test_batches_are_all_rows_and_end_with_their_part(finished):
         view.iter_batches(batch_rows=0)
 
 
+@pytest.mark.parametrize("format_", ["parquet", "tfrecord", "jsonl"])
+def test_one_part_of_any_format(tmp_path, format_):
+    view = write_run(tmp_path, dataclasses.replace(TEXTS, format=format_), [text_rows(70), text_rows(3)]).view("texts")
+    part = view.parts[0]
+    columns = ["layer_3", "text", "id"]
+    assert view.read(part, columns).equals(text_rows(70).select(columns))
+    assert view.read(part, columns, np.array([1, 64, 69])).equals(text_rows(70).select(columns).take([1, 64, 69]))
+    assert view.read(part).equals(text_rows(70))
+    assert view.first_rows(2).equals(text_rows(2))
+    with pytest.raises(KeyError, match="no such column"):
+        view.read(part, ["layer_2"])
+    Path(view.paths[0]).write_bytes(b"no longer the part")
+    with pytest.raises(ValueError, match=r"has 18 bytes, not [\d,]+; run the configuration again to rewrite it"):
+        view.read(part)
+    Path(view.paths[0]).write_bytes(bytes(part.bytes))
+    with pytest.raises((OSError, ValueError), match=f"{Path(part.path).name}: cannot be read"):
+        view.read(part)
+
+
 # --- tf.data ---
 
 
@@ -291,7 +311,7 @@ def test_nulls_in_kept_fields(tmp_path):
         list(view.to_tf_dataset(["year"]))
 
 
-# --- nothing to read ---
+# --- no rows ---
 
 
 @pytest.mark.parametrize("view", [TEXTS, View(name="tokens", level="token", layers=(1, 3), hidden_size=4)])
@@ -309,10 +329,10 @@ def test_a_view_without_rows(tmp_path, view):
     assert "0 rows" in repr(read)
 
 
-# --- what is said ---
+# --- errors ---
 
 
-def test_names_that_are_not_there(finished):
+def test_unknown_names(finished):
     run = layerbeam.open_run(finished)
     with pytest.raises(KeyError) as caught:
         run.view("token")
@@ -365,7 +385,7 @@ def test_a_run_that_is_not_complete(workplace):
     assert "not complete" in repr(run)
 
 
-def test_a_part_that_is_gone_or_damaged(out):
+def test_a_missing_or_damaged_part(out):
     view = layerbeam.open_run(out).view("tokens")
     path = Path(view.paths[1])
     data = path.read_bytes()
@@ -384,7 +404,7 @@ def test_a_part_that_is_gone_or_damaged(out):
             read()
 
 
-def test_files_of_the_run_that_are_damaged(out):
+def test_damaged_files_of_the_run(out):
     (out / "parts.jsonl").write_text("{")
     with pytest.raises(ValueError, match=r"parts\.jsonl: cannot be read"):
         layerbeam.open_run(out)
@@ -401,7 +421,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "amiss"),
+    ("changed", "invalid"),
     [
         (
             lambda _: {},
@@ -416,10 +436,10 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
         ),
     ],
 )
-def test_a_manifest_that_is_none(out, changed, amiss):
+def test_an_invalid_manifest(out, changed, invalid):
     whole = json.loads((out / "manifest.json").read_text())
     (out / "manifest.json").write_text(json.dumps(changed(whole)))
-    message = re.escape(f"manifest.json is not a manifest of layerbeam: it has no {amiss}")
+    message = re.escape(f"manifest.json is not a manifest of layerbeam: it has no {invalid}")
     with pytest.raises(ValueError, match=message):
         layerbeam.open_run(out)
     (out / "_SUCCESS").unlink()
@@ -442,7 +462,7 @@ def test_other_formats_are_refused(out, format_):
             read()
 
 
-# --- where ---
+# --- stores and processes ---
 
 
 def test_an_object_store(finished, memory):
@@ -460,7 +480,7 @@ def test_an_object_store(finished, memory):
         layerbeam.open_run("memory://bucket/runs/out/texts")
 
 
-def test_a_view_goes_to_other_processes(finished):
+def test_a_view_can_be_pickled(finished):
     view = layerbeam.open_run(finished).view("tokens")
     sent = pickle.loads(pickle.dumps(view))
     assert sent.schema.equals(view.schema)

@@ -99,6 +99,6 @@ def test_a_batch_that_does_not_fit_is_reported(workplace, monkeypatch):
     workplace.run("--output", "whole")
     monkeypatch.setattr(Forward, "__init__", small)
     done = workplace.run()
-    assert "did not fit in memory, halved; fewer encoder.batch_tokens would spare that" in done.out
+    assert "did not fit in memory and had to be halved; a lower encoder.batch_tokens avoids that" in done.out
     assert workplace.verify().out.endswith("pass\n")
     assert workplace.manifest()["counts"] == workplace.manifest("whole")["counts"]

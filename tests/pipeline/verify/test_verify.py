@@ -1,4 +1,4 @@
-"""`layerbeam verify`: what it passes, and that it catches what is planted in the files of a finished run."""
+"""`layerbeam verify`: it passes sound runs, and finds errors planted in the files of a finished run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def columns(workplace: Workplace, *arguments: str, status: int = 0) -> dict[str,
 
 
 def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Table], part: int = 0) -> Path:
-    """Change the rows of a part and have parts.jsonl agree with its size and hash, so that only the rows can tell."""
+    """Change the rows of a part and have parts.jsonl agree with its size and hash, so that only the rows differ."""
     path = sorted((workplace.folder / "out" / view).iterdir())[part]
     if path.suffix == ".parquet":
         table = change(pq.read_table(path))
@@ -363,7 +363,7 @@ def test_files_that_are_not_as_listed(workplace):
     assert "FAIL      tokens/copy.parquet is there and not listed in parts.jsonl" in out
 
 
-def test_an_input_file_that_is_gone_or_has_changed(workplace):
+def test_an_input_file_that_is_missing_or_has_changed(workplace):
     finished(workplace)
     (workplace.folder / "corpus" / "a.txt").unlink()
     done = workplace.verify(*ALL, status=3)
@@ -392,7 +392,7 @@ def test_no_finished_run(workplace):
     assert "out: holds no finished run (no manifest.json in it)" in workplace.verify(status=2).err
 
 
-def test_another_encoder_by_now(workplace):
+def test_an_encoder_that_has_changed(workplace):
     folder = workplace.folder / "encoder"
     for name in ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"):
         workplace.write(f"encoder/{name}", (DATA / "hf_uncased" / name).read_bytes())
