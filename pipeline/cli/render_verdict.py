@@ -8,6 +8,7 @@ from rich.table import Table
 from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.output.integrity import FilesVerdict
 from layerbeam.pipeline.verify.verify import Verdict
+from layerbeam.transforms.parts import FORMATS
 
 # Places of failures that are printed for each column.
 _PLACES = 5
@@ -35,7 +36,7 @@ def print_verdict(verdict: Verdict) -> None:
     console.print(table)
     for view in verdict.hash_only:
         console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
-    allowed = {(column.dtype, column.format == "jsonl"): column.tolerance for column in verdict.columns}
+    allowed = {(column.dtype, FORMATS[column.format].rounding > 0): column.tolerance for column in verdict.columns}
     for (dtype, is_text), tolerance in sorted(allowed.items()):
         console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, InputConfig, default_of, fields_of
+from layerbeam.transforms import layout
 from layerbeam.transforms.views import COLUMNS, ViewSettings
 
-RESERVED_VIEW_NAMES = ("rejects",)
+RESERVED_VIEW_NAMES = (layout.REJECTS,)
 # Columns that no kept field may be called like, at any level and in any file format.
 COLUMN_NAMES = {column.name for column in COLUMNS} | {"id", "embedding", "pooled_output"}
 _LAYER_COLUMN = re.compile(r"layer_\d+(_std)?|(embedding|pooled_output)_std")

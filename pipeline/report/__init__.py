@@ -1,4 +1,1 @@
 """`layerbeam report`: `sections` compute the data, `page.html.j2` shows them, `page` writes the file."""
-
-# In the output folder, unless --to names another file.
-REPORT = "report.html"

@@ -14,7 +14,6 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.report import REPORT
 from layerbeam.pipeline.report.context import ReportContext, Section
 from layerbeam.pipeline.report.markup import Html, escape
 from layerbeam.pipeline.report.plots import SIGNS, Plots
@@ -27,7 +26,7 @@ from layerbeam.pipeline.report.sections.projection import check_color_by, projec
 from layerbeam.pipeline.report.sections.rejects import rejects
 from layerbeam.pipeline.report.sections.word_senses import word_senses
 from layerbeam.transforms import storage
-from layerbeam.transforms.layout import TEMPORARY
+from layerbeam.transforms.layout import REPORT, TEMPORARY
 
 DEFAULT_SAMPLE = 20_000
 # (id, title, what computes it), in the order of the page.

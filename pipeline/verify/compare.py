@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.cli.console import count_noun
-from layerbeam.transforms.parts.jsonl import finite
+from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.views import View
 
 Array = npt.NDArray[Any]
@@ -64,8 +64,6 @@ def cosines(found: Array, expected: Array) -> Array:
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
 # Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
 BFLOAT16 = DirectionTolerance(0.998, 0.02)
-# JSON Lines hold six decimals: one more in the last of them.
-_DECIMALS = 1e-6
 
 
 def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
@@ -73,19 +71,7 @@ def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionToleran
     if compute_dtype == "bfloat16":
         return BFLOAT16
     tolerance = TOLERANCES[view.dtype]
-    if view.format != "jsonl":
-        return tolerance
-    return Tolerance(tolerance.absolute + _DECIMALS, tolerance.relative)
-
-
-def as_stored(rows: pa.Table, format_: str) -> pa.Table:
-    """The metadata columns of some rows with the precision of the file format."""
-    if format_ == "tfrecord":  # a tf.train.Example has no float64
-        single = [field.with_type(pa.float32()) if pa.types.is_float64(field.type) else field for field in rows.schema]
-        return rows.cast(pa.schema(single), safe=False).cast(rows.schema)
-    if format_ == "jsonl":
-        return pa.table({name: finite(rows[name]) for name in rows.column_names})
-    return rows
+    return Tolerance(tolerance.absolute + FORMATS[view.format].rounding, tolerance.relative)
 
 
 @dataclasses.dataclass

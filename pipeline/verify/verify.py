@@ -24,7 +24,7 @@ from layerbeam.pipeline.dataset import view as dataset
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.integrity import check_listing, check_part, check_sizes, read_commits, read_finished
 from layerbeam.pipeline.output.manifest import Manifest, describe_views, differences, table_parts
-from layerbeam.pipeline.verify.compare import ColumnComparison, as_stored, compare_rows, tolerance_of
+from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob, ReferenceEncoder
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.columns import schema
@@ -32,7 +32,7 @@ from layerbeam.transforms.commits import Commit, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.layout import MANIFEST, REJECTS
-from layerbeam.transforms.parts import as_matrix, read_rejects
+from layerbeam.transforms.parts import FORMATS, as_matrix, read_rejects
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views import View
 
@@ -215,7 +215,9 @@ def _check_view(
         return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
     if not _has_columns(found, view):
         return [f"{part.path}: its columns are not those of the view"]
-    different = compare_rows(as_stored(expected, view.format), found)
+    stored_format = FORMATS[view.format]
+    expected = pa.table({name: stored_format.as_stored(expected[name]) for name in expected.column_names})
+    different = compare_rows(expected, found)
     if different:
         return [f"{part.path}: {difference}" for difference in different]  # vectors need rows to be compared with
     columns = [column for column in verdict.columns if column.view == view.name]
@@ -232,6 +234,6 @@ def _check_view(
 
 def _has_columns(table: pa.Table, view: View) -> bool:
     """Whether the columns are the view's; a line of extract_features.py holds only some of them."""
-    if view.format == "parquet":
+    if FORMATS[view.format].is_columnar:
         return bool(table.schema.equals(schema(view)))
     return all(name in table.column_names for name in view.vector_columns)
