@@ -209,8 +209,9 @@ def _check_view(
     part = commit.parts.get(view.name)
     if part is None:
         return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
+    unchecked = dataclasses.replace(part, sha256="")  # a part of another size is compared, too
     try:
-        found = dataset.View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(part)
+        found = dataset.View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(unchecked)
     except (OSError, ValueError) as error:
         return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
     if not _has_columns(found, view):
@@ -228,8 +229,9 @@ def _check_view(
         for column, values in zip(columns, vectors, strict=True):
             stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
             column.add(as_matrix(stored), values, block.place(text))
-    changed = check_part(verdict.path, part)
-    return [f"{part.path} {changed}"] if changed else []
+    problem = check_part(verdict.path, part)
+    # A wrong size is among the problems already.
+    return [] if problem is None or f"{part.path} {problem}" in verdict.problems else [f"{part.path} {problem}"]
 
 
 def _has_columns(table: pa.Table, view: View) -> bool:
