@@ -1,11 +1,11 @@
-"""Two workers of one core each against one worker with both cores, on each engine that runs on this machine.
+"""Two workers of one core each compared with one worker of two cores, on each engine that runs on this machine.
 
 python engines.py [--rounds N] [--lines N] [NAME ...]
 
-Needs Debian's package bible-kjv, and the engines of `make test-flink`, `test-spark` and `test-prism`; what is missing
-is left out, and said. All is interleaved; medians. Start-up, of JVMs, workers, TensorFlow, is not counted: of the
-parts, in the order in which they were written, the lines between the first fifth and the last tenth, by the time
-between. The whole time stands beside it.
+Needs Debian's package bible-kjv and the engines of `make test-flink`, `test-spark` and `test-prism`. Missing engines
+are skipped and named. Rounds are interleaved and medians taken. The rate excludes the start of JVMs, workers and
+TensorFlow: parts are ordered by time, and the lines from the first fifth to the last tenth are divided by the time
+between. The total time is printed next to the rate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "engines"))
 from cluster import ClusterError, cluster  # noqa: E402
 
-# Name: the engine of the cluster, how many workers, options beside those that it needs.
+# Name: the engine of the cluster, the number of workers, extra options.
 CASES = {
     "local, 1 process of 2 threads": (None, 1, ["--workers", "2"]),
     "local, 2 processes": (None, 2, ["--processes", "2"]),
@@ -41,7 +41,7 @@ CASES = {
 
 
 def rate(output: Path) -> float:
-    """Lines a second in the middle of a run."""
+    """Lines per second in the middle of a run."""
     parts = sorted((output / "texts").glob("*.parquet"), key=lambda part: part.stat().st_mtime_ns)
     begin, end = len(parts) // 5, len(parts) * 9 // 10
     rows = sum(pq.read_metadata(part).num_rows for part in parts[begin + 1 : end + 1])

@@ -1,6 +1,6 @@
-"""BERT-Large's size with random weights, 512 positions: does a run fit in 6 GB, and does `verify` agree?
+"""A BERT-Large-size encoder with random weights, 512 positions: does a run fit in 6 GB, and does `verify` agree?
 
-24 blocks of 1,024, written in each layout: Hugging Face, Google's checkpoint. Each run is a process of its own.
+24 blocks of 1,024, stored in two layouts: Hugging Face and Google's checkpoint. Each run has its own process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
             encoder = folder / f"{kind}_uncased"
             encoder.mkdir()
             write(encoder, LARGE, weights)
-            # The embedding has more rows than the vocabulary, as many an encoder's has.
+            # As in many encoders, the embedding has more rows than the vocabulary.
             (encoder / "vocab.txt").write_text("\n".join(WORDS))
             settings = {
                 "input": {"files": ["texts.txt"]},

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 
-from ports import free_port  # noqa: E402 - from the folder above, also where this is started by hand
+from ports import free_port  # noqa: E402 - pytest's pythonpath is missing when this is started by hand
 
 JARS = ROOT / ".engines"
 ENGINES = ("flink", "spark", "pool", "prism")
