@@ -1,9 +1,9 @@
-"""Execute docs/word_senses.ipynb in a folder of its own and compare what comes out with what is in it.
+"""Execute docs/word_senses.ipynb in a temporary folder and compare the new outputs with the stored ones.
 
     python tools/execute_notebook.py [--write]
 
-`--write` puts the new outputs into it instead (`make notebook`). Pictures may differ a little: another processor's
-rounding moves a point by less than one can see.
+`--write` stores the new outputs instead (`make notebook`). Pictures may differ slightly: another processor's rounding
+moves points by invisible amounts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTEBOOK = ROOT / "docs" / "word_senses.ipynb"
 
 
 def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy of it with what comes out now, without times and what is said to standard error."""
+    """A copy of the notebook with new outputs, without times and standard error."""
     new = nbformat.from_dict(notebook)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "configs").symlink_to(ROOT / "configs")

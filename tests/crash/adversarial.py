@@ -43,13 +43,13 @@ def main() -> None:
         assert snapshot(folder, without=folder / "out") == before
         figures = check_output(corpus, folder / "out")
         record = json.loads((folder / "out" / "_runs" / "1.json").read_text())
-    print(f"{figures.files:,} files, {len(figures.left_out)} of them skipped, in {seconds:.0f} s", end="; ")
+    print(f"{figures.files:,} files, {len(figures.skipped)} of them skipped, in {seconds:.0f} s", end="; ")
     print(f"peak memory {record['peak_memory_bytes'] / 1e9:.2f} GB")
     print(f"{figures.records:,} records: {figures.embedded:,} embedded, {figures.blank:,} blank", end=", ")
     print(f"{sum(figures.rejected.values()):,} rejected")
     for reason, count in figures.rejected.items():
         print(f"  {count:6,} {reason}")
-    for path, reason in figures.left_out.items():
+    for path, reason in figures.skipped.items():
         print(f"  skipped: {path!a}: {reason}")
 
 

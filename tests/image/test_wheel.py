@@ -90,16 +90,16 @@ def test_check_rejects_wrong_labels_and_missing_model():
     wrong = ["--version=9.9", "--apache-beam=2.76.0", "--python=2.7", "--tensorflow=2.20.0", "--device=gpu"]
     done = check(*wrong, "--model=nowhere")
     assert done.returncode == 1
-    said = messages_of(done)
-    assert said[:5] == [
+    printed = messages_of(done)
+    assert printed[:5] == [
         f"worker image: label version: 9.9, but installed is {__version__}",
         "worker image: label apache-beam: 2.76.0, but installed is 2.77.0",
         "worker image: label tensorflow: 2.20.0, but installed is 2.21.0",
         f"worker image: label python: 2.7, but installed is {python}",
         "worker image: label device: gpu, but installed is cpu",
     ]
-    assert said[5].startswith("worker image: nowhere: there is no such folder")
-    assert len(said) == 6
+    assert printed[5].startswith("worker image: nowhere: there is no such folder")
+    assert len(printed) == 6
 
 
 @pytest.mark.parametrize(

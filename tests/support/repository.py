@@ -1,4 +1,4 @@
-"""Where the repository and its test data are."""
+"""Paths of the repository and of its test data."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def commit(folder: Path, name: str, **counts: int) -> None:
     (folder / "_commits" / name).write_text(json.dumps({"counts": counts}))
 
 
-def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
+def test_only_commits_of_this_run_count(tmp_path):
     commit(tmp_path, "before.json", tokens=1000, embedded=9)
     progress = Progress(str(tmp_path), total_tokens=400)
     start = progress._seen[0][0]
@@ -36,17 +36,17 @@ def test_what_is_committed_counts_and_what_was_before_does_not(tmp_path):
     assert describe(progress) == "30 texts, 20 tokens/s, 3 rejected, nearly done"
 
 
-def test_batches_of_a_block_at_work_count(tmp_path):
+def test_batches_of_current_block_count(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=100)
     metrics.note_encoded(40)
     progress.look()
     assert (progress.tokens, progress.texts, progress.share) == (40, 0, 0.4)
-    commit(tmp_path, "a.json", tokens=20, embedded=5)  # that very block, or another: never counted twice
+    commit(tmp_path, "a.json", tokens=20, embedded=5)  # that block or another: never counted twice
     progress.look()
     assert (progress.tokens, progress.texts) == (40, 5)
 
 
-def test_the_rate_is_of_the_last_half_minute(tmp_path):
+def test_rate_covers_last_half_minute(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=1e6)
     start = progress._seen[0][0]
     for second in range(1, 121):
@@ -55,14 +55,14 @@ def test_the_rate_is_of_the_last_half_minute(tmp_path):
     assert progress.tokens_per_second == 10
 
 
-def test_nothing_is_known_yet(tmp_path):
+def test_nothing_known_at_start(tmp_path):
     progress = Progress(str(tmp_path), total_tokens=0)
     progress.look()
     assert (progress.share, progress.seconds_left) == (0.0, None)
     assert describe(progress) == "0 texts, 0 tokens/s"
 
 
-def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
+def test_log_lines_without_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
     stream = io.StringIO()
@@ -74,7 +74,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
     assert stream.getvalue().splitlines()[-1].startswith("50%: 5 texts, ")
 
 
-def test_a_stream_that_is_closed_ends_nothing(tmp_path, monkeypatch):
+def test_closed_stream_does_not_end_run(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
     stream = io.StringIO()
@@ -83,22 +83,22 @@ def test_a_stream_that_is_closed_ends_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]])
-def test_a_run_at_a_terminal_has_a_bar_that_goes_away(workplace, arguments):
+def test_terminal_bar_is_removed_at_end(workplace, arguments):
     workplace.write("corpus/a.txt", "light shines in the darkness\n" * 20_000)
     workplace.configure(input={"slice_bytes": 20_000})
     ours, theirs = pty.openpty()
     command = workplace.command("run", "c.yaml", *arguments)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    said = b""
+    printed = b""
     with subprocess.Popen(command, cwd=workplace.folder, stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
         os.close(theirs)
         with open(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # once the other end is closed
             while piece := terminal.read(65536):
-                said += piece
+                printed += piece
         out = process.stdout.read().decode()
-    assert process.returncode == 0, said
-    assert b"tokens/s" in said
-    assert b"100%" in said or b"left" in said
-    assert b"\x1b[?25h" in said  # the cursor is back
+    assert process.returncode == 0, printed
+    assert b"tokens/s" in printed
+    assert b"100%" in printed or b"left" in printed
+    assert b"\x1b[?25h" in printed  # the cursor is visible again
     assert "complete" in out
     assert "tokens/s" not in out
