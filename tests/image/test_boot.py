@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from ports import free_port
 from repository import ROOT
-from workplace import Done, Workplace
+from workplace import CommandResult, Workplace
 
 BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")
@@ -120,7 +120,7 @@ def prepare(workplace: Workplace) -> None:
     )
 
 
-def run(workplace: Workplace, *options: str) -> Done:
+def run(workplace: Workplace, *options: str) -> CommandResult:
     return workplace.start("run", "c.yaml", *options)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from repository import DATA, ROOT
-from workplace import Done
+from workplace import CommandResult
 
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
@@ -52,10 +52,10 @@ def reference(case: str) -> str:
     return lines
 
 
-def extract(workplace, *arguments: str, status: int = 0) -> Done:
+def extract(workplace, *arguments: str, status: int = 0) -> CommandResult:
     """Run the command in this process, which has TensorFlow loaded."""
     assert main(["extract-features", *arguments], version="test") == status
-    return Done(status, *workplace._capture())
+    return CommandResult(status, *workplace._capture())
 
 
 def listing(folder: Path) -> list[str]:

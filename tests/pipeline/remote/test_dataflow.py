@@ -15,7 +15,7 @@ import pytest
 import yaml
 from corpora import random_lines
 from repository import DATA, ROOT
-from workplace import Done, Workplace
+from workplace import CommandResult, Workplace
 
 pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not installed: make test-dataflow")
 
@@ -205,7 +205,7 @@ def no_poll_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow_runner, "time", Clock)
 
 
-def run(workplace: Workplace, cloud: GoogleCloud, *arguments: str, status: int) -> Done:
+def run(workplace: Workplace, cloud: GoogleCloud, *arguments: str, status: int) -> CommandResult:
     return workplace._call("run", shipped("cpu"), *PLACES, *MINE, at(cloud), *arguments, status=status)
 
 

@@ -211,9 +211,9 @@ def test_flink_without_parallelism_is_reported(capsys):
         "output": {"path": "/out"},
     }
     checked = schema.check(settings, source="c.yaml")
-    printed = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
+    warning = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
     for name, arguments, expected in (
-        ("FlinkRunner", [], printed),
+        ("FlinkRunner", [], warning),
         ("FlinkRunner", ["--parallelism=2"], ""),
         ("SparkRunner", [], ""),
     ):

@@ -39,7 +39,7 @@ def test_nonregular_file_is_skipped_and_others_are_embedded(workplace):
 
 @pytest.mark.parametrize("change", ["appended", "shorter", "deleted", "touched", "replaced"])
 def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkeypatch, change):
-    """It changes between its scan and its first commit. The other files are embedded, and the next run does the rest."""
+    """It changes between its scan and its first commit. The other files are embedded; the next run does the rest."""
     from layerbeam.transforms.write import block as write_block
 
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
