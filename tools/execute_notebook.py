@@ -63,7 +63,7 @@ def main() -> int:
     old_pictures, new_pictures = pictures(there), pictures(new)
     same = texts(there) == texts(new) and [old.shape for old in old_pictures] == [new.shape for new in new_pictures]
     if not same or any(np.abs(old - new).mean() > 0.01 for old, new in zip(old_pictures, new_pictures, strict=True)):
-        print(f"{NOTEBOOK.name}: something else comes out now; look at it, then: make notebook", file=sys.stderr)
+        print(f"{NOTEBOOK.name}: the outputs have changed; check them, then run: make notebook", file=sys.stderr)
         print("\n".join(texts(new)), file=sys.stderr)
         return 1
     print(f"{NOTEBOOK.name}: {len(texts(new))} outputs, {len(new_pictures)} pictures, as in it")

@@ -217,7 +217,7 @@ def main() -> None:
         assert states == {"embed": "failed", "complete": "upstream_failed"}, states
         names = [body["launchParameter"]["jobName"] for body in server.launches()[1:]]
         assert len(set(names)) == 2, names
-    print("the DAG does what it says under Airflow")
+    print("the DAG works under Airflow")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def main() -> None:
                     options = made.options
                 runs[name] = options
             except ClusterError as error:
-                print(f"left out: {error}", flush=True)
+                print(f"skipped: {error}", flush=True)
         for round_ in range(given.rounds):
             for name, options in runs.items():
                 output = folder / f"{name}-{round_}"

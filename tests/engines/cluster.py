@@ -125,9 +125,9 @@ class Cluster:
         """The last errors and the end of each log."""
         found = []
         for log in sorted(self.folder.glob("*.log")):
-            said = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-            errors = [line for line in said[:-lines] if "ERROR" in line or "Exception" in line or "Error:" in line]
-            found += [f"--- {log}", *errors[-lines:], *said[-lines:]]
+            logged = [line[:300] for line in log.read_text(errors="replace").splitlines()]
+            errors = [line for line in logged[:-lines] if "ERROR" in line or "Exception" in line or "Error:" in line]
+            found += [f"--- {log}", *errors[-lines:], *logged[-lines:]]
         return "\n".join(found)
 
 
@@ -325,7 +325,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"layerbeam-{given.engine}-"))
     try:
         with cluster(given.engine, folder) as made:
-            print(f"{given.engine}: at work; logs: {folder}\n")
+            print(f"{given.engine}: running; logs: {folder}\n")
             print("layerbeam run CONFIG --input /absolute/GLOB --output /absolute/PATH \\")
             print(" \\\n".join(f"  {shlex.quote(option)}" for option in made.options))
             print("\nCtrl-C ends it.", flush=True)

@@ -160,7 +160,7 @@ class Build:
         else:
             stage = self.dockerfile.stage(origin)
             if not expand(stage.base, self.globals).startswith("python:"):
-                print(f"  left out: {expand(stage.base, self.globals)} is not here", flush=True)
+                print(f"  skipped: {expand(stage.base, self.globals)} is not available", flush=True)
                 return
             other = self.folder / origin
             if not other.exists():

@@ -80,7 +80,7 @@ class GoogleCloud:
     """The stored objects, the received jobs, and the answers of the services.
 
     `denied`: buckets that the account may not use. `refusal`: the answer to the next submitted job. `work`: what a job
-    does, done at once when it is submitted. `states`: the states of a job, one for each request; the last one stays.
+    does, executed when it is submitted. `states`: the states of a job, one for each request; the last one stays.
     `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`.
     """
 

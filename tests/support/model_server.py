@@ -75,8 +75,8 @@ class QuietServer(http.server.ThreadingHTTPServer):
 
 def nobody() -> str:
     """An address where no server listens."""
-    with QuietServer(("127.0.0.1", 0), Handler) as gone:
-        return f"http://127.0.0.1:{gone.server_address[1]}"
+    with QuietServer(("127.0.0.1", 0), Handler) as closed:
+        return f"http://127.0.0.1:{closed.server_address[1]}"
 
 
 def tar_of(folder: Path, *, prefix: str = ".", compressed: bool = True) -> bytes:

@@ -70,18 +70,18 @@ def test_launch_writes_job_file_and_submits_nothing(google, config, capsys):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "says"),
+    ("parameters", "message"),
     [
         ({"input": "gs://in/nothing/*.txt"}, "layerbeam: input.files: no file matches gs://in/nothing/*.txt\n"),
         ({"set": "encoder.max_seq_lenght=32"}, "did you mean `max_seq_length`?"),
         ({"sdk_container_image": ""}, "layerbeam: beam.sdk_container_image: is missing"),
     ],
 )
-def test_invalid_launch_writes_no_job_file(google, config, capsys, parameters, says):
+def test_invalid_launch_writes_no_job_file(google, config, capsys, parameters, message):
     given = {"input": "gs://in/corpus/*.txt", "output": "gs://out/v", "sdk_container_image": IMAGE} | parameters
     assert launch(google, config=config, **given) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert "Traceback" not in error
     assert not [name for name in google.tree("gs://tmp/staging") if name.endswith("job_object")]
     assert google.jobs == []

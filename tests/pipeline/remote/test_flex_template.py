@@ -253,7 +253,7 @@ def test_substitutions_are_declared_and_used():
         assert set(re.findall(r"\$\{?([A-Z_]+)", step["script"])) == mapped
 
 
-@pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="there is no Dockerfile in this tree")
+@pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="this tree has no Dockerfile")
 def test_dockerfile_declares_build_arguments_and_launcher():
     dockerfile = (ROOT / "Dockerfile").read_text()
     for name in BUILD_ARGUMENTS:

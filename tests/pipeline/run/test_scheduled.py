@@ -138,7 +138,7 @@ def install(folder: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock here")
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
 def test_crontab_lines_work(night):
     small = shlex.join(SMALL)
     run_here = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m layerbeam"
@@ -155,7 +155,7 @@ def test_crontab_lines_work(night):
     assert (night.folder / "nightly.log").read_text().count(": complete\n") == 2
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock here")
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
 @pytest.mark.parametrize(("status", "mail"), [(0, ""), (1, "printed\n"), (2, "printed\n"), (3, "printed\n"), (4, "")])
 def test_cron_mails_failures_only(night, status, mail):
     install(night.folder, f"echo printed; exit {status}")
@@ -196,7 +196,7 @@ def test_alternative_command_of_service(night):
     assert done.stdout.splitlines() == ["run", "configs/nightly.yaml", *given]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_accepts_units(tmp_path):
     paths = []
     for path in sorted(SCHEDULE.glob("layerbeam*.*")):
