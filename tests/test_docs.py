@@ -7,11 +7,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
 
 import pytest
 import yaml
-from repository import ROOT
+from repository import ROOT, tracked
 
 from layerbeam.pipeline.cli import beam_options, main
 from layerbeam.pipeline.cli import parser as command_line
@@ -22,12 +21,7 @@ LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
-def tracked() -> list[str]:
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    return subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-
-
-FILES = tracked()
+FILES = tracked(untracked=True)
 PAGES = [name for name in FILES if name.endswith(".md") and not name.startswith("tests/data/")]
 
 

@@ -1,6 +1,4 @@
-"""The rules of the source tree: allowed imports between modules, where Beam and TensorFlow may be imported; and all
-doctests.
-"""
+"""The rules for imports between modules, and of Beam and TensorFlow; and all doctests."""
 
 from __future__ import annotations
 

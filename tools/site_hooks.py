@@ -73,7 +73,8 @@ def linked(markdown: str, source: str) -> set[str]:
 
 
 def resolve(link: str, source: str) -> str:
-    """
+    """The repository path of a link on the page `source`.
+
     >>> resolve("../configs/schedule/", "docs/scheduled_runs.md"), resolve("output.md", "docs/faq.md")
     ('configs/schedule', 'docs/output.md')
     """

@@ -10,10 +10,24 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 
 def layerbeam(folder: Path, *arguments: str, statuses: Collection[int] = (0,)) -> str:
     """What the command printed, run in `folder`."""
     return run_program([sys.executable, "-m", "layerbeam", *arguments], folder, statuses)
+
+
+def run_settings(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Run `layerbeam run` with these settings in `folder`; returns the run's record."""
+    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
+    layerbeam(folder, "run", "c.yaml")
+    return run_record(folder / settings["output"]["path"])
+
+
+def run_record(output: Path) -> dict[str, Any]:
+    """The record of the first run in an output folder: times, memory, counts."""
+    return json.loads((output / "_runs" / "1.json").read_text())
 
 
 def run_json(*command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
-from command import layerbeam
+from command import layerbeam, run_record
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +79,7 @@ def main() -> None:
             for name, options in runs.items():
                 output = folder / f"{name}-{round_}"
                 layerbeam(folder, "run", "c.yaml", "--output", str(output), *options)
-                seconds = json.loads((output / "_runs" / "1.json").read_text())["seconds"]
+                seconds = run_record(output)["seconds"]
                 found.setdefault(name, []).append((rate(output), seconds))
                 print(f"{name:34} {found[name][-1][0]:6.0f} lines/s, {seconds:5.1f} s in all", flush=True)
     print(f"\nMedians of {given.rounds} rounds, {given.lines:,} lines, minilm:")

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import yaml
-from command import layerbeam
+from command import layerbeam, run_settings
 from random_encoder import LARGE, make_weights, write_google, write_huggingface
 
 MOST_BYTES = 6e9
@@ -40,10 +39,8 @@ def main() -> None:
                 "views": {"tokens": {"level": "token", "layers": "all"}, "p": {"level": "text", "pooling": "pooler"}},
                 "output": {"path": kind},
             }
-            (folder / "c.yaml").write_text(yaml.safe_dump(settings))
             started = time.monotonic()
-            layerbeam(folder, "run", "c.yaml")
-            peak = json.loads((folder / kind / "_runs" / "1.json").read_text())["peak_memory_bytes"]
+            peak = run_settings(folder, settings)["peak_memory_bytes"]
             print(f"{kind}: run {time.monotonic() - started:.0f} s, peak {peak / 1e9:.2f} GB")
             too_much |= peak > MOST_BYTES
             started = time.monotonic()

@@ -30,7 +30,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from command import run_json
+from command import run_json, run_record
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -139,7 +139,7 @@ def run_once(path: str) -> dict[str, Any]:
 
     out = Path(yaml.safe_load(Path(path).read_text())["output"]["path"])
     manifest = json.loads((out / "manifest.json").read_text())
-    record = json.loads((out / "_runs/1.json").read_text())
+    record = run_record(out)
     lines = (out / "parts.jsonl").read_bytes().splitlines()
     return {
         "elements": watch.elements,
@@ -188,7 +188,7 @@ def load_once(path: str) -> dict[str, Any]:
     }
 
 
-# --- the ends of a run, over commits made on the spot ----------------------------------------------------------------
+# --- the two ends of a run, with synthetic commits -------------------------------------------------------------------
 
 
 def memory(which: str) -> int:
@@ -349,7 +349,7 @@ def words_once(path: str) -> dict[str, Any]:
     }
 
 
-# --- all of it -------------------------------------------------------------------------------------------------------
+# --- all measurements ------------------------------------------------------------------------------------------------
 
 
 def child(*arguments: str) -> dict[str, Any]:

@@ -6,13 +6,11 @@ line of the ten copies is different, so that there are no duplicate texts.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 
-import yaml
-from command import layerbeam
+from command import run_settings
 from corpus import read_bible
 
 COPIES = 10
@@ -25,14 +23,11 @@ def measure(folder: Path, name: str, texts: list[str]) -> tuple[int, float]:
     settings = {
         "input": {"files": [f"{name}.txt"]},
         "encoder": {"handle": "minilm"},
-        # Layer 1 needs one of six Transformer blocks, so ten Bibles take minutes: memory does not depend on their
-        # number.
+        # Layer 1 needs one of six Transformer blocks, which saves time; memory does not depend on their number.
         "views": {"sentences": {"level": "text", "layers": [0, 1]}},
         "output": {"path": name},
     }
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
-    layerbeam(folder, "run", f"{name}.yaml")
-    record = json.loads((folder / name / "_runs" / "1.json").read_text())
+    record = run_settings(folder, settings)
     return record["peak_memory_bytes"], record["seconds"]
 
 

@@ -1,5 +1,6 @@
-"""Encoders of any size with random weights, in the layouts of Hugging Face and Google: speed does not depend on
-weights.
+"""Encoders of any size with random weights, in the layouts of Hugging Face and Google.
+
+Random weights are enough for benchmarks: speed does not depend on them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
 
 
 def make_weights(config: BertConfig) -> dict[str, np.ndarray]:
-    """BERT's own initializer: normal, standard deviation 0.02. Biases too: TensorFlow would remove zeros from the
-    graph.
+    """BERT's own initializer: normal, standard deviation 0.02.
+
+    Biases are random, too: TensorFlow would remove zeros from the graph.
     """
     random = np.random.default_rng(0)
     weights = {}

@@ -139,9 +139,7 @@ class Job:
 
     @property
     def part_bytes(self) -> float:
-        """Bytes on disk. Bytes per row are those of the last layer: in layer 0, which was counted, values repeat and
-        compress.
-        """
+        """Bytes on disk, with the bytes per row of the last layer: those of the counted layer 0 compress better."""
         view = self._speed("float32")["views"]["v"]
         return self.rows * view["bytes"] / view["rows"]
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import yaml
-from command import layerbeam, run_json, run_program
+from command import layerbeam, run_json, run_program, run_record
 from corpus import long_tail, read_bible
 from random_encoder import BASE, make_weights, write_huggingface
 
@@ -103,7 +103,7 @@ class Bench:
     def run_layerbeam(self, path: Path) -> dict[str, float]:
         shutil.rmtree(self.folder / "out", ignore_errors=True)
         layerbeam(self.folder, "run", str(path))
-        record = json.loads((self.folder / "out/_runs/1.json").read_text())
+        record = run_record(self.folder / "out")
         return {
             "seconds": record["seconds"] - record["seconds_to_first_block"],
             "to_first_block": record["seconds_to_first_block"],

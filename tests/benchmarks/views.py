@@ -5,14 +5,12 @@ Needs Debian's package bible-kjv. Each run has its own process; start-up is not 
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-import yaml
-from command import layerbeam
+from command import run_settings
 from corpus import read_bible
 
 LINES = 1500
@@ -35,9 +33,7 @@ def seconds(folder: Path, name: str, views: dict) -> float:
         "views": views,
         "output": {"path": name},
     }
-    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
-    layerbeam(folder, "run", "c.yaml")
-    return json.loads((folder / name / "_runs" / "1.json").read_text())["seconds"]
+    return run_settings(folder, settings)["seconds"]
 
 
 def main() -> None:

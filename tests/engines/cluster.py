@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "support"))
 
-from ports import free_port  # noqa: E402 - pytest's pythonpath is missing when this is started by hand
+from ports import free_port, is_open  # noqa: E402 - pytest's pythonpath is missing when this is started by hand
 
 JARS = ROOT / ".engines"
 ENGINES = ("flink", "spark", "pool", "prism")
@@ -131,12 +130,6 @@ class Cluster:
         return "\n".join(found)
 
 
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-        return True
-    return False
-
-
 def get_json(url: str) -> dict:
     """The JSON that a web interface returns; empty while it is not up."""
     with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=5) as answer:
@@ -190,7 +183,7 @@ def _start_job_server(made: Cluster, command: list[str]) -> int:
     port = free_port()
     ports = ["--job-host=localhost", f"--job-port={port}", "--artifact-port=0", "--expansion-port=-1"]
     made.start("job_server", [*command, *ports, f"--artifacts-dir={made.folder / 'artifacts'}"])
-    made.wait("job server", lambda: answers(port))
+    made.wait("job server", lambda: is_open(port))
     return port
 
 
@@ -272,7 +265,7 @@ def _start_spark(made: Cluster) -> None:
     master = [*java, "-Xmx300m", f"{deploy}.master.Master"]
     master += ["--host", "localhost", "--port", str(port), "--webui-port", str(web)]
     made.start("master", master)
-    made.wait("Spark master", lambda: answers(port))
+    made.wait("Spark master", lambda: is_open(port))
     worker = [*java, "-Xmx200m", f"{deploy}.worker.Worker", "--host", "localhost", "--webui-port", "0"]
     worker += ["--cores", str(2 // made.workers), "--memory", "600m", "--work-dir", str(made.folder / "work")]
     worker.append(f"spark://localhost:{port}")
@@ -300,8 +293,8 @@ def _start_pool(made: Cluster) -> None:
     beam = "apache_beam.runners"
     made.start("pool", [sys.executable, "-m", f"{beam}.worker.worker_pool_main", f"--service_port={pool}"])
     made.start("job_server", [sys.executable, "-m", f"{beam}.portability.local_job_service_main", f"--port={job}"])
-    made.wait("worker pool", lambda: answers(pool))
-    made.wait("job service", lambda: answers(job))
+    made.wait("worker pool", lambda: is_open(pool))
+    made.wait("job service", lambda: is_open(job))
     made.options += [
         "--runner=PortableRunner",
         f"--job_endpoint=localhost:{job}",

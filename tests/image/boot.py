@@ -1,6 +1,8 @@
 #!/usr/bin/env python
-"""What `boot`, the entry point of Beam's images, does for one worker, without Docker: fetch the staged files, install
-the packages among them, start the worker. A pool starts it: `worker_pool_main --container_executable=boot.py`.
+"""What `boot`, the entry point of Beam's images, does for one worker, without Docker.
+
+It fetches the staged files, installs the packages among them and starts the worker. A worker pool starts it:
+`worker_pool_main --container_executable=boot.py`.
 
 Beam's own program creates a virtual environment for these packages; here they go into a folder at the front of Python's
 path.

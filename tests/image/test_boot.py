@@ -10,16 +10,14 @@ import dataclasses
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ports import free_port
+from ports import free_port, wait_until_open
 from repository import ROOT
 from workplace import CommandResult, Workplace
 
@@ -46,16 +44,6 @@ def bare(image: Path, tmp_path: Path) -> Path:
         if not entry.name.startswith(OWN):
             (packages / entry.name).symlink_to(entry)
     return folder
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-            return
-        assert process.poll() is None, f"ended with {process.returncode}"
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +78,7 @@ def cluster(environment: Path, boot: Path, folder: Path) -> Iterator[Cluster]:
             process = subprocess.Popen(command, cwd=folder, env=env, stdout=file, stderr=file)
             stack.callback(process.wait)
             stack.callback(process.terminate)
-            wait_for(port, process)
+            wait_until_open(port, process, folder / log)
 
         job_port, pool_port = free_port(), free_port()
         start([sys.executable, "-m", JOB_SERVICE, f"--port={job_port}"], "job_service.log", job_port, clean)

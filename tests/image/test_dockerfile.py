@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from dockerfile import Build, Dockerfile, Step, copied, expand, is_sent
-from repository import ROOT
+from repository import ROOT, tracked
 
 from layerbeam import __version__
 
@@ -71,9 +71,8 @@ def test_copied_files_exist_and_are_in_build_context():
             assert origin is None or FILE.stage(origin)
     assert {"constraints.txt", "minilm.txt", "pipeline", "LICENSE"} <= set(sources)
     assert [name for name in sources if not (ROOT / name).exists() or not is_sent(name, IGNORED)] == []
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     packages = ("layerbeam/", "pipeline/", "transforms/")
-    assert [name for name in tracked if name.startswith(packages) and not is_sent(name, IGNORED)] == []
+    assert [name for name in tracked() if name.startswith(packages) and not is_sent(name, IGNORED)] == []
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from repository import DATA, ROOT
+from repository import DATA, ROOT, tracked
 
 from layerbeam import __version__
 
 BUILT = ROOT / ".venv-image"
 INFO = f"layerbeam-{__version__}.dist-info"
-
-
-def tracked(*paths: str) -> list[str]:
-    git = subprocess.run(["git", "ls-files", *paths], cwd=ROOT, capture_output=True, text=True, check=True)
-    return git.stdout.split()
 
 
 def installed(path: str) -> str:

@@ -1,9 +1,8 @@
-"""`layerbeam extract-features` and configs/extract_features.yaml, compared with the output of google-research's
-program.
-"""
+"""`layerbeam extract-features` and configs/extract_features.yaml, compared with google-research's own output."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -152,7 +151,7 @@ def test_document_of_several_parts_is_in_line_order(workplace, monkeypatch):
 
 def test_next_run_writes_only_new_documents(workplace):
     workplace.write("texts/a.txt", "one\n")
-    workplace.write("texts/b.txt.gz", gzipped("two\n"))
+    workplace.write("texts/b.txt.gz", gzip.compress(b"two\n"))
     arguments = ("texts", "out", "-1,-2", MODEL, "32", "4")
     first = json.loads(extract(workplace, *arguments, "--json").out)
     assert first["documents"] == {"written": ["a.jsonl", "b.jsonl"], "unchanged": [], "removed": []}
@@ -173,12 +172,6 @@ def test_next_run_writes_only_new_documents(workplace):
         assert (folder / name).read_bytes() == (workplace.folder / "fresh" / name).read_bytes()
     assert listing(folder) == [".layerbeam", "a.jsonl", "b.jsonl", "c.jsonl"]
     assert "_tmp" not in listing(folder / ".layerbeam")
-
-
-def gzipped(text: str) -> bytes:
-    import gzip
-
-    return gzip.compress(text.encode())
 
 
 def test_documents_of_missing_files_are_kept_until_pruned(workplace):

@@ -350,9 +350,7 @@ def is_blank(line: bytes) -> bool:
 
 @dataclasses.dataclass
 class Figures:
-    """Statistics of a run over the corpus. `from_cut_off`: records from files that are skipped because their end is
-    missing.
-    """
+    """Statistics of a run over the corpus. `from_cut_off`: records from files skipped because their end is missing."""
 
     files: int
     records: int

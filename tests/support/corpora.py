@@ -51,7 +51,7 @@ def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
 
 
 def random_lines(count: int, *, seed: int = 0, longest: int = 40) -> list[str]:
-    """Lines of words from the small encoder's vocabulary; some are blank, duplicate or contain split words."""
+    """Lines of words from the small encoder's vocabulary; some are blank, some are equal."""
     words = [word for word in (DATA / "hf_uncased" / "vocab.txt").read_text().split() if word.isalpha()]
     random = np.random.default_rng(seed)
     lines = []

@@ -75,8 +75,10 @@ BY_NAME = [{name: spec(name) for name in INPUTS}]
 
 
 class Toy(tf.Module):
-    """Layer k is tanh(k * (word + type) + mean over the real tokens); the pooled output is the last layer's first token
-    @ kernel.
+    """A toy encoder with formulas.
+
+    Layer k is tanh(k * (word + type) + mean over the real tokens). The pooled output is the last layer's first token @
+    kernel.
     """
 
     def __init__(self, *, blocks: int = BLOCKS, table_name: str = "table") -> None:

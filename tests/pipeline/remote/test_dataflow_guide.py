@@ -286,9 +286,7 @@ def test_gcloud_accepts_metadata(tmp_path):
 
 @has_gcloud
 def test_gcloud_sends_build(endpoint, tmp_path):
-    """gcloud refuses fields unknown to Cloud Build, then sends the build. The stand-in's answer is too short for
-    gcloud.
-    """
+    """gcloud refuses fields unknown to Cloud Build, then sends the build. It fails on the stand-in's short answer."""
     path = "configs/dataflow/cloudbuild.yaml"
     gcloud(shlex.split(f"gcloud builds submit --no-source --async --config {path}"), tmp_path, endpoint)
     ((_, _, sent),) = endpoint.calls

@@ -179,8 +179,9 @@ BUILD_ARGUMENTS = ("DEVICE", "MODEL")
 
 
 def build(folder: Path, **given: str) -> tuple[int, list[list[str]], str]:
-    """Run the steps in order, as Cloud Build does, with a docker and a gcloud that only log their arguments: (the last
-    exit status, calls, standard error).
+    """(the last exit status, calls, standard error) of the steps, run in order as Cloud Build does.
+
+    The docker and gcloud on PATH only log their arguments.
     """
     bin_folder, notes = folder / "bin", folder / "calls"
     bin_folder.mkdir()

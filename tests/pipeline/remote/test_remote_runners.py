@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from ports import free_port
+from ports import free_port, wait_until_open
 from repository import DATA, ROOT
 from workplace import Workplace
 
@@ -38,11 +37,7 @@ def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
     with open(log, "w") as file:
         process = subprocess.Popen(command, cwd=log.parent, env=env, stdout=file, stderr=file, start_new_session=True)
     try:
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-                break
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.1)
+        wait_until_open(port, process, log)
         yield f"localhost:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
