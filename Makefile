@@ -96,7 +96,7 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproje
 	@touch $@
 
 test-image: $(IMAGE)/installed ## the workers' image without Docker: run the Dockerfile's steps, then pipelines on its workers
-	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
+	$(BIN)/python -m pytest --doctest-modules tests/image $(if $(BOOT),--boot $(BOOT))
 
 $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
@@ -152,7 +152,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/site, without warnings and without a network
 	$(BIN)/python tools/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
-	$(BIN)/python -m pytest tests/site tools/site_hooks.py
+	$(BIN)/python -m pytest --doctest-modules tests/site tools/site_hooks.py
 
 notebook: $(VENV)/installed-docs ## execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write

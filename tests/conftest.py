@@ -13,8 +13,6 @@ import pytest
 from repository import DATA, ROOT
 from workplace import Workplace
 
-collect_ignore_glob = ["*sitecustomize.py"]  # for other processes: imported here, they would change this one
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")

@@ -1,4 +1,4 @@
-"""A run over the full hostile corpus: 20,000 texts, 10,000 tiny files, lines of 10 MB; a few minutes.
+"""A run over the full adversarial corpus: 20,000 texts, 10,000 tiny files, lines of 10 MB; a few minutes.
 
 The run has its own process (`layerbeam run`). `adversarial_corpus.check_output` checks its output, then the numbers are
 printed.

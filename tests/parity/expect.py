@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
 from texts import make_texts, read_sentences
 
 MAX_SEQ_LENGTH = 128
@@ -20,11 +23,6 @@ def main(folder: str, output: str) -> None:
 
     Also `sentence_vectors` [1000, H].
     """
-    # Imported here: pytest collects doctests from every module under tests/ and has no PyTorch.
-    import torch
-    import transformers
-    from sentence_transformers import SentenceTransformer
-
     transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = transformers.AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()

@@ -1,4 +1,4 @@
-"""A corpus of difficult input, and the check that a run loses, duplicates and moves nothing of it.
+"""An adversarial corpus, and the check that a run loses, duplicates and moves nothing of it.
 
 `write_corpus` writes it, `check_output` compares the output of `layerbeam run` with a simple reading of the files, and
 `snapshot` shows whether anything outside the output was changed.
@@ -100,7 +100,7 @@ class Corpus:
 def write_corpus(
     folder: Path, *, texts: int = 3_000, tiny_files: int = 200, line_bytes: int = 1_000_000, seed: int = 0
 ) -> Corpus:
-    """Write the corpus below `folder`, with these numbers of difficult lines and tiny files, and this line length."""
+    """Write the corpus below `folder`, with these numbers of adversarial lines and tiny files, and this line length."""
     rng = random.Random(seed)
     corpus = Corpus(folder, ["corpus/**/*", "corpus/names/..a..txt", "corpus/names/.dot.txt", "corpus/[x]/a.txt"])
     _write_texts(corpus, rng, texts)

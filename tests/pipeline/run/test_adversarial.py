@@ -1,4 +1,4 @@
-"""A run over a corpus of difficult input: no line is lost, duplicated, moved or written elsewhere."""
+"""A run over an adversarial corpus: no line is lost, duplicated, moved or written elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import yaml
 from adversarial_corpus import check_output, configuration, snapshot, write_corpus
 
 
-def test_every_line_of_difficult_corpus_is_in_one_place(workplace):
+def test_every_line_of_adversarial_corpus_is_in_one_place(workplace):
     corpus = write_corpus(workplace.folder, texts=3_000, tiny_files=200, line_bytes=1_000_000)
     output = workplace.folder / "out"
     workplace.write("c.yaml", yaml.safe_dump(configuration(corpus, "out")))

@@ -356,7 +356,7 @@ def test_unknown_language_is_reported(workplace):
     assert "the vocabulary does not know this language or script" in workplace.run().out
 
 
-def test_hostile_file_names_stay_inside_the_output(workplace):
+def test_malicious_file_names_stay_inside_output(workplace):
     names = ["../corpus/up.txt", "a\nb.txt", "  .txt", "x" * 250 + ".txt", "[1]*.txt", "back\\slash.txt"]
     for name in names:
         workplace.write(f"corpus/{name}" if not name.startswith("..") else "corpus/up.txt", "a text\n")
