@@ -102,7 +102,7 @@ def one_round(folder: Path, number: int) -> tuple[dict[str, float], dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--corpus", action="append", choices=CORPORA, help="this one only")
+    parser.add_argument("--corpus", action="append", choices=CORPORA, help="only this corpus; may be repeated")
     options = parser.parse_args()
     lines, failures = [], []
     for name in options.corpus or CORPORA:

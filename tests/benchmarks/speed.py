@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("tfhub_packages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=6000)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/tuning.md")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name), options.baselines_python, options.tfhub_packages, options.lines)

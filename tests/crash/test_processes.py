@@ -58,7 +58,7 @@ def test_processes_write_same_bytes(workplace):
     assert workplace.files() == workplace.files("threads")
     record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
     assert (record["processes"], record["workers"]) == (2, 2)
-    assert record["peak_memory_bytes"] > 600e6  # nor in the workers
+    assert record["peak_memory_bytes"] > 600e6  # including the workers
 
 
 def test_killed_worker_ends_run_and_next_run_resumes(workplace):
