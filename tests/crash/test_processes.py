@@ -50,7 +50,7 @@ def assert_workers_end(workplace: Workplace) -> None:
 
 def test_processes_write_same_bytes(workplace):
     prepared(workplace)
-    # a user's own package of this name must not matter
+    # A user's own package of this name must not matter.
     workplace.write("pipeline/__init__.py", "raise ImportError('not this one')")
     workplace.run("--output", "threads")
     done = workplace.start("run", "c.yaml", "--processes", "2")

@@ -337,7 +337,7 @@ def serve(cloud: GoogleCloud) -> Iterator[None]:
     """Answer requests to `cloud.url` within the block."""
     handler = type("Handler", (_Handler,), {"cloud": cloud})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    # `localhost`: Beam takes a Dataflow endpoint of this name to speak plain HTTP.
+    # `localhost`: Beam uses plain HTTP for a Dataflow endpoint with this name.
     cloud.url = f"http://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

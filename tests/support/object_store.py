@@ -10,7 +10,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadat
 
 
 class ObjectPaths:
-    """Path handling common to object stores, where folders are only prefixes. Not a file system of Beam by itself."""
+    """Path handling common to object stores, where folders are only prefixes. Not one of Beam's file systems itself."""
 
     def join(self, basepath: str, *paths: str) -> str:
         return "/".join([basepath.rstrip("/"), *paths])

@@ -134,7 +134,7 @@ def save(
     def bound(*inputs: Any) -> Any:
         return call(toy, *inputs)
 
-    # With its own parameters, after which TensorFlow names the unnamed.
+    # Traced with its own parameters: TensorFlow names unnamed inputs after them.
     own = call.__get__(toy) if traced_with or len(signature) > 1 else bound
     function = tf.function(own, input_signature=None if traced_with else signature, autograph=False)
     for arguments in traced_with:

@@ -1,4 +1,4 @@
-"""Edits, damages and locks files."""
+"""Edits and damages files, and makes them unreadable."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
 
 
 def refused(handle: Path | str, **settings: Any) -> str:
-    """The error for an encoder that cannot be used, without its check: it begins with the handle."""
+    """The error message for an encoder that cannot be used. It begins with the handle."""
     with pytest.raises(EncoderError) as caught:
         open_encoder(str(handle), **settings)
     assert str(caught.value).startswith(f"{handle}: ")
