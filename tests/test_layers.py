@@ -1,4 +1,4 @@
-"""The rules of the source tree: who imports whom, where Beam and TensorFlow may be imported; and all doctests."""
+"""The rules for imports between modules, and of Beam and TensorFlow; and all doctests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from repository import ROOT
 
 STAGES = ("slice", "read", "tokenize", "encode", "write")
-# Beam is imported where a stage is wired, where a pipeline is built and run, and in what these share.
+# Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
     "layerbeam.transforms.coders",
     "layerbeam.transforms.counters",
@@ -49,7 +49,7 @@ MODULES = _modules()
 
 
 def _imports(nodes: list[ast.stmt] | ast.Module) -> set[str]:
-    """The modules that these statements import, also inside functions; not those for the type checker only."""
+    """The modules that these statements import, also inside functions, except imports for the type checker."""
     found: set[str] = set()
     todo: list[ast.AST] = list(nodes.body if isinstance(nodes, ast.Module) else nodes)
     while todo:
@@ -66,7 +66,7 @@ def _imports(nodes: list[ast.stmt] | ast.Module) -> set[str]:
 
 
 def _imports_at_once(tree: ast.Module) -> set[str]:
-    """What importing the module imports: functions are left out."""
+    """The modules imported when the module is imported: functions are excluded."""
     return _imports([node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)])
 
 
@@ -74,7 +74,7 @@ def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def test_no_stage_imports_another():
+def test_stages_do_not_import_each_other():
     wrong = [
         (module, imported)
         for stage in STAGES
@@ -87,7 +87,7 @@ def test_no_stage_imports_another():
     assert wrong == []
 
 
-def test_the_library_does_not_import_the_application():
+def test_transforms_do_not_import_pipeline():
     wrong = [
         (module, imported)
         for module, tree in MODULES.items()
@@ -112,13 +112,13 @@ def test_tensorflow_is_imported_only_inside_functions():
     assert wrong == []
 
 
-def test_there_is_no_import_cycle():
+def test_imports_have_no_cycle():
     graph = {module: _imports_at_once(tree) & MODULES.keys() - {module} for module, tree in MODULES.items()}
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(MODULES)
 
 
 @pytest.mark.parametrize("module", ["layerbeam", "layerbeam.pipeline.cli.main", "layerbeam.pipeline.config.job"])
-def test_what_answers_at_once_imports_neither_beam_nor_tensorflow(module):
+def test_fast_commands_import_neither_beam_nor_tensorflow(module):
     code = f"import sys, {module}; sys.exit([m for m in ('apache_beam', 'tensorflow') if m in sys.modules] or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`make lint` refuses code that would run what comes with data."""
+"""`make lint` rejects code that would run code from data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def findings() -> set[tuple[int, str]]:
-    """(line, rule) of what ruff says of the lines above, standing in the pipeline."""
+    """(line, rule) of ruff's findings in the lines above, as a module of the pipeline."""
     code = "".join(f"{line}\n" for line in ["import os, subprocess, tarfile, yaml", *REFUSED])
     lint = ["-m", "ruff", "check", "--output-format=json", "--no-cache", "--stdin-filename=pipeline/new.py", "-"]
     done = subprocess.run([sys.executable, *lint], input=code, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -32,5 +32,5 @@ def findings() -> set[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(("number", "code"), [*enumerate(REFUSED.values(), start=2)], ids=list(REFUSED))
-def test_it_is_refused(findings, number, code):
+def test_ruff_rejects_line(findings, number, code):
     assert (number, code) in findings

@@ -21,12 +21,12 @@ from layerbeam.pipeline.config import load
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 OUTPUT = (ROOT / "docs" / "output.md").read_text()
-# By the tool's name, with which the first line begins.
+# By the tool's name, which begins the first line.
 SNIPPETS = {
     re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet
     for snippet in re.findall(r"```python\n(.*?)```", OUTPUT, re.DOTALL)
 }
-# Of the extra `readers`: `make test-readers` installs it.
+# In the extra `readers`, which `make test-readers` installs.
 HEAVY = {"PySpark": "pyspark", "Hugging Face datasets": "datasets"}
 
 
@@ -47,7 +47,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Before they are imported: their cache goes where the test's own files go. After: Spark is stopped."""
+    """Before the import: put their caches into the test's folder. After the test: stop Spark."""
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     yield
@@ -84,7 +84,7 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
         assert names["history"]["loss"][-1] < names["history"]["loss"][0]
 
 
-def test_the_configurations_explained_are_valid():
+def test_explained_configurations_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     explained, other = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
     for source, text in {"README.md": short, "configuration.md": explained}.items():
@@ -93,14 +93,14 @@ def test_the_configurations_explained_are_valid():
     assert load.check(settings, source="configuration.md").input.id_field == "key"
 
 
-def test_there_are_snippets_for_the_tools_named():
+def test_named_tools_have_snippets():
     own = ["layerbeam", "NumPy", "tf.data"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
     assert re.findall(r"```python\n(.*?)```", README, re.DOTALL) == [SNIPPETS["layerbeam"]]
 
 
-def test_the_demo_tells_the_senses_apart(demo, monkeypatch, capsys):
+def test_demo_separates_word_senses(demo, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "configs/demo")
     import bank as show
 

@@ -1,4 +1,4 @@
-"""docs/scale.md is what scale.py makes of what was measured; its arithmetic, on figures that a head can follow."""
+"""docs/scale.md is generated from the measurements by scale.py; its arithmetic is checked on simple numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def figures(**changes: Any) -> dict[str, Any]:
-    """1,000 tokens of 4 bytes in 2 blocks; a core encodes 500 tokens a second and does the rest of 10,000."""
+    """1,000 tokens of 4 bytes in 2 blocks; a core encodes 500 tokens/s, the other work of 10,000 tokens takes 1 s."""
     flow = {
         "encoded_tokens": 1000,
         "text_bytes": 4000,
@@ -47,7 +47,7 @@ def figures(**changes: Any) -> dict[str, Any]:
     return measured | changes
 
 
-def test_the_page_is_up_to_date():
+def test_page_is_up_to_date():
     printed = subprocess.run(
         [sys.executable, BENCHMARKS / "scale.py"], capture_output=True, text=True, check=True
     ).stdout
@@ -57,14 +57,14 @@ def test_the_page_is_up_to_date():
     assert "## Limits" in printed
 
 
-def test_what_is_counted_grows_with_the_tokens(model):
+def test_counts_are_proportional_to_tokens(model):
     job = model.Job(figures(), "BERT-base size", "token", 1e9)
     assert (job.blocks, job.text_bytes, job.files, job.ranges) == (2_000_000, 4e9, 4, 3815)
     assert job.shuffled == {"slices": 500e6, "commits": 1500e6}
-    assert job.part_bytes == 3e12  # 3,000 bytes a row, as the last layer has them
+    assert job.part_bytes == 3e12  # 3,000 bytes per row, as for the last layer
 
 
-def test_hours_are_of_the_slower_of_encoding_and_writing(model):
+def test_hours_follow_slowest_resource(model):
     job = model.Job(figures(), "BERT-base size", "token", 1e9)
     assert job.cpu_rate() == 2000  # 8 vCPUs, each half of a core
     assert job.block_seconds == 2
@@ -72,33 +72,33 @@ def test_hours_are_of_the_slower_of_encoding_and_writing(model):
     limits = job.l4_limits()
     assert limits["upload"] == 100_000
     assert limits["vCPUs"] == pytest.approx(40_000)
-    assert limits["GPU"] == pytest.approx(178_078, rel=1e-4)  # a quarter of 121 TFLOP/s, 170 MFLOP a token
-    assert job.l4_seconds == pytest.approx(6250)  # 4 workers, held up by their vCPUs
+    assert limits["GPU"] == pytest.approx(178_078, rel=1e-4)  # a quarter of 121 TFLOP/s, 170 MFLOP per token
+    assert job.l4_seconds == pytest.approx(6250)  # 4 workers, limited by their vCPUs
 
 
-def test_fewer_blocks_than_threads_leave_threads_idle(model):
+def test_threads_beyond_blocks_are_idle(model):
     measured = figures()
     measured["flow"]["BERT-base size, token"]["blocks"] = 0.005
     job = model.Job(measured, "BERT-base size", "token", 1e6)
     assert job.blocks == 5
-    assert job.cpu_seconds == 800  # of 200,000 tokens on one vCPU: as long as all together
+    assert job.cpu_seconds == 800  # one block of 200,000 tokens on one vCPU: the blocks run in parallel
 
 
-def test_the_end_of_a_run_waits_for_each_request(model):
+def test_run_end_waits_for_requests(model):
     job = model.Job(figures(), "BERT-base size", "token", 1e6)
     assert job.blocks == 2000
     assert job.end_requests("finish") == pytest.approx(23)  # 20 requests of 1 s, 10 pages of a listing
-    assert job.end_requests("find") == pytest.approx(10.575)  # 3 requests a commit, 32 commits at once; 4 pages
-    assert job.end_memory("finish") == 8e6  # 4,000 bytes a commit
-    assert job.end_computing("finish") == pytest.approx(40)  # 10 ms here, twice that there
+    assert job.end_requests("find") == pytest.approx(10.575)  # 3 requests per commit, 32 commits at once; 4 pages
+    assert job.end_memory("finish") == 8e6  # 4,000 bytes per commit
+    assert job.end_computing("finish") == pytest.approx(40)  # 10 ms here, twice that on a vCPU
     assert job.listing_bytes == 1.4e6
 
 
-def test_what_is_measured_comes_from_one_machine():
+def test_measurements_are_consistent():
     measured = json.loads((BENCHMARKS / "scale_measured.json").read_text())
     assert measured["machine"]["command"] == "make bench-scale"
     for flow in measured["flow"].values():
-        # As the model has it: an edge has an element for each file, range or block, the ends of a run have one.
+        # As in the model: each edge has one element per file, range or block; each end of a run has one.
         elements = flow["elements"]
         stages = ("slice/number/ParDo(_NumberSlices)", "wordpiece", "encode", "write")
         assert [elements[stage] for stage in stages] == [flow["blocks"]] * 4

@@ -1,10 +1,10 @@
-"""Compares what two versions of layerbeam write, byte by byte.
+"""Compares the outputs of two versions of layerbeam byte by byte.
 
     python tools/compare_outputs.py OLD NEW [--rename old=new ...]
 
-OLD and NEW are `layerbeam` commands of two environments. Each runs the same configurations; settings that were renamed
-between the two are named by --rename, in the order old=new. Everything must be equal but the fingerprint, where names
-of settings are part of it, and the hashes of files that hold the fingerprint (a Parquet file's footer).
+OLD and NEW are the `layerbeam` commands of two environments. Each runs the same configurations. --rename old=new names
+a setting that was renamed between the two. All files must be equal, except for the fingerprint, which includes the
+names of settings, and the hashes of files that contain the fingerprint (a Parquet file's footer).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def run_all(command: str, folder: Path, names: dict[str, str]) -> Path:
-    """The folder with the outputs of all configurations. `names`: settings that this version knows by another name."""
+    """Run all configurations; returns the folder with their outputs. `names`: old and new names of renamed settings."""
     (folder / "texts").mkdir(parents=True)
     (folder / "configs").symlink_to(ROOT / "configs")
     (folder / "records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
@@ -92,7 +92,7 @@ def run_all(command: str, folder: Path, names: dict[str, str]) -> Path:
     for name, configuration in CONFIGURATIONS.items():
         path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(renamed(configuration | {"output": {"path": f"out/{name}"}}, names)))
-        subprocess.run([command, "run", path.name], cwd=folder, check=True, capture_output=True)  # noqa: S603 - the caller's
+        subprocess.run([command, "run", path.name], cwd=folder, check=True, capture_output=True)  # noqa: S603 - chosen by the caller
     features = ["texts", "out/features", "-1,-2,-3", str(DATA / "google_uncased"), "32", "4"]
     subprocess.run([command, "extract-features", *features], cwd=folder, check=True, capture_output=True)  # noqa: S603
     return folder / "out"
@@ -113,7 +113,7 @@ def compare(old: Path, new: Path, names: dict[str, str]) -> Any:
 
 
 def plain(path: Path, names: dict[str, str]) -> Any:
-    """What must be equal of a file: its bytes without fingerprints, hashes of Parquet files and versions."""
+    """The comparable content of a file: without fingerprints, hashes of Parquet files and versions."""
     data = path.read_bytes()
     if path.suffix == ".parquet":
         footer = int.from_bytes(data[-8:-4], "little")
@@ -142,7 +142,7 @@ def hashless(value: Any) -> Any:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """The value with keys of mappings replaced."""
+    """The value with renamed mapping keys."""
     if isinstance(value, list):
         return [renamed(item, names) for item in value]
     if not isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Execute docs/word_senses.ipynb in a folder of its own and compare what comes out with what is in it.
+"""Execute docs/word_senses.ipynb in a temporary folder and compare the new outputs with the stored ones.
 
     python tools/execute_notebook.py [--write]
 
-`--write` puts the new outputs into it instead (`make notebook`). Pictures may differ a little: another processor's
-rounding moves a point by less than one can see.
+`--write` stores the new outputs instead (`make notebook`). Pictures may differ slightly: another processor's rounding
+moves points by invisible amounts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTEBOOK = ROOT / "docs" / "word_senses.ipynb"
 
 
 def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy of it with what comes out now, without times and what is said to standard error."""
+    """A copy of the notebook with new outputs, without times and standard error."""
     new = nbformat.from_dict(notebook)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "configs").symlink_to(ROOT / "configs")
@@ -63,7 +63,7 @@ def main() -> int:
     old_pictures, new_pictures = pictures(there), pictures(new)
     same = texts(there) == texts(new) and [old.shape for old in old_pictures] == [new.shape for new in new_pictures]
     if not same or any(np.abs(old - new).mean() > 0.01 for old, new in zip(old_pictures, new_pictures, strict=True)):
-        print(f"{NOTEBOOK.name}: something else comes out now; look at it, then: make notebook", file=sys.stderr)
+        print(f"{NOTEBOOK.name}: the outputs have changed; check them, then run: make notebook", file=sys.stderr)
         print("\n".join(texts(new)), file=sys.stderr)
         return 1
     print(f"{NOTEBOOK.name}: {len(texts(new))} outputs, {len(new_pictures)} pictures, as in it")

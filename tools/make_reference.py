@@ -57,7 +57,7 @@ def _table(rows: list[Setting], *, only: str | None) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    # Names of files and settings would be taken for markup: _SUCCESS.
+    # Markdown would interpret names of files and settings, such as _SUCCESS.
     return re.sub(r"(?<!`)\b_\w+", r"`\g<0>`", text.replace("|", "\\|"))
 
 
@@ -91,7 +91,7 @@ def _actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _usage(name: str, command: argparse.ArgumentParser) -> str:
-    """argparse's own differs between versions of Python."""
+    """The usage line; argparse's own differs between versions of Python."""
     actions = _actions(command)
     given = [str(action.metavar) for action in actions if not action.option_strings and action.nargs != "?"]
     given += [f"[{action.metavar}]" for action in actions if not action.option_strings and action.nargs == "?"]

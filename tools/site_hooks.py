@@ -1,6 +1,6 @@
-"""What the site has beyond the pages of this folder, so that one text serves GitHub and the site.
+"""Additions of the site to the pages in docs/, so that the same text serves GitHub and the site.
 
-The README is its first page. Files of the repository that a page links to are pages of their own, and so is a notebook.
+The README is the first page. Repository files linked from a page become pages, and so does a notebook.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-# [text](path#anchor) and ![text](path), but not to other sites; in code there are none.
+# [text](path#anchor) and ![text](path), without links to other sites; not in code.
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 PICTURES = (".png", ".svg")
@@ -48,13 +48,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as they are in the repository, as they must be on the site."""
+    """Converts links from repository paths to site paths."""
     source = repository_path(page.file.src_uri)
 
     def on_site(match: re.Match[str]) -> str:
         path = resolve(match[0], source)
         if not (ROOT / path).exists():
-            return match[0]  # mkdocs says so
+            return match[0]  # mkdocs reports it
         return os.path.relpath(site_path(path), os.path.dirname(page.file.src_uri) or ".")
 
     return outside_code(markdown, on_site)
@@ -66,14 +66,15 @@ def outside_code(markdown: str, replace: Any) -> str:
 
 
 def linked(markdown: str, source: str) -> set[str]:
-    """Files and folders of the repository that a page links to, as paths from its top."""
+    """Files and folders of the repository that a page links to, as paths relative to its root."""
     text = "".join(CODE.split(markdown)[::2])
     paths = {resolve(match[0], source) for match in LINK.finditer(text)}
-    return {path for path in paths if not path.endswith((".ipynb", *PICTURES))}  # mkdocs has those
+    return {path for path in paths if not path.endswith((".ipynb", *PICTURES))}  # mkdocs includes those itself
 
 
 def resolve(link: str, source: str) -> str:
-    """
+    """The repository path of a link on the page `source`.
+
     >>> resolve("../configs/schedule/", "docs/scheduled_runs.md"), resolve("output.md", "docs/faq.md")
     ('configs/schedule', 'docs/output.md')
     """
@@ -81,7 +82,7 @@ def resolve(link: str, source: str) -> str:
 
 
 def site_path(source: str) -> str:
-    """Where a file of the repository is on the site.
+    """The site path of a repository file.
 
     >>> [site_path(path) for path in ("README.md", "docs/faq.md", "docs/word_senses.ipynb", "configs/demo.yaml")]
     ['index.md', 'faq.md', 'word_senses.md', 'repository/configs/demo.yaml.md']
@@ -96,7 +97,7 @@ def site_path(source: str) -> str:
 
 
 def repository_path(site: str) -> str:
-    """The way back.
+    """The inverse of `site_path`.
 
     >>> [repository_path(path) for path in ("index.md", "faq.md", "repository/configs/demo.yaml.md")]
     ['README.md', 'docs/faq.md', 'configs/demo.yaml']
@@ -110,7 +111,7 @@ def repository_path(site: str) -> str:
 
 
 def repository_page(source: str) -> str:
-    """A folder as a list of its files, Markdown as it is, other text as code."""
+    """A folder as a list of its files; Markdown unchanged; other text as code."""
     path = ROOT / source
     if path.is_dir():
         command = ["git", "ls-files", "--", source]
@@ -124,7 +125,7 @@ def repository_page(source: str) -> str:
 
 
 def notebook_page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and its pictures by their paths."""
+    """A notebook as Markdown, and its pictures by path."""
     lines, images = [], {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

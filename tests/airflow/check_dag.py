@@ -1,8 +1,8 @@
-"""configs/schedule/airflow_dag.py under the real Airflow and its Google provider: `make test-airflow`.
+"""Runs configs/schedule/airflow_dag.py with real Airflow and its Google provider: `make test-airflow`.
 
-Airflow imports the DAG, renders it for a day and runs it with a database of its own. In Google's place a server on
-loopback takes the launch (REST), says what becomes of the job (gRPC, as the triggerer asks) and whether _SUCCESS is
-there (Cloud Storage).
+Airflow imports the DAG, renders it for a day and runs it with its own database. A server on a loopback address stands
+in for Google: it accepts the launch (REST), reports the job's state (gRPC, requested by the triggerer) and whether
+_SUCCESS exists (Cloud Storage).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUCCESS = "/storage/v1/b/my-bucket/o/nightly%2Fdt%3D2026-01-01%2F_SUCCESS"
 
 
 class Google(http.server.ThreadingHTTPServer):
-    """`state`: how the job ends; `complete`: whether the run leaves its marker; `calls`: (method, path, body)."""
+    """`state`: how the job ends; `complete`: whether the run wrote its marker; `calls`: (method, path, body)."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -78,7 +78,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def google() -> Iterator[Google]:
-    """Google's place is taken by loopback, in Airflow's hooks and for Cloud Storage's client."""
+    """The stand-in for Google in Airflow's hooks and in Cloud Storage's client."""
     import grpc
     from airflow.providers.google.cloud.hooks.dataflow import AsyncDataflowHook, DataflowHook
     from google.api_core.client_options import ClientOptions
@@ -125,7 +125,7 @@ def load() -> Any:
 
 
 def check_schedule() -> None:
-    """The night after a day embeds this day, and there are retries."""
+    """The run after midnight embeds the day before, and there are retries."""
     from airflow.timetables.base import TimeRestriction
 
     dag = load()
@@ -143,7 +143,7 @@ def check_schedule() -> None:
 
 
 def run_day() -> Any:
-    """Airflow's own run of the DAG for the first of January, without its retries; the states of its tasks."""
+    """Airflow's own run of the DAG for the first of January, without retries; returns the states of its tasks."""
     dag = load()
     dag.get_task("embed").retries = 0
     dag.get_task("complete").timeout = 1
@@ -153,11 +153,11 @@ def run_day() -> Any:
 
 
 def check_launch(body: Any) -> None:
-    """What Dataflow gets: a request of its API, whose parameters the template's metadata has and allows."""
+    """Dataflow gets a valid request of its API, with parameters that the template's metadata declares and allows."""
     from google.cloud import dataflow_v1beta3 as dataflow
     from google.protobuf import json_format
 
-    # A name that the API does not have is an error here.
+    # A name that the API does not have raises an error here.
     json_format.ParseDict(body, dataflow.LaunchFlexTemplateRequest.pb(dataflow.LaunchFlexTemplateRequest()))
     launch = body["launchParameter"]
     name = launch.pop("jobName")
@@ -217,7 +217,7 @@ def main() -> None:
         assert states == {"embed": "failed", "complete": "upstream_failed"}, states
         names = [body["launchParameter"]["jobName"] for body in server.launches()[1:]]
         assert len(set(names)) == 2, names
-    print("the DAG does what it says under Airflow")
+    print("the DAG works under Airflow")
 
 
 if __name__ == "__main__":

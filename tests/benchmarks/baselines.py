@@ -1,6 +1,6 @@
-"""What people use today, at its best: transformers in a loop written by hand, and sentence-transformers.
+"""The usual alternatives at their best: a hand-written loop over transformers, and sentence-transformers.
 
-Runs in an environment of its own: python rivals.py KIND ENCODER_FOLDER TEXTS.json DTYPE OUTPUT; prints JSON.
+Runs in its own environment: python baselines.py KIND ENCODER_FOLDER TEXTS.json DTYPE OUTPUT; prints JSON.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
 BATCH_SIZES = (8, 16, 32, 64, 128)
-SAMPLE = 256  # texts with which the batch size is chosen
-ROWS_AT_ONCE = 20_000  # tokens in one row group of the file
+SAMPLE = 256  # texts used to choose the batch size
+ROW_GROUP_SIZE = 20_000  # tokens per row group
 
 
 def tokens(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, float]:
-    """The last four layers of every token to Parquet, sorted by length, with the best of the batch sizes."""
+    """Write the last four layers of every token to Parquet, sorted by length, with the fastest batch size."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     import torch
@@ -29,8 +29,8 @@ def tokens(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, 
     model = transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     model.eval()
 
-    def batches(some: list[str], batch_size: int):
-        ids = tokenizer(some, truncation=True, max_length=MAX_SEQ_LENGTH, padding=False)["input_ids"]
+    def batches(batch_texts: list[str], batch_size: int):
+        ids = tokenizer(batch_texts, truncation=True, max_length=MAX_SEQ_LENGTH, padding=False)["input_ids"]
         order = sorted(range(len(ids)), key=lambda text: -len(ids[text]))
         for start in range(0, len(order), batch_size):
             numbers = order[start : start + batch_size]
@@ -39,9 +39,9 @@ def tokens(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, 
             real = padded["attention_mask"].bool()
             yield numbers, padded["input_ids"][real].numpy(), real, [hidden[k][real].float().numpy() for k in LAYERS]
 
-    def seconds(batch_size: int, some: list[str]) -> float:
+    def seconds(batch_size: int, batch_texts: list[str]) -> float:
         started = time.perf_counter()
-        for _ in batches(some, batch_size):
+        for _ in batches(batch_texts, batch_size):
             pass
         return time.perf_counter() - started
 
@@ -72,7 +72,7 @@ def tokens(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, 
             encoding += time.perf_counter() - begun
             count += len(ids)
             waiting.append([lines, ids, *layers])
-            if sum(len(part[0]) for part in waiting) >= ROWS_AT_ONCE:
+            if sum(len(part[0]) for part in waiting) >= ROW_GROUP_SIZE:
                 write()
             begun = time.perf_counter()
         if waiting:
@@ -86,30 +86,30 @@ def tokens(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, 
     }
 
 
-def texts(folder: str, given: list[str], dtype: str, output: str) -> dict[str, float]:
-    """Mean pooled vectors by sentence-transformers' `encode`, with the best of the batch sizes."""
+def text_vectors(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, float]:
+    """Write mean-pooled vectors from sentence-transformers' `encode`, with the fastest batch size."""
     import torch
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(folder, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
 
-    def seconds(batch_size: int, some: list[str]) -> float:
+    def seconds(batch_size: int, batch_texts: list[str]) -> float:
         started = time.perf_counter()
-        model.encode(some, batch_size=batch_size, show_progress_bar=False)
+        model.encode(batch_texts, batch_size=batch_size, show_progress_bar=False)
         return time.perf_counter() - started
 
-    sample = given[:: max(len(given) // SAMPLE, 1)]
+    sample = texts[:: max(len(texts) // SAMPLE, 1)]
     seconds(32, sample)
     batch_size = min(BATCH_SIZES, key=lambda size: seconds(size, sample))
     started = time.perf_counter()
-    vectors = model.encode(given, batch_size=batch_size, show_progress_bar=False)
+    vectors = model.encode(texts, batch_size=batch_size, show_progress_bar=False)
     took = time.perf_counter() - started
     np.save(output, vectors.astype(np.float32))
     return {"seconds": took, "batch_size": batch_size}
 
 
-def products(folder: str, given: list[str], dtype: str, output: str) -> dict[str, float]:
-    """What PyTorch makes of this encoder's products alone, GFLOP/s."""
+def products(folder: str, texts: list[str], dtype: str, output: str) -> dict[str, float]:
+    """PyTorch's rate for this encoder's matrix products alone, in GFLOP/s."""
     import torch
 
     with open(f"{folder}/config.json") as file:
@@ -136,5 +136,5 @@ if __name__ == "__main__":
     kind, encoder_folder, path, number_type, result = sys.argv[1:]
     with open(path) as texts_file:
         loaded = json.load(texts_file)
-    run = {"tokens": tokens, "texts": texts, "products": products}[kind]
+    run = {"tokens": tokens, "texts": text_vectors, "products": products}[kind]
     print(json.dumps(run(encoder_folder, loaded, number_type, result)))

@@ -1,19 +1,49 @@
-"""The command in a process of its own."""
+"""Runs the `layerbeam` command and other programs in their own processes."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import yaml
 
 
 def layerbeam(folder: Path, *arguments: str, statuses: Collection[int] = (0,)) -> str:
-    """What it printed, started in this folder. Where it ends with another status, so does the benchmark."""
-    command = [sys.executable, "-m", "layerbeam", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    """What the command printed, run in `folder`."""
+    return run_program([sys.executable, "-m", "layerbeam", *arguments], folder, statuses)
+
+
+def run_settings(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Run `layerbeam run` with these settings in `folder`; returns the run's record."""
+    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
+    layerbeam(folder, "run", "c.yaml")
+    return run_record(folder / settings["output"]["path"])
+
+
+def run_record(output: Path) -> dict[str, Any]:
+    """The record of the first run in an output folder: times, memory, counts."""
+    return json.loads((output / "_runs" / "1.json").read_text())
+
+
+def run_json(*command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The JSON object in the last line that another program printed. `environment`: additional variables."""
+    return json.loads(run_program(command, environment=environment).splitlines()[-1])
+
+
+def run_program(
+    command: Sequence[str],
+    folder: Path | None = None,
+    statuses: Collection[int] = (0,),
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What a program printed. `environment`: additional variables. The benchmark exits if the status is another."""
+    variables = os.environ | (environment or {})
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode not in statuses:
-        sys.exit(f"layerbeam {' '.join(arguments)} ended with status {done.returncode}\n{done.stdout}{done.stderr}")
+        sys.exit(f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout

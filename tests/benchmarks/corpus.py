@@ -1,4 +1,4 @@
-"""The texts that the benchmarks read, from the King James Bible of Debian's package bible-kjv; none comes twice."""
+"""Texts for the benchmarks, from the King James Bible in Debian's package bible-kjv, without duplicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def read_bible() -> list[str]:
-    """Its verses, each text once."""
+    """The distinct verses."""
     try:
         printed = subprocess.run(["bible", "-f", "gen1:1-rev22:21"], capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
@@ -19,7 +19,7 @@ def read_bible() -> list[str]:
 
 
 def long_tail(verses: list[str], count: int, *, seed: int = 0) -> list[str]:
-    """Texts of 3 to some 500 tokens, most of them short: parts of verses, and verses put together."""
+    """Texts of 3 to about 500 tokens, most of them short: parts of verses, and several verses joined."""
     random = np.random.default_rng(seed)
     words = " ".join(verses).split()
     lengths = np.clip(np.exp(random.normal(3.2, 1.1, 4 * count)), 1, 380).astype(int)

@@ -1,6 +1,6 @@
-"""Our encoder alone, on the batches that a run makes, and TensorFlow's own rate of this encoder's products.
+"""The encoder alone, on the batches of a run, and TensorFlow's own rate for the encoder's matrix products.
 
-python encoder_alone.py CONFIG: prints JSON. Nothing is read, pooled or written while the clock runs.
+python encoder_alone.py CONFIG: prints JSON. Reading, pooling and writing are not timed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
 
 
 def product_rate(job: Job, threads: int) -> float:
-    """GFLOP/s of one block's four products of 1,024 rows, called from so many threads at once as the encoder's are."""
+    """The rate of one block's four products of 1,024 rows in GFLOP/s, in as many threads as the encoder uses."""
     import tensorflow as tf
 
     assert job.encoder.config is not None

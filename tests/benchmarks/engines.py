@@ -1,18 +1,17 @@
-"""Two workers of one core each against one worker with both cores, on each engine that runs on this machine.
+"""Two workers of one core each compared with one worker of two cores, on each engine that runs on this machine.
 
 python engines.py [--rounds N] [--lines N] [NAME ...]
 
-Needs Debian's package bible-kjv, and the engines of `make test-flink`, `test-spark` and `test-prism`; what is missing
-is left out, and said. All is interleaved; medians. Start-up, of JVMs, workers, TensorFlow, is not counted: of the
-parts, in the order in which they were written, the lines between the first fifth and the last tenth, by the time
-between. The whole time stands beside it.
+Needs Debian's package bible-kjv and the engines of `make test-flink`, `test-spark` and `test-prism`. Missing engines
+are skipped and named. Rounds are interleaved and medians taken. The rate excludes the start of JVMs, workers and
+TensorFlow: parts are ordered by time, and the lines from the first fifth to the last tenth are divided by the time
+between. The total time is printed next to the rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -20,14 +19,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
-from command import layerbeam
+from command import layerbeam, run_record
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "engines"))
 from cluster import ClusterError, cluster  # noqa: E402
 
-# Name: the engine of the cluster, how many workers, options beside those that it needs.
+# Name: the engine of the cluster, the number of workers, extra options.
 CASES = {
     "local, 1 process of 2 threads": (None, 1, ["--workers", "2"]),
     "local, 2 processes": (None, 2, ["--processes", "2"]),
@@ -41,7 +40,7 @@ CASES = {
 
 
 def rate(output: Path) -> float:
-    """Lines a second in the middle of a run."""
+    """Lines per second in the middle of a run."""
     parts = sorted((output / "texts").glob("*.parquet"), key=lambda part: part.stat().st_mtime_ns)
     begin, end = len(parts) // 5, len(parts) * 9 // 10
     rows = sum(pq.read_metadata(part).num_rows for part in parts[begin + 1 : end + 1])
@@ -52,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=8000)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CASES)}; default: all")
     given = parser.parse_args()
     found: dict[str, list[tuple[float, float]]] = {}
     with contextlib.ExitStack() as stack:
@@ -75,12 +74,12 @@ def main() -> None:
                     options = made.options
                 runs[name] = options
             except ClusterError as error:
-                print(f"left out: {error}", flush=True)
+                print(f"skipped: {error}", flush=True)
         for round_ in range(given.rounds):
             for name, options in runs.items():
                 output = folder / f"{name}-{round_}"
                 layerbeam(folder, "run", "c.yaml", "--output", str(output), *options)
-                seconds = json.loads((output / "_runs" / "1.json").read_text())["seconds"]
+                seconds = run_record(output)["seconds"]
                 found.setdefault(name, []).append((rate(output), seconds))
                 print(f"{name:34} {found[name][-1][0]:6.0f} lines/s, {seconds:5.1f} s in all", flush=True)
     print(f"\nMedians of {given.rounds} rounds, {given.lines:,} lines, minilm:")

@@ -1,6 +1,6 @@
-"""BERT-Large's size with random weights, 512 positions: does a run fit in 6 GB, and does `verify` agree?
+"""A BERT-Large-size encoder with random weights, 512 positions: does a run fit in 6 GB, and does `verify` agree?
 
-24 blocks of 1,024, written in each layout: Hugging Face, Google's checkpoint. Each run is a process of its own.
+24 blocks of 1,024, stored in two layouts: Hugging Face and Google's checkpoint. Each run has its own process.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import yaml
-from command import layerbeam
+from command import layerbeam, run_settings
 from random_encoder import LARGE, make_weights, write_google, write_huggingface
 
 MOST_BYTES = 6e9
@@ -32,7 +31,7 @@ def main() -> None:
             encoder = folder / f"{kind}_uncased"
             encoder.mkdir()
             write(encoder, LARGE, weights)
-            # The embedding has more rows than the vocabulary, as many an encoder's has.
+            # As in many encoders, the embedding has more rows than the vocabulary.
             (encoder / "vocab.txt").write_text("\n".join(WORDS))
             settings = {
                 "input": {"files": ["texts.txt"]},
@@ -40,10 +39,8 @@ def main() -> None:
                 "views": {"tokens": {"level": "token", "layers": "all"}, "p": {"level": "text", "pooling": "pooler"}},
                 "output": {"path": kind},
             }
-            (folder / "c.yaml").write_text(yaml.safe_dump(settings))
             started = time.monotonic()
-            layerbeam(folder, "run", "c.yaml")
-            peak = json.loads((folder / kind / "_runs" / "1.json").read_text())["peak_memory_bytes"]
+            peak = run_settings(folder, settings)["peak_memory_bytes"]
             print(f"{kind}: run {time.monotonic() - started:.0f} s, peak {peak / 1e9:.2f} GB")
             too_much |= peak > MOST_BYTES
             started = time.monotonic()

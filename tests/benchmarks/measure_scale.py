@@ -1,12 +1,12 @@
-"""What `scale.py` reckons with, measured on this machine: writes scale_measured.json beside itself.
+"""Measures the inputs of `scale.py` on this machine and writes scale_measured.json.
 
 python measure_scale.py [--rounds N] [--commits N]
 
-Needs Debian's package bible-kjv. Each measurement is a process of its own; rounds are interleaved and medians taken.
-Rates are per second of processor time, so that others who use the machine at the same time count for little.
+Needs Debian's package bible-kjv. Each measurement has its own process; rounds are interleaved and medians taken. Rates
+are per second of processor time, so that other users of the machine have little effect.
 
-What crosses a shuffle is what Beam's local runner was really handed: the encoded bytes that it puts into the buffer of
-each GroupByKey. Elements are Beam's own counts of each PCollection.
+Shuffled bytes are the encoded bytes that Beam's local runner puts into the buffer of each GroupByKey. Element counts
+are Beam's own counts of each PCollection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pickle
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,14 +30,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from command import run_json, run_record
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULT = HERE / "scale_measured.json"
 ENCODERS = ("MiniLM", "BERT-base size")
 DTYPES = ("float32", "bfloat16")
 LEVELS = ("token", "text")
-# One verse for every so many: of both encoders some 20 s of processor time.
-SHARES = {"MiniLM": 12, "BERT-base size": 60}
+# Every n-th verse is used: about 20 s of processor time for each encoder.
+VERSE_STEPS = {"MiniLM": 12, "BERT-base size": 60}
 BLOCK_BYTES = 170_000
 BLOCKS_PER_FILE = 100
 SLICE_BYTES = 1 << 20
@@ -50,7 +51,7 @@ STORE_COMMITS = (100, 300)
 
 
 class Watch:
-    """What one run puts through each of its edges and shuffles, and the clocks when the encoder was loaded and warm."""
+    """Bytes and elements on each edge and shuffle of one run, and the times when the encoder was loaded and warm."""
 
     def __init__(self) -> None:
         self.elements: dict[str, int] = {}
@@ -114,7 +115,7 @@ def metric_value(info: Any) -> int:
 
 
 def warm_up(forward: Any) -> None:
-    """One small batch: the first one traces and optimizes the graph."""
+    """One small batch: the first batch traces and optimizes the graph."""
     import numpy as np
 
     from layerbeam.transforms.encode.forward import EncodeCost
@@ -138,7 +139,7 @@ def run_once(path: str) -> dict[str, Any]:
 
     out = Path(yaml.safe_load(Path(path).read_text())["output"]["path"])
     manifest = json.loads((out / "manifest.json").read_text())
-    record = json.loads((out / "_runs/1.json").read_text())
+    record = run_record(out)
     lines = (out / "parts.jsonl").read_bytes().splitlines()
     return {
         "elements": watch.elements,
@@ -164,7 +165,7 @@ def run_once(path: str) -> dict[str, Any]:
 
 
 def load_once(path: str) -> dict[str, Any]:
-    """From nothing to the first batch: what each worker process pays once."""
+    """From process start to the first batch: the cost that each worker process pays once."""
     started = time.perf_counter()
     from layerbeam.pipeline.config import load as configuration
     from layerbeam.pipeline.config.job import resolve
@@ -187,7 +188,7 @@ def load_once(path: str) -> dict[str, Any]:
     }
 
 
-# --- the ends of a run, over commits made on the spot ----------------------------------------------------------------
+# --- the two ends of a run, with synthetic commits -------------------------------------------------------------------
 
 
 def memory(which: str) -> int:
@@ -198,7 +199,7 @@ def memory(which: str) -> int:
 
 
 class Ends:
-    """An output folder as a run leaves it before its last stage: parts (empty bytes, no disk) and commits."""
+    """An output folder as it is before a run's last stage: parts (empty bytes, in memory) and commits."""
 
     def __init__(self, folder: Path, commits: int, blocks_per_file: int, *, store: bool = False) -> None:
         from layerbeam.transforms.parts.part_format import Output
@@ -245,7 +246,7 @@ class Ends:
                 pickle.dump(commit, shuffled)
 
     def commits(self) -> Iterator[Any]:
-        """Each from bytes of its own, as it comes out of a shuffle: no two share a string."""
+        """Each commit is parsed from its own bytes, as after a shuffle: no two share a string."""
         with open(self.folder / "shuffled", "rb") as shuffled:
             for _ in range(self.count):
                 yield pickle.load(shuffled)
@@ -273,7 +274,7 @@ class Ends:
         }
 
     def find(self) -> dict[str, Any]:
-        """With commits of a run that was killed just before its end."""
+        """`find` with the commits of a run that was killed just before its end."""
         from layerbeam.pipeline.output.find import find_work
 
         gc.collect()
@@ -290,7 +291,7 @@ class Ends:
 
 
 def ends_once(stage: str, commits: int, blocks_per_file: int) -> dict[str, Any]:
-    # In memory, where there is such a folder: the disk of this machine is nobody else's.
+    # In memory where such a folder exists: the disk of this machine is shared.
     with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as name:
         ends = Ends(Path(name), commits, blocks_per_file)
         ends.write()
@@ -298,11 +299,11 @@ def ends_once(stage: str, commits: int, blocks_per_file: int) -> dict[str, Any]:
 
 
 def store_once() -> dict[str, Any]:
-    """Requests that one commit more costs on an object store when a run goes on."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    """Requests that one more commit costs on an object store when a run is resumed."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     import flaky_filesystem
 
-    class Counting(flaky_filesystem.Plan):
+    class RequestCounter(flaky_filesystem.Plan):
         def __post_init__(self) -> None:
             super().__post_init__()
             self.calls: Counter[str] = Counter()
@@ -315,9 +316,9 @@ def store_once() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
             ends = Ends(Path(name), commits, commits, store=True)
             ends.write()
-            plan = flaky_filesystem.FaultyFileSystem.plan = Counting()
+            plan = flaky_filesystem.FaultyFileSystem.plan = RequestCounter()
             ends.find()
-            # What a file is read in pieces of is no request of its own.
+            # Reading a file in pieces costs no further requests.
             found.append(Counter({kind: count for kind, count in plan.calls.items() if kind != "read"}))
     few, many = found
     more = STORE_COMMITS[1] - STORE_COMMITS[0]
@@ -325,7 +326,7 @@ def store_once() -> dict[str, Any]:
 
 
 def words_once(path: str) -> dict[str, Any]:
-    """What the table of a `word_type` view holds while it is made: a key for each form of each block."""
+    """Memory for the table of a `word_type` view while it is built: one key for each form of each block."""
     import tracemalloc
 
     from layerbeam.pipeline.config.job import resolve
@@ -348,20 +349,14 @@ def words_once(path: str) -> dict[str, Any]:
     }
 
 
-# --- all of it -------------------------------------------------------------------------------------------------------
+# --- all measurements ------------------------------------------------------------------------------------------------
 
 
 def child(*arguments: str) -> dict[str, Any]:
-    """What this script prints in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-    command = [sys.executable, str(HERE / "measure_scale.py"), "--child", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(
-        " ".join(arguments), {key: value for key, value in result.items() if isinstance(value, int | float)}, flush=True
-    )
+    """The result of one measurement, made in its own process."""
+    result = run_json(sys.executable, __file__, "--child", *arguments)
+    numbers = {key: value for key, value in result.items() if isinstance(value, int | float)}
+    print(" ".join(arguments), numbers, flush=True)
     return result
 
 
@@ -413,7 +408,7 @@ class Bench:
         return child("run", path)
 
     def small(self) -> dict[str, Any]:
-        """Three files of some lines: what a file costs by itself."""
+        """Three files of a few lines: the cost of a file itself."""
         import yaml
 
         settings = {
@@ -428,7 +423,7 @@ class Bench:
 
 
 def medians(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each figure; of what is the same in all, or no figure, the first."""
+    """The median of each number; for constants and other values, the first."""
     return {
         key: statistics.median(result[key] for result in results)
         if isinstance(value, int | float)
@@ -473,7 +468,7 @@ def main(rounds: int, commits: int) -> None:
             for encoder in ENCODERS:
                 for dtype in DTYPES:
                     for level in LEVELS:
-                        case = {"layer": -1, "dtype": dtype, "share": SHARES[encoder]}
+                        case = {"layer": -1, "dtype": dtype, "share": VERSE_STEPS[encoder]}
                         speed.setdefault(f"{encoder}, {dtype}, {level}", []).append(bench.run(encoder, level, **case))
         load: dict[str, list[dict[str, Any]]] = {}
         for _ in range(rounds):

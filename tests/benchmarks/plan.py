@@ -22,7 +22,7 @@ from command import layerbeam
 from corpus import read_bible
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 FILES = 10_000
 OBJECTS = 3_000
 SMALL = ROOT / "tests" / "data" / "hf_uncased"

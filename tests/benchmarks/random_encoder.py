@@ -1,4 +1,7 @@
-"""Encoders of any size with random weights, as Hugging Face and Google lay them out: speed does not ask for meaning."""
+"""Encoders of any size with random weights, in the layouts of Hugging Face and Google.
+
+Random weights are enough for benchmarks: speed does not depend on them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
 
 
 def make_weights(config: BertConfig) -> dict[str, np.ndarray]:
-    """BERT's own initializer: normal, 0.02 wide; the biases too, for zeros would be left out of the graph."""
+    """BERT's own initializer: normal, standard deviation 0.02.
+
+    Biases are random, too: TensorFlow would remove zeros from the graph.
+    """
     random = np.random.default_rng(0)
     weights = {}
     for name, shape in weight_shapes(config).items():

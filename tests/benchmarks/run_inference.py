@@ -1,9 +1,9 @@
-"""Beam's RunInference with the graph that TF Hub's BERT is: what a pipeline of standard parts gives.
+"""Beam's RunInference with the graph of TF Hub's BERT: a pipeline built from standard components.
 
 python run_inference.py export CONFIG.json FOLDER
-    needs tf-models-official on PYTHONPATH, which made TF Hub's models
+    needs tf-models-official on PYTHONPATH, which built TF Hub's models
 python run_inference.py run FOLDER VOCABULARY TEXTS.json
-    prints JSON; vectors are made and not written
+    prints JSON; vectors are computed and not written
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAYERS = (-1, -2, -3, -4)
 
 
 def export(config: str, folder: str) -> None:
-    """A SavedModel of this size with random weights."""
+    """Write a SavedModel of this size with random weights."""
     import tensorflow as tf
     from official.nlp.modeling.networks.bert_encoder import BertEncoderV2
 
@@ -43,7 +43,7 @@ def export(config: str, folder: str) -> None:
 
 
 def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
-    """Seconds for all texts, after a first run over a few of them."""
+    """Seconds for all texts, after a warm-up over a few of them."""
     import apache_beam as beam
     import tensorflow as tf
     import tensorflow_text as text
@@ -58,7 +58,7 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
         texts = json.load(file)
     ends = [words.index("[CLS]"), words.index("[SEP]")]
 
-    class Encoder:  # RunInference wants an instance of a class, for a weak reference
+    class Encoder:  # RunInference takes a weak reference, so it needs an instance of a class
         def __init__(self) -> None:
             self.model = tf.saved_model.load(folder)
             self.tokenizer = text.FastBertTokenizer(words, lower_case_nfd_strip_accents=True)
@@ -77,14 +77,14 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
             vectors = [tf.boolean_mask(layers["encoder_outputs"][k], real).numpy() for k in LAYERS]
             return [len(vectors[0])] + [0] * (len(batch) - 1)
 
-    def once(some: list[str]) -> float:
+    def once(texts: list[str]) -> float:
         local = local_runner([])
         handler = Handler("unused", min_batch_size=BATCH_SIZE, max_batch_size=BATCH_SIZE)
         started = time.perf_counter()
         with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
             _ = (
                 pipeline
-                | beam.Create(some)
+                | beam.Create(texts)
                 | beam.Reshuffle()
                 | beam.Map(tf.constant)
                 | RunInference(handler)

@@ -1,4 +1,4 @@
-"""docs/scale.md: what a run of any size needs, on paper, from scale_measured.json and what scale_model.py assumes.
+"""docs/scale.md: what a run of any size needs, from scale_measured.json and the assumptions of scale_model.py.
 
 python scale.py [--write]
 """
@@ -28,12 +28,12 @@ MEASURED = HERE / "scale_measured.json"
 PAGE = HERE.parents[1] / "docs/scale.md"
 BEGIN, END = "<!-- scale: written by make scale -->", "<!-- end of scale -->"
 BASE = "BERT-base size"
-# The GroupByKeys of pipeline/build.py, by the names that Beam gives them.
+# The GroupByKeys of pipeline/build.py, by Beam's names.
 SHUFFLES = {
     "Reshuffle of ranges": "slice/spread ranges/ReshufflePerKey/GroupByKey",
-    "ranges of one file together": "slice/of one file",
+    "ranges of one file": "slice/of one file",
     "Reshuffle of slices": "read/spread slices/ReshufflePerKey/GroupByKey",
-    "commits, under one key": "all together",
+    "commits, one key": "all together",
 }
 
 
@@ -63,7 +63,7 @@ def money(dollars: float) -> str:
     return f"${dollars:,.0f}" if dollars >= 10 else f"${dollars:.2f}"
 
 
-def loud(text: str, condition: bool) -> str:
+def bold_if(text: str, condition: bool) -> str:
     return f"**{text}**" if condition else text
 
 
@@ -76,7 +76,7 @@ def header(*cells: str) -> list[str]:
 
 
 def by_size(measured: dict[str, Any], first: str) -> tuple[list[Job], list[str]]:
-    """Jobs of both levels and all sizes, and the head of a table with a column for each."""
+    """Jobs of both levels and all sizes, and the header of a table with one column for each job."""
     jobs = [Job(measured, BASE, level, tokens) for level in LEVELS for tokens in TOKENS]
     return jobs, header(first, *(f"{count(job.tokens)} tokens, {job.level} level" for job in jobs))
 
@@ -90,29 +90,29 @@ def flow_table(measured: dict[str, Any]) -> list[str]:
     add("text", (size(job.text_bytes) for job in jobs))
     add("rows", (count(job.rows) for job in jobs))
     add("**blocks** = parts = commits", (f"**{count(job.blocks)}**" for job in jobs))
-    add("tokens in a block", (count(job.tokens / job.blocks) for job in jobs))
+    add("tokens per block", (count(job.tokens / job.blocks) for job in jobs))
     for edge in jobs[0].edges:
         add(f"elements, {edge}", (count(job.edges[edge]) for job in jobs))
     for name, shuffle in SHUFFLES.items():
         add(f"bytes, {name}", (size(job.shuffled[shuffle]) for job in jobs))
-    add("all that is shuffled, of the text", (f"{sum(job.shuffled.values()) / job.text_bytes:.2%}" for job in jobs))
-    add("**parts on the disk**", (f"**{size(job.part_bytes)}**" for job in jobs))
-    add("a part", (size(job.part_bytes / job.blocks) for job in jobs))
-    add("storage, a month", (money(job.part_bytes / 1e9 * assumed("storage price")) for job in jobs))
+    add("shuffled bytes, relative to the text", (f"{sum(job.shuffled.values()) / job.text_bytes:.2%}" for job in jobs))
+    add("**parts on disk**", (f"**{size(job.part_bytes)}**" for job in jobs))
+    add("bytes in a part", (size(job.part_bytes / job.blocks) for job in jobs))
+    add("storage per month", (money(job.part_bytes / 1e9 * assumed("storage price")) for job in jobs))
     return lines
 
 
 def hours_table(measured: dict[str, Any]) -> list[str]:
     lines = header(
         *("encoder, level", "tokens", "CPU workers", "encoders loaded", "hours", "cost", "lost with a worker, at most"),
-        *("L4 workers", "hours", "cost", "held up by"),
+        *("L4 workers", "hours", "cost", "bottleneck"),
     )
     for encoder in ENCODERS:
         for level in LEVELS:
             for tokens in TOKENS:
                 job = Job(measured, encoder, level, tokens)
                 limits = job.l4_limits()
-                held = min(limits, key=lambda name: limits[name])
+                slowest = min(limits, key=lambda name: limits[name])
                 threads = assumed("cpu vcpus")
                 cpu = [
                     f"{CPU_WORKERS[tokens]:,}",
@@ -123,7 +123,9 @@ def hours_table(measured: dict[str, Any]) -> list[str]:
                 ]
                 l4 = [f"{L4_WORKERS[tokens]:,}", span(job.l4_seconds), money(job.dollars("l4"))]
                 lines.append(
-                    row(f"{encoder}, {level}", count(tokens), *cpu, *l4, f"{held}, {count(limits[held])} tokens/s")
+                    row(
+                        f"{encoder}, {level}", count(tokens), *cpu, *l4, f"{slowest}, {count(limits[slowest])} tokens/s"
+                    )
                 )
     return lines
 
@@ -140,11 +142,11 @@ def ends_table(measured: dict[str, Any]) -> list[str]:
 
     add("commits", (count(job.blocks) for job in jobs))
     for stage in ("finish", "find"):
-        name = f"`{stage}`" if stage == "finish" else "`find` of a run that goes on"
+        name = f"`{stage}`" if stage == "finish" else "`find` of a resumed run"
         add(f"{name}: memory", (memory(job.end_memory(stage)) for job in jobs))
         add(f"{name}: computing", (span(job.end_computing(stage)) for job in jobs))
         waits = [job.end_requests(stage) for job in jobs]
-        add(f"{name}: waiting for gs://", (loud(span(wait), wait > 3600) for wait in waits))
+        add(f"{name}: waiting for gs://", (bold_if(span(wait), wait > 3600) for wait in waits))
     add("parts.jsonl", (size(job.listing_bytes) for job in jobs))
     return lines
 
@@ -154,58 +156,58 @@ def wrapped(text: str) -> list[str]:
 
 
 def limits_lines(measured: dict[str, Any]) -> list[str]:
-    """What the numbers say where it ends, in words."""
+    """The limits that follow from the numbers, in words."""
     middle, large = (Job(measured, BASE, "token", tokens) for tokens in TOKENS[1:])
     words = measured["word_types"]
     keys, sums = (words[name] / words["blocks"] for name in ("memory_bytes", "part_bytes"))
     commit = large.per_commit("finish", "memory_bytes")
-    said = [
-        f"* **The end of a run is one worker's work.** On gs:// `finish` lists parts and commits and clears the "
-        f"commits away, a hundred with a request: {span(middle.end_requests('finish'))} for 1 B tokens at token level, "
-        f"**{span(large.end_requests('finish'))} for 100 B**. All parts, `parts.jsonl` and the manifest are there by "
-        f"then; `_SUCCESS` waits. On a local disk it is seconds.",
+    limits = [
+        f"* **One worker ends the run.** On gs:// `finish` lists parts and commits and deletes the commits, a hundred "
+        f"per request. This takes {span(middle.end_requests('finish'))} for 1 B tokens at token level and "
+        f"**{span(large.end_requests('finish'))} for 100 B**. All parts, `parts.jsonl` and the manifest exist before "
+        f"the commits are deleted; only `_SUCCESS` waits. On a local disk it takes seconds.",
         f"* **`finish` and `find` hold every commit in memory**, {size(commit)} each in `finish`: "
-        f"{size(large.end_memory('finish'))} for 100 B tokens at token level. From {count(20e9 / commit)} blocks "
-        "on it is more than 20 GB, too much for a worker of 32 GB beside its encoders: make larger blocks, or several "
-        "runs, each over a share of the files into a folder of its own.",
-        f"* **A `word_type` view does not go to 1 B tokens.** `finish` makes its table from the sums of all blocks: "
-        f"for each {size(keys)} of keys in memory and {size(sums)} to read, more than once. For 1 B tokens that is "
-        f"{size(keys * middle.blocks)} and {size(sums * middle.blocks)}, for 100 B a hundred times as much. Take level "
-        "`word` and add up elsewhere.",
-        "* All ranges of one file meet under one key to be numbered. Files of 100 MB to 1 GB are best.",
+        f"{size(large.end_memory('finish'))} for 100 B tokens at token level. More than "
+        f"{count(20e9 / commit)} blocks need over 20 GB, which is too much for a worker of 32 GB that also holds "
+        "encoders. Use larger blocks, or several runs that each embed some of the files into their own folder.",
+        f"* **A `word_type` view does not scale to 1 B tokens.** `finish` builds its table from the sums of all "
+        f"blocks. Each block adds {size(keys)} of keys in memory and {size(sums)} to read more than once. For 1 B "
+        f"tokens that is {size(keys * middle.blocks)} and {size(sums * middle.blocks)}, for 100 B a hundred times as "
+        "much. Use level `word` and aggregate the rows elsewhere.",
+        "* The ranges of one file are grouped under one key and numbered there. Files of 100 MB to 1 GB are best.",
     ]
-    return [line for text in said for line in wrapped(text)]
+    return [line for text in limits for line in wrapped(text)]
 
 
 def measured_lines(measured: dict[str, Any]) -> list[str]:
     machine, flow, small = measured["machine"], measured["flow"][f"{BASE}, token"], measured["small"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    of_commit = flow["shuffled_bytes"]["all together"] / flow["elements"]["reports"]
+    shuffled_per_commit = flow["shuffled_bytes"]["all together"] / flow["elements"]["reports"]
     shuffled = sum(small["shuffled_bytes"].values()) / small["files"]
     lines = wrapped(
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {size(machine['memory_bytes'])}, Python "
         f"{machine['python']}, {versions}; `{machine['command']}`; medians of {machine['rounds']} interleaved rounds. "
-        f"Others used the machine at the same time (load average {machine['load_average']:.1f}), so all rates are per "
-        "second of processor time, not of the clock."
+        f"The machine was shared (load average {machine['load_average']:.1f}), so all rates are per second of "
+        "processor time, not of wall-clock time."
     )
     lines += [
         "",
         *wrapped(
             f"Counted on the King James Bible: {flow['texts']:,} lines, {size(flow['text_bytes'])}, "
-            f"{flow['encoded_tokens']:,} tokens ([CLS] and [SEP] among them), so "
+            f"{flow['encoded_tokens']:,} tokens (including [CLS] and [SEP]), so "
             f"{flow['text_bytes'] / flow['encoded_tokens']:.2f} bytes of text per token, "
             f"{flow['encoded_tokens'] / flow['texts']:.1f} tokens and {flow['text_bytes'] / flow['texts']:.0f} bytes "
-            f"per line. A commit is {flow['commit_bytes']:.0f} bytes of JSON and {of_commit:.0f} in the shuffle. The "
-            f"demo's {small['files']} files of {size(small['text_bytes'] / small['files'])} shuffle {size(shuffled)} "
-            "each: files much smaller than a slice cost more than their text."
+            f"per line. A commit is {flow['commit_bytes']:.0f} bytes of JSON and {shuffled_per_commit:.0f} in the "
+            f"shuffle. The demo's {small['files']} files of {size(small['text_bytes'] / small['files'])} shuffle "
+            f"{size(shuffled)} each: files much smaller than a slice cost more than their text."
         ),
         "",
         *header(
             "",
-            "tokens/s of a core, token level",
+            "tokens/s per core, token level",
             "text level",
-            "to load, by the clock",
-            "memory of a process",
+            "time to load",
+            "memory per process",
             "weights",
         ),
     ]
@@ -217,12 +219,12 @@ def measured_lines(measured: dict[str, Any]) -> list[str]:
             seconds = load["import_seconds"] + load["load_seconds"]
             sizes = size(load["memory_bytes"]), size(load["weight_bytes"])
             lines.append(row(f"{encoder}, {dtype}", *rates, f"{seconds:.1f} s", *sizes))
-    lines += ["", *header("one row, float32, one layer", "bytes of the vector", "bytes on the disk")]
+    lines += ["", *header("one row, float32, one layer", "bytes of the vector", "bytes on disk")]
     for encoder in ENCODERS:
         for level in LEVELS:
             view = measured["speed"][f"{encoder}, float32, {level}"]["views"]["v"]
             lines.append(row(f"{encoder}, {level} level", view["width"] * 4, f"{view['bytes'] / view['rows']:,.0f}"))
-    lines += ["", *header("commits made for the purpose", "computing", "memory")]
+    lines += ["", *header("synthetic commits", "computing", "memory")]
     for name, found in measured["ends"].items():
         stage, number = name.split(", ")
         lines.append(row(f"`{stage}`, {int(number):,}", f"{found['seconds']:.1f} s", size(found["memory_bytes"])))
@@ -230,7 +232,7 @@ def measured_lines(measured: dict[str, Any]) -> list[str]:
 
 
 def assumed_lines() -> list[str]:
-    lines = header("assumed", "", "because")
+    lines = header("assumption", "value", "reason")
     for name, one in ASSUMED.items():
         number = "" if one.value is None else count(one.value) if one.value >= 1e6 else f"{one.value:g}"
         value = f"{number} {one.unit}".strip()
@@ -239,21 +241,21 @@ def assumed_lines() -> list[str]:
 
 
 def tables(measured: dict[str, Any]) -> list[str]:
-    """All that stands between the page's markers."""
+    """All lines between the page's markers."""
     sections = {
         "What flows": flow_table(measured),
         "Hours and dollars": hours_table(measured),
         "The two ends of a run": ends_table(measured),
         "Limits": limits_lines(measured),
-        "What is measured": measured_lines(measured),
-        "What is assumed": assumed_lines(),
+        "Measurements": measured_lines(measured),
+        "Assumptions": assumed_lines(),
     }
     return [line for title, lines in sections.items() for line in (f"## {title}", "", *lines, "")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="put it into docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="write docs/scale.md")
     options = parser.parse_args()
     lines = tables(json.loads(MEASURED.read_text()))
     if options.write:

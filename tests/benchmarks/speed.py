@@ -1,9 +1,9 @@
-"""layerbeam compared with what people use today, on this machine: interleaved, medians, ratios; for docs/tuning.md.
+"""layerbeam compared with the usual alternatives on this machine, for docs/tuning.md: medians of interleaved rounds.
 
-python speed.py RIVALS_PYTHON TFHUB_PACKAGES [--rounds N] [--lines N] [--write]
+python speed.py BASELINES_PYTHON TFHUB_PACKAGES [--rounds N] [--lines N] [--write]
 
-Needs Debian's package bible-kjv. Start-up is on nobody's clock: of layerbeam's runs the time from the first block to
-the end counts, of the rivals that after warming up. The vectors of both are compared in each round.
+Needs Debian's package bible-kjv. Start-up is not counted: layerbeam's time runs from its first block to the end, the
+baselines' time starts after their warm-up. Each round also compares the vectors of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from importlib import metadata
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import yaml
+from command import layerbeam, run_json, run_program, run_record
 from corpus import long_tail, read_bible
 from random_encoder import BASE, make_weights, write_huggingface
 
@@ -36,28 +36,27 @@ HERE = Path(__file__).parent
 LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
 DTYPES = ("float32", "bfloat16")
-# Of a run with one line for every so many of MiniLM's: BERT-base's size takes eight times as long.
-BASE_SHARE = 4
+# BERT-base's size takes eight times as long as MiniLM, so it gets every fourth line.
+BASE_STEP = 4
 INFERENCE_LINES = 500
 BEGIN, END = "<!-- speed: written by make bench -->", "<!-- end of speed -->"
-MOST_OFF = {"float32": 2e-5, "bfloat16": None}
-LEAST_COSINE = 0.998
+MAX_ERROR = 2e-5
+MIN_COSINE = 0.998
 
 
 class Bench:
-    """What is timed, by name, and all times of each."""
+    """All results, by the name of the case."""
 
-    def __init__(self, folder: Path, rivals_python: str, tfhub: str, lines: int) -> None:
+    def __init__(self, folder: Path, baselines_python: str, tfhub: str, lines: int) -> None:
         self.folder = folder
-        self.rivals_python = rivals_python
+        self.baselines_python = baselines_python
         self.tfhub = tfhub
         code = (
-            "import torch, transformers; print(f'PyTorch {torch.__version__}, transformers {transformers.__version__}')"
+            "import json, torch, transformers as t; "
+            "print(json.dumps({'versions': f'PyTorch {torch.__version__}, transformers {t.__version__}'}))"
         )
-        self.rivals = subprocess.run(
-            [rivals_python, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        self.found: dict[str, list[dict[str, float]]] = {}
+        self.versions = run_json(baselines_python, "-c", code)["versions"]
+        self.results: dict[str, list[dict[str, float]]] = {}
         verses = read_bible()
         self.texts = {"verses": verses[:: len(verses) // lines][:lines], "long tail": long_tail(verses, lines // 4)}
         self.encoders = {"MiniLM": str(open_encoder("minilm").folder), "BERT-base size": str(folder / "base")}
@@ -71,17 +70,17 @@ class Bench:
             shutil.copy(Path(self.encoders["MiniLM"]) / name, base)
 
     def note(self, name: str, result: dict[str, float]) -> None:
-        self.found.setdefault(name, []).append(result)
+        self.results.setdefault(name, []).append(result)
         print(f"{name:58} {json.dumps({key: round(value, 2) for key, value in result.items()})}", flush=True)
 
     def median(self, name: str, figure: str = "seconds") -> float:
-        return statistics.median(result[figure] for result in self.found[name])
+        return statistics.median(result[figure] for result in self.results[name])
 
     def input_of(self, encoder: str, corpus: str) -> tuple[Path, Path]:
-        """The texts as JSON Lines for layerbeam and as JSON for the rivals."""
-        share = 1 if encoder == "MiniLM" else BASE_SHARE
-        texts = self.texts[corpus][::share]
-        lines, plain = (self.folder / f"{corpus}-{share}.{ending}" for ending in ("jsonl", "json"))
+        """The texts as JSON Lines for layerbeam and as JSON for the baselines."""
+        step = 1 if encoder == "MiniLM" else BASE_STEP
+        texts = self.texts[corpus][::step]
+        lines, plain = (self.folder / f"{corpus}-{step}.{ending}" for ending in ("jsonl", "json"))
         write_lines(lines, texts)
         plain.write_text(json.dumps(texts))
         return lines, plain
@@ -101,10 +100,10 @@ class Bench:
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    def layerbeam(self, path: Path) -> dict[str, float]:
+    def run_layerbeam(self, path: Path) -> dict[str, float]:
         shutil.rmtree(self.folder / "out", ignore_errors=True)
-        self._python(["-m", "layerbeam", "run", str(path)])
-        record = json.loads((self.folder / "out/_runs/1.json").read_text())
+        layerbeam(self.folder, "run", str(path))
+        record = run_record(self.folder / "out")
         return {
             "seconds": record["seconds"] - record["seconds_to_first_block"],
             "to_first_block": record["seconds_to_first_block"],
@@ -114,35 +113,21 @@ class Bench:
             **{f"share of {stage}": share for stage, share in record["stage_shares"].items()},
         }
 
-    def rival(self, kind: str, encoder: str, corpus: str, dtype: str) -> dict[str, float]:
+    def run_baseline(self, kind: str, encoder: str, corpus: str, dtype: str) -> dict[str, float]:
         texts = self.input_of(encoder, corpus)[1]
-        output = self.folder / ("rival.npy" if kind == "texts" else "rival.parquet")
+        output = self.folder / ("baseline.npy" if kind == "texts" else "baseline.parquet")
         arguments = [kind, self.encoders[encoder], str(texts), dtype, str(output)]
-        return self._json([self.rivals_python, str(HERE / "rivals.py"), *arguments], {"HF_HUB_OFFLINE": "1"})
+        script = str(HERE / "baselines.py")
+        return run_json(self.baselines_python, script, *arguments, environment={"HF_HUB_OFFLINE": "1"})
 
-    def _python(self, arguments: list[str], path: str = "") -> dict[str, Any] | None:
-        paths = os.pathsep.join(filter(None, [str(ROOT), path]))
-        return self._json([sys.executable, *arguments], {"PYTHONPATH": paths})
-
-    @staticmethod
-    def _json(command: list[str], environment: dict[str, str]) -> Any:
-        """What a program printed in its last line."""
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
-        if done.returncode:
-            sys.exit(
-                f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-            )
-        last = (done.stdout.splitlines() or [""])[-1]
-        return json.loads(last) if last.startswith("{") else None
-
-    def alone(self, path: Path) -> dict[str, float]:
-        return self._python([str(HERE / "encoder_alone.py"), str(path)]) or {}
+    def run_encoder_alone(self, path: Path) -> dict[str, float]:
+        return run_json(sys.executable, str(HERE / "encoder_alone.py"), str(path))
 
     def compare_tokens(self, dtype: str) -> None:
-        """Both have the same vectors of the same tokens."""
+        """Check that both have the same vectors for the same tokens."""
         ours = open_run(str(self.folder / "out")).view("v").to_arrow()
-        theirs = pq.read_table(self.folder / "rival.parquet").sort_by([("line", "ascending")])
-        assert ours["token_id"].to_pylist() == theirs["token_id"].to_pylist(), "other tokens than the rival's"
+        theirs = pq.read_table(self.folder / "baseline.parquet").sort_by([("line", "ascending")])
+        assert ours["token_id"].to_pylist() == theirs["token_id"].to_pylist(), "tokens differ from the baseline's"
         names = [name for name in ours.column_names if name.startswith("layer_")]
         for name, number in zip(names, LAYERS, strict=True):
             compare(rows_of(ours[name]), rows_of(theirs[f"layer_{number}"]), dtype)
@@ -150,38 +135,39 @@ class Bench:
     def tokens(self, encoder: str, corpus: str, dtype: str) -> None:
         name = f"{encoder}, {dtype}, {corpus}"
         path = self.configure(encoder, corpus, dtype, {"level": "token", "layers": list(LAYERS)})
-        self.note(f"{name}: layerbeam", self.layerbeam(path))
+        self.note(f"{name}: layerbeam", self.run_layerbeam(path))
         if encoder != "MiniLM":
-            self.note(f"{name}: our encoder alone", self.alone(path))
-            self.note(f"{name}: PyTorch's products", self.rival("products", encoder, corpus, dtype))
-        self.note(f"{name}: transformers", self.rival("tokens", encoder, corpus, dtype))
+            self.note(f"{name}: our encoder alone", self.run_encoder_alone(path))
+            self.note(f"{name}: PyTorch's products", self.run_baseline("products", encoder, corpus, dtype))
+        self.note(f"{name}: transformers", self.run_baseline("tokens", encoder, corpus, dtype))
         self.compare_tokens(dtype)
 
     def text_vectors(self, dtype: str) -> None:
         name = f"MiniLM, {dtype}, verses, text vectors"
         view = {"level": "text", "layers": [-1], "pooling": "mean", "normalize": True}
-        self.note(f"{name}: layerbeam", self.layerbeam(self.configure("MiniLM", "verses", dtype, view)))
-        self.note(f"{name}: sentence-transformers", self.rival("texts", "MiniLM", "verses", dtype))
+        self.note(f"{name}: layerbeam", self.run_layerbeam(self.configure("MiniLM", "verses", dtype, view)))
+        self.note(f"{name}: sentence-transformers", self.run_baseline("texts", "MiniLM", "verses", dtype))
         ours = open_run(str(self.folder / "out")).view("v").to_numpy("layer_6")
-        compare(ours, np.load(self.folder / "rival.npy"), dtype)
+        compare(ours, np.load(self.folder / "baseline.npy"), dtype)
 
     def run_inference(self) -> None:
         saved, texts = self.folder / "tfhub", self.folder / "few.json"
         folder, script = self.encoders["MiniLM"], str(HERE / "run_inference.py")
         if not saved.exists():
-            self._python([script, "export", f"{folder}/config.json", str(saved)], self.tfhub)
+            export = [sys.executable, script, "export", f"{folder}/config.json", str(saved)]
+            run_program(export, environment={"PYTHONPATH": self.tfhub})
         texts.write_text(json.dumps(self.texts["verses"][::5][:INFERENCE_LINES]))
-        result = self._python([script, "run", str(saved), f"{folder}/vocab.txt", str(texts)])
-        self.note("MiniLM's size, float32, verses: RunInference", result or {})
+        result = run_json(sys.executable, script, "run", str(saved), f"{folder}/vocab.txt", str(texts))
+        self.note("MiniLM's size, float32, verses: RunInference", result)
 
     def growth(self) -> None:
-        """One run over a tenth of the lines and one over all that there are."""
+        """One run over a tenth of the lines and one over all lines."""
         verses = read_bible()
-        for name, some in (("tenth", verses[::10]), ("all", verses)):
+        for name, texts in (("tenth", verses[::10]), ("all", verses)):
             path = self.configure("MiniLM", "verses", "bfloat16", {"level": "token", "layers": list(LAYERS)})
             settings = yaml.safe_load(path.read_text())
-            write_lines(Path(settings["input"]["files"][0]), some)
-            self.note(f"growth, {len(some):,} lines ({name})", self.layerbeam(path) | {"lines": len(some)})
+            write_lines(Path(settings["input"]["files"][0]), texts)
+            self.note(f"growth, {len(texts):,} lines ({name})", self.run_layerbeam(path) | {"lines": len(texts)})
 
 
 def write_lines(path: Path, texts: list[str]) -> None:
@@ -196,19 +182,19 @@ def rows_of(column: Any) -> np.ndarray:
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
-    off = float(np.abs(ours - theirs).max())
+    error = float(np.abs(ours - theirs).max())
     if dtype == "float32":
-        assert off <= MOST_OFF[dtype], f"off by {off:.2g}"
+        assert error <= MAX_ERROR, f"error {error:.2g}"
     else:
         products = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-        assert products.min() >= LEAST_COSINE, f"smallest cosine {products.min():.5f}"
+        assert products.min() >= MIN_COSINE, f"smallest cosine {products.min():.5f}"
 
 
 def table(bench: Bench, rounds: int) -> list[str]:
-    """The lines of docs/tuning.md between its two markers."""
+    """The lines between the two markers of docs/tuning.md."""
     return [
         f"{datetime.date.today().isoformat()}, {processor()}, {len(os.sched_getaffinity(0))} cores, "
-        f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, {bench.rivals}; "
+        f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, {bench.versions}; "
         f"medians of {rounds} interleaved rounds.",
         "",
         *token_table(bench),
@@ -226,7 +212,7 @@ def token_table(bench: Bench) -> list[str]:
         "| four layers of every token to Parquet | tokens | layerbeam | transformers | ratio |",
         "|---|---|---|---|---|",
     ]
-    for case in (name.removesuffix(": transformers") for name in bench.found if name.endswith(": transformers")):
+    for case in (name.removesuffix(": transformers") for name in bench.results if name.endswith(": transformers")):
         ours, theirs = bench.median(f"{case}: layerbeam"), bench.median(f"{case}: transformers")
         tokens = bench.median(f"{case}: layerbeam", "tokens")
         rates = [f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s" for seconds in (ours, theirs)]
@@ -255,8 +241,8 @@ def encoder_table(bench: Bench) -> list[str]:
         ours = bench.median(alone, "tokens") / bench.median(alone)
         theirs = bench.median(loop, "tokens") / bench.median(loop, "encoder_seconds")
         limit, torch = bench.median(alone, "product_gflops"), bench.median(f"{case}: PyTorch's products", "gflops")
-        share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.found[alone])
-        pairs = zip(bench.found[run], bench.found[alone], strict=True)
+        share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.results[alone])
+        pairs = zip(bench.results[run], bench.results[alone], strict=True)
         whole = statistics.median(one["seconds"] / other["seconds"] for one, other in pairs)
         limits = f"{share:.2f} of {limit:,.0f} GFLOP/s (PyTorch's: {torch:,.0f})"
         rates = f"{ours:,.0f} tokens/s | {theirs:,.0f} tokens/s | {ours / theirs:.2f}"
@@ -269,7 +255,7 @@ def growth_lines(bench: Bench) -> list[str]:
     inference = "MiniLM's size, float32, verses: RunInference"
     theirs = median(inference, "lines") / median(inference)
     ours = len(bench.texts["verses"]) / median("MiniLM, float32, verses: layerbeam")
-    small, large = (name for name in bench.found if name.startswith("growth"))
+    small, large = (name for name in bench.results if name.startswith("growth"))
     tokens, time = (median(large, figure) / median(small, figure) for figure in ("tokens", "seconds"))
     peaks = [f"{median(name, 'peak_mb') / 1000:.2f}" for name in (small, large)]
     first = [f"{median(f'{name}, float32, verses: layerbeam', 'to_first_block'):.1f} s" for name in bench.encoders]
@@ -283,23 +269,23 @@ def growth_lines(bench: Bench) -> list[str]:
 
 
 def processor() -> str:
-    """Its name, and what of its instructions decides the speed of products."""
-    said = Path("/proc/cpuinfo").read_text()
-    name = next(line.split(":")[1].strip() for line in said.splitlines() if line.startswith("model name"))
+    """The processor's name and the instruction sets that decide the speed of matrix products."""
+    description = Path("/proc/cpuinfo").read_text()
+    name = next(line.split(":")[1].strip() for line in description.splitlines() if line.startswith("model name"))
     kinds = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
-    return f"{name} ({', '.join(kind for flag, kind in kinds.items() if f' {flag}' in said)})"
+    return f"{name} ({', '.join(kind for flag, kind in kinds.items() if f' {flag}' in description)})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("rivals_python")
+    parser.add_argument("baselines_python")
     parser.add_argument("tfhub_packages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=6000)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/tuning.md")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), options.rivals_python, options.tfhub_packages, options.lines)
+        bench = Bench(Path(name), options.baselines_python, options.tfhub_packages, options.lines)
         for _ in range(options.rounds):
             for encoder in bench.encoders:
                 for dtype in DTYPES:
@@ -311,7 +297,7 @@ def main() -> None:
         bench.growth()
         lines = table(bench, options.rounds)
         (ROOT / "out").mkdir(exist_ok=True)
-        (ROOT / "out/speed.json").write_text(json.dumps(bench.found, indent=1))
+        (ROOT / "out/speed.json").write_text(json.dumps(bench.results, indent=1))
     print("\n".join(["", *lines]))
     if options.write:
         page = ROOT / "docs/tuning.md"

@@ -1,4 +1,4 @@
-"""The page of `layerbeam report` in a real headless Chromium: nothing fetched, no errors, plots on any screen."""
+"""The page of `layerbeam report` in real headless Chromium: fetches nothing and shows its plots on any screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = [
     "bank " + "x" * 3000,
     "\u202ebank בנק",
 ]
-# As root in a container, and without connections of the browser's own.
+# As root in a container, and without Chromium's own connections.
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -43,7 +43,7 @@ ARGUMENTS = (
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run with every section, and with text that would break out."""
+    """The page of a run with every section and with text that tries to inject markup."""
     folder = tmp_path_factory.mktemp("run")
     with workplace_in(folder) as place:
         place.write("corpus/a.txt", "\n".join(LINES) + "\n")
@@ -85,14 +85,14 @@ def show(browser: webdriver.Chrome, page: Path, *, width: int = 1280, dark: bool
 
 
 def requests(browser: webdriver.Chrome) -> set[str]:
-    """What the page asked for, itself included."""
+    """The page's requests, including the one for itself."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     return {url for url in sent if not url.startswith("data:")}
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_fetched_and_no_errors(browser, page, dark):
+def test_page_fetches_nothing_and_has_no_errors(browser, page, dark):
     show(browser, page, dark=dark)
     assert requests(browser) == {page.as_uri()}
     assert browser.get_log("browser") == []
@@ -102,7 +102,7 @@ def test_nothing_fetched_and_no_errors(browser, page, dark):
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-def test_plots_are_there(browser, page, width):
+def test_plots_are_visible(browser, page, width):
     show(browser, page, width=width)
     boxes = browser.execute_script(
         "return [...document.querySelectorAll('svg')].map(s => {"
@@ -133,12 +133,12 @@ def colors(browser: webdriver.Chrome) -> tuple[float, float, float]:
 
 
 def contrast(one: float, other: float) -> float:
-    """WCAG 2: 4.5 for text, 3 for what is drawn."""
+    """WCAG 2 requires 4.5 for text and 3 for graphics."""
     return (max(one, other) + 0.05) / (min(one, other) + 0.05)
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_light_and_dark(browser, page, dark):
+def test_contrast_in_light_and_dark(browser, page, dark):
     show(browser, page, dark=dark)
     paper, ink, bar = colors(browser)
     assert (paper < 0.02) if dark else (paper > 0.95)
@@ -146,7 +146,7 @@ def test_light_and_dark(browser, page, dark):
     assert contrast(paper, bar) > 3
 
 
-def test_print_is_light_and_whole(browser, page):
+def test_print_is_light_and_complete(browser, page):
     show(browser, page, dark=True, print_=True)
     paper, ink, _ = colors(browser)
     assert paper > 0.95
@@ -157,12 +157,12 @@ def test_print_is_light_and_whole(browser, page):
 
 
 @pytest.mark.parametrize("width", [320, 390, 768])
-def test_no_sideways_scrolling(browser, page, width):
+def test_page_does_not_scroll_sideways(browser, page, width):
     show(browser, page, width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_a_point_and_its_sentence(browser, page):
+def test_point_shows_its_sentence(browser, page):
     show(browser, page)
     point = browser.find_element(By.CSS_SELECTOR, "#words .points use")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
@@ -178,7 +178,7 @@ def test_a_point_and_its_sentence(browser, page):
     assert browser.switch_to.active_element == rows[0]
 
 
-def test_sentences_by_keyboard(browser, page):
+def test_sentences_open_by_keyboard(browser, page):
     show(browser, page)
     first = browser.find_element(By.ID, "word-0-0")
     browser.execute_script("arguments[0].focus()", first)
@@ -187,7 +187,7 @@ def test_sentences_by_keyboard(browser, page):
     assert len(browser.find_elements(By.CSS_SELECTOR, "#words .points .on")) == 4
 
 
-def test_text_of_the_corpus_is_shown_as_it_is(browser, page):
+def test_corpus_text_is_shown_unchanged(browser, page):
     show(browser, page)
     sentences = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#words tbody tr[id] td:last-child")]
     assert HOSTILE in sentences

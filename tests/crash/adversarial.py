@@ -1,7 +1,7 @@
-"""A run over the full hostile corpus: 20,000 texts, 10,000 tiny files, lines of 10 MB; a few minutes.
+"""A run over the full adversarial corpus: 20,000 texts, 10,000 tiny files, lines of 10 MB; a few minutes.
 
-The run is a process of its own (`layerbeam run`). Everything that `adversarial_corpus.check_output` checks is checked,
-then the figures are printed.
+The run has its own process (`layerbeam run`). `adversarial_corpus.check_output` checks its output, then the numbers are
+printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.append(str(ROOT / "tests" / "support"))
 
 from adversarial_corpus import check_output, configuration, snapshot, write_corpus  # noqa: E402
 
@@ -43,14 +43,14 @@ def main() -> None:
         assert snapshot(folder, without=folder / "out") == before
         figures = check_output(corpus, folder / "out")
         record = json.loads((folder / "out" / "_runs" / "1.json").read_text())
-    print(f"{figures.files:,} files, {len(figures.left_out)} of them left out, in {seconds:.0f} s", end="; ")
+    print(f"{figures.files:,} files, {len(figures.skipped)} of them skipped, in {seconds:.0f} s", end="; ")
     print(f"peak memory {record['peak_memory_bytes'] / 1e9:.2f} GB")
     print(f"{figures.records:,} records: {figures.embedded:,} embedded, {figures.blank:,} blank", end=", ")
     print(f"{sum(figures.rejected.values()):,} rejected")
     for reason, count in figures.rejected.items():
         print(f"  {count:6,} {reason}")
-    for path, reason in figures.left_out.items():
-        print(f"  left out: {path!a}: {reason}")
+    for path, reason in figures.skipped.items():
+        print(f"  skipped: {path!a}: {reason}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Disks and stores that fail by a seeded plan: started again until it ends, a run loses and doubles nothing."""
+"""Disks and stores that fail by a seeded plan: a run that is restarted until it ends loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ VIEWS = {
     "texts": {"level": "text", "layers": [2], "format": "jsonl"},
     "types": {"level": "word_type", "layers": [1]},
 }
-MOST_STARTS = 60
+MAX_STARTS = 60
 
 
 @pytest.fixture(scope="module")
 def encoders() -> dict[str, Any]:
-    """The encoder, loaded once for all runs of this file."""
+    """Each encoder, loaded once for all runs of this file."""
     return {}
 
 
 @pytest.fixture
-def place(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any]) -> Iterator[Workplace]:
-    """Some 20 blocks of lines, plain and compressed, some blank, some rejected."""
+def prepared(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any]) -> Iterator[Workplace]:
+    """About 20 blocks of lines, plain and compressed, some of them blank, some rejected."""
     lines = [line.encode() for line in random_lines(200)]
     lines[30::50] = [b"no \xff text"] * len(lines[30::50])
     workplace.write("corpus/a.txt", b"\n".join(lines))
     workplace.write("corpus/b.txt.gz", gzip.compress("\n".join(random_lines(60, seed=1)).encode(), mtime=0))
     workplace.write("corpus/c.txt", "one line\n")
-    logging.disable(logging.CRITICAL)  # as in a process of the command's own
+    logging.disable(logging.CRITICAL)  # as in the command's own process
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
     monkeypatch.setattr(lock, "_DEAD_AFTER_SECONDS", 0)
     load = job.Job.load_encoder
@@ -67,16 +67,16 @@ def _keep(encoders: dict[str, Any], encoder: Any) -> Any:
     return encoder
 
 
-def shares(plan: int) -> Plan:
-    """Faults of some kinds, seldom or often, 25 at most: then the disk is mended."""
+def fault_rates(plan: int) -> Plan:
+    """Faults of some kinds, rare or frequent, 25 at most: after that the disk works."""
     random = np.random.default_rng(plan)
     kinds = [str(kind) for kind in random.choice(KINDS, int(random.integers(1, 5)), replace=False)]
     rates = {kind: float(random.choice([0.01, 0.05, 0.3])) for kind in kinds}
     return Plan(plan, rates, faults=25)
 
 
-def check_what_is_listed(out: Path) -> None:
-    """Of a run that has ended: each part listed is whole, no line is in two of them, no other part is there."""
+def check_listed_parts(out: Path) -> None:
+    """After a run has ended: each listed part is whole, no line is in two of them, and there is no other part."""
     listed = [json.loads(line) for line in (out / "parts.jsonl").read_text().splitlines()]
     paths = set()
     for commit in listed:
@@ -92,35 +92,35 @@ def check_what_is_listed(out: Path) -> None:
     assert {path for path in there if not path.startswith(tuple(f"{view}/empty." for view in without_rows))} == paths
 
 
-def run_until_done(place: Workplace, out: str) -> collections.Counter[int]:
-    """Start again and again; the statuses on the way."""
+def run_until_done(prepared: Workplace, out: str) -> collections.Counter[int]:
+    """Restarts the run until it ends; returns the exit statuses."""
     statuses: collections.Counter[int] = collections.Counter()
-    while sum(statuses.values()) < MOST_STARTS:
-        status = start(place, out)
+    while sum(statuses.values()) < MAX_STARTS:
+        status = start(prepared, out)
         statuses[status] += 1
         assert status in (0, 1, 2, 3)
         folder = Path(out.removeprefix(SCHEME))
         if status in (0, 3):
-            check_what_is_listed(folder)
+            check_listed_parts(folder)
             assert (folder / "_SUCCESS").exists() == (status == 0)
         if status == 0:
             return statuses
     raise AssertionError(f"not done after {statuses}")
 
 
-def start(place: Workplace, out: str) -> int:
+def start(prepared: Workplace, out: str) -> int:
     from layerbeam.pipeline.cli.main import main
 
     status = main(["run", "c.yaml", "--output", out], version="test")
-    _, err = place._capture()
+    _, err = prepared._capture()
     assert "Traceback" not in err
-    while any_thread_at_work():
-        time.sleep(0.01)  # the end of the command's own process would have ended it
+    while has_busy_thread():
+        time.sleep(0.01)  # the command's own process would have ended this thread
     return status
 
 
-def any_thread_at_work() -> bool:
-    """Whether a thread that the runner has left behind is still in a block."""
+def has_busy_thread() -> bool:
+    """Whether a thread left by the runner is still processing a block."""
     for thread, frame in sys._current_frames().items():
         while thread != threading.main_thread().ident and frame is not None:
             if frame.f_code.co_filename.startswith(os.path.dirname(transforms.__file__)):
@@ -129,17 +129,17 @@ def any_thread_at_work() -> bool:
     return False
 
 
-def test_a_store_that_fails(place, plan, monkeypatch):
+def test_flaky_store_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
-    root = f"{SCHEME}{place.folder}"
-    place.configure(input={"files": [f"{root}/corpus/*"], "slice_bytes": 1500}, views=VIEWS)
-    assert start(place, f"{root}/undisturbed") == 0
-    faulty = shares(plan)
+    root = f"{SCHEME}{prepared.folder}"
+    prepared.configure(input={"files": [f"{root}/corpus/*"], "slice_bytes": 1500}, views=VIEWS)
+    assert start(prepared, f"{root}/undisturbed") == 0
+    faulty = fault_rates(plan)
     monkeypatch.setattr(FaultyFileSystem, "plan", faulty)
-    statuses = run_until_done(place, f"{root}/out")
+    statuses = run_until_done(prepared, f"{root}/out")
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
-    assert place.files() == place.files("undisturbed")
-    print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
+    assert prepared.files() == prepared.files("undisturbed")
+    print(f"plan {plan}: {faulty.fault_rates}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
 
 
 class FaultyDisk:
@@ -195,15 +195,15 @@ class _FaultyFile(io.FileIO):
         return super().write(view)
 
 
-def test_a_disk_that_fails(place, plan, monkeypatch):
-    place.configure(input={"slice_bytes": 1500}, views=VIEWS)
-    assert start(place, "undisturbed") == 0
-    faulty = shares(1000 + plan)
+def test_flaky_disk_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
+    prepared.configure(input={"slice_bytes": 1500}, views=VIEWS)
+    assert start(prepared, "undisturbed") == 0
+    faulty = fault_rates(1000 + plan)
     with monkeypatch.context() as patch:
         disk = FaultyDisk(faulty)
         for module in (atomic, files, listing):  # all of the package that touch a disk
             patch.setattr(module, "os", disk)
             patch.setattr(module, "open", disk.open, raising=False)
-        statuses = run_until_done(place, "out")
-    assert place.files() == place.files("undisturbed")
-    print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
+        statuses = run_until_done(prepared, "out")
+    assert prepared.files() == prepared.files("undisturbed")
+    print(f"plan {plan}: {faulty.fault_rates}, {len(faulty.happened)} faults, statuses {dict(statuses)}")

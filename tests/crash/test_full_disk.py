@@ -1,4 +1,4 @@
-"""A real file system that is too small, or may no longer be written: what is committed stays, the next run goes on."""
+"""A real file system that is too small or becomes read-only: committed blocks are kept, the next run resumes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def mounted(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def place(workplace: Workplace) -> Iterator[Workplace]:
-    """Some 60 blocks, 12 MB of parts, and `small/`: a file system of 4 MB."""
+def prepared(workplace: Workplace) -> Iterator[Workplace]:
+    """About 60 blocks, 12 MB of parts, and `small/`: a file system of 4 MB."""
     folder = workplace.folder / "small"
     folder.mkdir()
     done = mounted(folder, "size=4m")
@@ -33,30 +33,30 @@ def place(workplace: Workplace) -> Iterator[Workplace]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_that_grows(place):
-    refused = place.run(status=2).err
+def test_full_disk_that_grows(prepared):
+    refused = prepared.run(status=2).err
     assert "output.path: small/out has 4.19 MB free, and this run writes about" in refused
-    err = place.run("--force", status=1).err
+    err = prepared.run("--force", status=1).err
     assert "layerbeam: failed: OSError: [Errno 28] No space left on device" in err
     assert err.splitlines()[-1].startswith("layerbeam: completed blocks are kept; rerun the same command to resume")
-    before = list((place.folder / "small/out/_commits").iterdir())
+    before = list((prepared.folder / "small/out/_commits").iterdir())
     assert len(before) > 5
-    place.run("--force", status=1)  # still full
-    assert mounted(place.folder / "small", "remount", "size=64m").returncode == 0
-    place.run()
-    assert place.files("small/out") == place.files("undisturbed")
+    prepared.run("--force", status=1)  # still full
+    assert mounted(prepared.folder / "small", "remount", "size=64m").returncode == 0
+    prepared.run()
+    assert prepared.files("small/out") == prepared.files("undisturbed")
 
 
-def test_a_disk_that_becomes_read_only(place):
-    assert mounted(place.folder / "small", "remount", "size=64m").returncode == 0
-    process = place.at_work(commits=3, output="small/out")
-    while process.poll() is None and mounted(place.folder / "small", "remount", "ro").returncode:
+def test_disk_that_becomes_read_only(prepared):
+    assert mounted(prepared.folder / "small", "remount", "size=64m").returncode == 0
+    process = prepared.at_work(commits=3, output="small/out")
+    while process.poll() is None and mounted(prepared.folder / "small", "remount", "ro").returncode:
         pass  # busy: a file is being written
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert "Read-only file system" in err
     assert "Traceback" not in err
-    assert "output.path: cannot write to small/out: Read-only file system" in place.run(status=2).err
-    assert mounted(place.folder / "small", "remount", "rw,size=64m").returncode == 0
-    place.run()
-    assert place.files("small/out") == place.files("undisturbed")
+    assert "output.path: cannot write to small/out: Read-only file system" in prepared.run(status=2).err
+    assert mounted(prepared.folder / "small", "remount", "rw,size=64m").returncode == 0
+    prepared.run()
+    assert prepared.files("small/out") == prepared.files("undisturbed")

@@ -1,4 +1,4 @@
-"""A run killed again and again, wherever it is, ends with the bytes of an undisturbed one."""
+"""A run that is killed again and again, at any step, ends with the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOOK = Path(__file__).parent / "hook"
 
 @pytest.fixture
 def corpus(workplace: Workplace, soak: bool) -> Workplace:
-    """200 blocks and more of lines, some compressed, blank, rejected; `undisturbed` is what they give."""
+    """At least 200 blocks of lines, some compressed, blank or rejected; `undisturbed` is their output."""
     for name in "ab":
         lines = [line.encode() for line in random_lines(4000 if soak else 1500, seed=ord(name))]
         lines[100::200] = [b"no \xff text"] * len(lines[100::200])
@@ -50,10 +50,10 @@ def start(workplace: Workplace, *arguments: str, kill_at: str = "") -> subproces
 
 
 def killed(workplace: Workplace, *arguments: str, kill_at: str) -> tuple[int, str]:
-    """Exit status of a run that is killed there, or not if it does not come there, and what it said."""
+    """(exit status, standard error) of a run that is killed at this step, or ends if it never reaches it."""
     with start(workplace, *arguments, kill_at=kill_at) as process:
-        _, said = process.communicate(timeout=120)
-    return process.returncode, said
+        _, err = process.communicate(timeout=120)
+    return process.returncode, err
 
 
 def killed_at_any_time(workplace: Workplace, random: np.random.Generator) -> tuple[int, str]:
@@ -67,12 +67,12 @@ def killed_at_any_time(workplace: Workplace, random: np.random.Generator) -> tup
                 until, before = min(until, time.monotonic() + random.uniform(0, 0.1)), None
             time.sleep(0.001)
         process.kill()
-        _, said = process.communicate()
-    return process.returncode, said
+        _, err = process.communicate()
+    return process.returncode, err
 
 
-def check_what_is_listed(workplace: Workplace) -> None:
-    """Whatever was killed: no line is listed twice, and `_SUCCESS` is there only if all is."""
+def check_listed_parts(workplace: Workplace) -> None:
+    """After any kill: no line is listed twice, and `_SUCCESS` exists only if the output is complete."""
     out = workplace.folder / "out"
     parts = out / "parts.jsonl"
     lines = parts.read_text().splitlines() if parts.exists() else []
@@ -83,25 +83,25 @@ def check_what_is_listed(workplace: Workplace) -> None:
         assert {name: workplace.files()[name] for name in same} == same
 
 
-def test_a_driver_killed_again_and_again(corpus, soak):
+def test_driver_killed_repeatedly(corpus, soak):
     random = np.random.default_rng()
     rounds = {"block": 36, "finish": 12, "any time": 12} if soak else {"block": 4, "finish": 2, "any time": 1}
     log = corpus.folder / "killed.txt"
     kills = collections.Counter()
     for phase in random.permutation(["any time"] * rounds["any time"] + ["block"] * rounds["block"]):
         if phase == "block":
-            status, said = killed(corpus, kill_at=f"block {random.integers(1, 12)}")
+            status, err = killed(corpus, kill_at=f"block {random.integers(1, 12)}")
         else:
-            status, said = killed_at_any_time(corpus, random)
-        assert status == -signal.SIGKILL, said
+            status, err = killed_at_any_time(corpus, random)
+        assert status == -signal.SIGKILL, err
         kills[str(phase)] += 1
-        check_what_is_listed(corpus)
+        check_listed_parts(corpus)
     for number in range(rounds["finish"]):
-        # The first steps put parts.jsonl and the manifest in their places, many more delete commits.
-        status, said = killed(corpus, kill_at=f"finish {random.integers(1, 4 if number % 2 else 40)}")
-        assert status in (0, -signal.SIGKILL), said
+        # The first steps rename parts.jsonl and the manifest into place, many others delete commits.
+        status, err = killed(corpus, kill_at=f"finish {random.integers(1, 4 if number % 2 else 40)}")
+        assert status in (0, -signal.SIGKILL), err
         kills["finish"] += status != 0
-        check_what_is_listed(corpus)
+        check_listed_parts(corpus)
     assert killed(corpus, kill_at="")[0] == 0
     assert corpus.files() == corpus.files("undisturbed")
     where = log.read_text().splitlines()
@@ -110,18 +110,18 @@ def test_a_driver_killed_again_and_again(corpus, soak):
     print(dict(kills), *where, sep="\n")
 
 
-def test_a_worker_killed_again_and_again(corpus, soak):
-    """Beam alone would wait for it for ever: the run ends with status 1, and the next one goes on."""
+def test_worker_killed_repeatedly(corpus, soak):
+    """Beam alone would wait for the worker forever; here the run ends with status 1, and the next one resumes."""
     random = np.random.default_rng()
     for _ in range(12 if soak else 2):
         number = random.integers(1, 12)
-        status, said = killed(corpus, "--processes", "2", kill_at=f"block {number} worker_process")
-        assert status == 1, said
-        assert said.splitlines()[-1] == (
+        status, err = killed(corpus, "--processes", "2", kill_at=f"block {number} worker_process")
+        assert status == 1, err
+        assert err.splitlines()[-1] == (
             "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); completed "
             "blocks are kept: run the same command again to resume"
         )
-        check_what_is_listed(corpus)
+        check_listed_parts(corpus)
     assert killed(corpus, "--processes", "2", kill_at="")[0] == 0
     assert corpus.files() == corpus.files("undisturbed")
     pids = subprocess.run(

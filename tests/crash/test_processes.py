@@ -1,4 +1,4 @@
-"""`--processes N`: the same bytes from workers in processes of their own, whose death ends the run, not hangs it."""
+"""`--processes N`: workers in their own processes write the same bytes; if one dies, the run ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prepared(workplace: Workplace) -> None:
 
 
 def children(workplace: Workplace) -> list[int]:
-    """Workers of runs in this test's folder."""
+    """Worker processes of runs in this test's folder."""
     found = subprocess.run(
         ["pgrep", "-f", "layerbeam.pipeline.run.worker_process"], capture_output=True, text=True, check=False
     )
@@ -40,17 +40,17 @@ def _folder(pid: int) -> str:
         return ""
 
 
-def assert_they_end(workplace: Workplace) -> None:
-    """Within a few seconds no worker is left: one that loads the encoder may not look before it has done so."""
+def assert_workers_end(workplace: Workplace) -> None:
+    """No worker is left after a few seconds: a worker that loads the encoder may notice only after loading."""
     until = time.monotonic() + 20
     while children(workplace):
         assert time.monotonic() < until
         time.sleep(0.1)
 
 
-def test_processes_write_the_same_bytes(workplace):
+def test_processes_write_same_bytes(workplace):
     prepared(workplace)
-    # A user's own package of this name is no concern of ours.
+    # A user's own package of this name must not matter.
     workplace.write("pipeline/__init__.py", "raise ImportError('not this one')")
     workplace.run("--output", "threads")
     done = workplace.start("run", "c.yaml", "--processes", "2")
@@ -58,10 +58,10 @@ def test_processes_write_the_same_bytes(workplace):
     assert workplace.files() == workplace.files("threads")
     record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
     assert (record["processes"], record["workers"]) == (2, 2)
-    assert record["peak_memory_bytes"] > 600e6  # theirs, too
+    assert record["peak_memory_bytes"] > 600e6  # including the workers
 
 
-def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
+def test_killed_worker_ends_run_and_next_run_resumes(workplace):
     prepared(workplace)
     with workplace.at_work("--processes", "2") as process:
         os.kill(max(children(workplace)), signal.SIGKILL)
@@ -72,15 +72,15 @@ def test_a_killed_worker_ends_the_run_and_the_next_goes_on(workplace):
         "blocks are kept: run the same command again to resume"
     )
     assert "Traceback" not in err
-    assert_they_end(workplace)
+    assert_workers_end(workplace)
     assert "out: unfinished: failed" in workplace.show().out
     workplace.run()
     workplace.run("--output", "threads")
     assert workplace.files() == workplace.files("threads")
 
 
-def test_a_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch):
-    """With it the whole run ends, so what the other one had in hand is lost, too: of each one block, and no more."""
+def test_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch):
+    """The whole run ends with the worker, so the other worker loses its current block, too: one block each, no more."""
     prepared(workplace)
     log = workplace.folder / "begun.txt"
     monkeypatch.setenv("BLOCKS_BEGUN", str(log))
@@ -89,7 +89,7 @@ def test_a_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypat
         os.kill(max(children(workplace)), signal.SIGKILL)
         process.communicate(timeout=60)
     assert process.returncode == 1
-    assert_they_end(workplace)
+    assert_workers_end(workplace)
     commits = [path for path in (workplace.folder / "out/_commits").glob("*.json") if path.stat().st_size]
     scanned = -(-(workplace.folder / "corpus/a.txt").stat().st_size // SLICE_BYTES)
     begun = len(log.read_text().splitlines()) - scanned
@@ -97,10 +97,10 @@ def test_a_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypat
     encoded_again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
     blocks = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
     assert blocks > 100
-    assert 20 <= len(commits) < blocks  # in the middle
-    assert encoded_again == blocks - len(commits)  # nothing that is committed
+    assert 20 <= len(commits) < blocks  # in the middle of the run
+    assert encoded_again == blocks - len(commits)  # no committed block
     twice = begun - len(commits)
-    assert 0 <= twice <= 2  # processes, each with one block in hand
+    assert 0 <= twice <= 2  # processes, each with one block
 
 
 def test_workers_do_not_outlive_a_killed_driver(workplace):
@@ -108,10 +108,10 @@ def test_workers_do_not_outlive_a_killed_driver(workplace):
     with workplace.at_work("--processes", "2") as process:
         assert len(children(workplace)) >= 2
         process.kill()
-    assert_they_end(workplace)
+    assert_workers_end(workplace)
 
 
-def test_interrupted_with_processes(workplace):
+def test_interrupt_with_processes(workplace):
     prepared(workplace)
     with workplace.at_work("--processes", "2") as process:
         process.send_signal(signal.SIGTERM)
@@ -121,7 +121,7 @@ def test_interrupted_with_processes(workplace):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_whole_group_interrupts(workplace, number):
+def test_signal_to_process_group_interrupts(workplace, number):
     """So Ctrl-C and a service manager send it."""
     prepared(workplace)
     with workplace.at_work("--processes", "2", new_session=True) as process:
@@ -130,11 +130,11 @@ def test_a_signal_to_the_whole_group_interrupts(workplace, number):
     assert process.returncode == 128 + number
     assert err.splitlines()[-1].startswith("layerbeam: interrupted; completed blocks are kept")
     assert "Traceback" not in err
-    assert_they_end(workplace)
+    assert_workers_end(workplace)
     assert "out: unfinished: interrupted" in workplace.show().out
 
 
-def test_threads_are_shared_among_processes():
+def test_threads_are_divided_among_processes():
     four = engines.local_runner([], workers=4, processes=2)
     assert (four.workers, four.threads) == (2, 2)
     assert engines.local_runner([], workers=1, processes=3).threads == 1

@@ -1,4 +1,4 @@
-"""A cluster on this machine, of two workers and a job server: Flink, Spark, or Beam's job service with a worker pool.
+"""A cluster on this machine with two workers and a job server: Flink, Spark, or Beam's job service with a worker pool.
 
     python tests/engines/cluster.py flink
 
@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,14 +24,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 
-from ports import free_port  # noqa: E402 - from the folder above, also where this is started by hand
+from ports import free_port, is_open  # noqa: E402 - pytest's pythonpath is missing when this is started by hand
 
 JARS = ROOT / ".engines"
 ENGINES = ("flink", "spark", "pool", "prism")
 START_SECONDS = 90
-# As Flink's and Spark's own start scripts open them for Java 17.
+# The packages that Flink's and Spark's own start scripts open for Java 17.
 OPENS = [
     "java.lang",
     "java.lang.invoke",
@@ -55,24 +54,24 @@ OPENS = [
 JAVA = [
     "java",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # these JVMs do little and live short
+    "-XX:TieredStopAtLevel=1",  # these JVMs do little and exit soon
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS),
     "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
     "-Djdk.reflect.useDirectMethodHandle=false",
 ]
-# A process in a group of its own, which ends when the one that started it ends, however that is: the pipe on standard
-# input closes then, also by SIGKILL. What it starts is of its group.
-WITH_STARTER = 'exec 3<&0; (read -r _ <&3; kill -KILL 0) & exec "$@" </dev/null 3<&-'
+# Runs a command in its own process group, which ends when the parent ends, however that happens: the pipe on standard
+# input closes then, also after SIGKILL. Child processes belong to the group.
+WITH_PARENT = 'exec 3<&0; (read -r _ <&3; kill -KILL 0) & exec "$@" </dev/null 3<&-'
 
 
 class ClusterError(Exception):
-    """The cluster does not start; why, and what to do."""
+    """The cluster did not start; the message says why and what to do."""
 
 
 @dataclasses.dataclass
 class Cluster:
-    """`options`: for `layerbeam run`. `nodes`: the processes by name; the workers begin with `worker`."""
+    """`options`: for `layerbeam run`. `nodes`: the processes by name; names of workers begin with `worker`."""
 
     engine: str
     folder: Path
@@ -83,11 +82,11 @@ class Cluster:
     commands: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def start(self, name: str, command: list[str]) -> None:
-        """A node; what it says goes to a file of that name."""
+        """Start a node; its output goes to a file named after it."""
         self.commands[name] = command
         with open(self.folder / f"{name}.log", "ab") as log:
             self.nodes[name] = subprocess.Popen(
-                ["sh", "-c", WITH_STARTER, "sh", *command],
+                ["sh", "-c", WITH_PARENT, "sh", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -103,7 +102,7 @@ class Cluster:
         node.wait()
 
     def replace_dead_workers(self) -> None:
-        """As Kubernetes or Yarn do it for TaskManagers. Spark's workers do it themselves for their executors."""
+        """As Kubernetes or Yarn do for TaskManagers. Spark's workers do it themselves for their executors."""
         for name in [name for name in self.nodes if name.startswith("worker")]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.nodes[name].wait(timeout=1)
@@ -111,7 +110,7 @@ class Cluster:
                 self.start(name, self.commands[name])
 
     def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
-        """Until it is ready. ClusterError where a node has ended, or it takes too long."""
+        """Wait until it is ready. Raises ClusterError if a node has ended, or on a timeout."""
         until = time.monotonic() + START_SECONDS
         while not is_ready():
             ended = [name for name, node in self.nodes.items() if node.poll() is not None]
@@ -122,23 +121,17 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self, lines: int = 10) -> str:
-        """Of each log the last errors and the end."""
+        """The last errors and the end of each log."""
         found = []
         for log in sorted(self.folder.glob("*.log")):
-            said = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-            errors = [line for line in said[:-lines] if "ERROR" in line or "Exception" in line or "Error:" in line]
-            found += [f"--- {log}", *errors[-lines:], *said[-lines:]]
+            logged = [line[:300] for line in log.read_text(errors="replace").splitlines()]
+            errors = [line for line in logged[:-lines] if "ERROR" in line or "Exception" in line or "Error:" in line]
+            found += [f"--- {log}", *errors[-lines:], *logged[-lines:]]
         return "\n".join(found)
 
 
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-        return True
-    return False
-
-
-def asked(url: str) -> dict:
-    """What a web interface says as JSON, nothing while it is not there."""
+def get_json(url: str) -> dict:
+    """The JSON that a web interface returns; empty while it is not up."""
     with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=5) as answer:
         return json.loads(answer.read())
     return {}
@@ -148,10 +141,10 @@ def asked(url: str) -> dict:
 def cluster(
     engine: str, folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
 ) -> Iterator[Cluster]:
-    """A cluster at work, all of it below `folder`; ended with the block, and with this process however that ends.
+    """A running cluster with all files below `folder`. It ends with the block, and whenever this process ends.
 
-    `workers`: 2, of one core each, or 1 of two cores. `environment`: more variables for all of its processes, the
-    workers among them.
+    `workers`: 2 of one core each, or 1 of two cores. `environment`: additional variables for all its processes, workers
+    included.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     made = Cluster(engine, folder, workers, {**os.environ, "PATH": path, **(environment or {})})
@@ -177,7 +170,7 @@ def _java_of(engine: str) -> list[str]:
 
 
 def _boot(made: Cluster) -> str:
-    """A program that starts one worker; what it says goes to a file named by the process that started it."""
+    """A script that starts one worker; its output goes to a file named after its parent process."""
     boot = made.folder / "boot"
     command = shlex.join([sys.executable, str(Path(__file__).with_name("start_worker.py"))])
     boot.write_text(f'#!/bin/sh\nexec {command} "$@" >>{shlex.quote(str(made.folder))}/sdk-$PPID.log 2>&1\n')
@@ -186,16 +179,16 @@ def _boot(made: Cluster) -> str:
 
 
 def _start_job_server(made: Cluster, command: list[str]) -> int:
-    """Its port."""
+    """Returns the job server's port."""
     port = free_port()
     ports = ["--job-host=localhost", f"--job-port={port}", "--artifact-port=0", "--expansion-port=-1"]
     made.start("job_server", [*command, *ports, f"--artifacts-dir={made.folder / 'artifacts'}"])
-    made.wait("job server", lambda: answers(port))
+    made.wait("job server", lambda: is_open(port))
     return port
 
 
 def _worker_options(made: Cluster, job_port: int) -> list[str]:
-    """Workers are processes that each TaskManager or executor starts for itself."""
+    """Each TaskManager or executor starts its workers as processes."""
     return [
         f"--runner={made.engine.capitalize()}Runner",
         f"--job_endpoint=localhost:{job_port}",
@@ -216,7 +209,7 @@ def _start_flink(made: Cluster) -> None:
         "taskmanager.host": "localhost",
         "taskmanager.bind-host": "localhost",
         "taskmanager.numberOfTaskSlots": 2 // made.workers,
-        # Flink's own script works these out.
+        # Flink's own script calculates these.
         "taskmanager.cpu.cores": 2 // made.workers,
         "taskmanager.memory.framework.heap.size": "128m",
         "taskmanager.memory.framework.off-heap.size": "64m",
@@ -232,7 +225,7 @@ def _start_flink(made: Cluster) -> None:
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": 3,
         "restart-strategy.fixed-delay.delay": "2 s",
-        # A TaskManager that is gone is noticed after two heartbeats that fail. Till then Flink gives it tasks: the
+        # Flink notices a missing TaskManager after two failed heartbeats. Until then it assigns tasks to it: the
         # attempts above must last longer.
         "heartbeat.interval": 1000,
         "heartbeat.timeout": 10000,
@@ -254,7 +247,7 @@ def _start_flink(made: Cluster) -> None:
             f"worker{number + 1}",
             [*java, "-Xmx384m", f"{runtime}.taskexecutor.TaskManagerRunner", "--configDir", str(conf)],
         )
-    made.wait("TaskManagers", lambda: asked(f"http://localhost:{rest}/overview").get("slots-total") == 2)
+    made.wait("TaskManagers", lambda: get_json(f"http://localhost:{rest}/overview").get("slots-total") == 2)
     driver = "org.apache.beam.runners.flink.FlinkJobServerDriver"
     port = _start_job_server(made, [*java, "-Xmx400m", driver, f"--flink-master=localhost:{rest}"])
     made.options += [*_worker_options(made, port), "--parallelism=2"]
@@ -272,13 +265,13 @@ def _start_spark(made: Cluster) -> None:
     master = [*java, "-Xmx300m", f"{deploy}.master.Master"]
     master += ["--host", "localhost", "--port", str(port), "--webui-port", str(web)]
     made.start("master", master)
-    made.wait("Spark master", lambda: answers(port))
+    made.wait("Spark master", lambda: is_open(port))
     worker = [*java, "-Xmx200m", f"{deploy}.worker.Worker", "--host", "localhost", "--webui-port", "0"]
     worker += ["--cores", str(2 // made.workers), "--memory", "600m", "--work-dir", str(made.folder / "work")]
     worker.append(f"spark://localhost:{port}")
     for number in range(made.workers):
         made.start(f"worker{number + 1}", worker)
-    made.wait("Spark workers", lambda: asked(f"http://localhost:{web}/json/").get("aliveworkers") == made.workers)
+    made.wait("Spark workers", lambda: get_json(f"http://localhost:{web}/json/").get("aliveworkers") == made.workers)
     settings = {
         "spark.executor.memory": "512m",
         "spark.driver.host": "localhost",
@@ -295,13 +288,13 @@ def _start_spark(made: Cluster) -> None:
 
 
 def _start_pool(made: Cluster) -> None:
-    """Beam's own job service, which uses one worker only, with a worker pool: what a sidecar of Flink or Spark runs."""
+    """Beam's own job service, which uses one worker, with a worker pool: the sidecar of Flink or Spark."""
     pool, job = free_port(), free_port()
     beam = "apache_beam.runners"
     made.start("pool", [sys.executable, "-m", f"{beam}.worker.worker_pool_main", f"--service_port={pool}"])
     made.start("job_server", [sys.executable, "-m", f"{beam}.portability.local_job_service_main", f"--port={job}"])
-    made.wait("worker pool", lambda: answers(pool))
-    made.wait("job service", lambda: answers(job))
+    made.wait("worker pool", lambda: is_open(pool))
+    made.wait("job service", lambda: is_open(job))
     made.options += [
         "--runner=PortableRunner",
         f"--job_endpoint=localhost:{job}",
@@ -311,7 +304,7 @@ def _start_pool(made: Cluster) -> None:
 
 
 def _start_prism(made: Cluster) -> None:
-    """Nothing to start: the run starts Prism, and its workers are threads of the run's own process."""
+    """Starts nothing: the run starts Prism, whose workers are threads of the run's own process."""
     prism = JARS / "prism" / "prism"
     if not prism.is_file():
         raise ClusterError(f"prism: {prism} is missing: make test-prism builds it")
@@ -325,7 +318,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"layerbeam-{given.engine}-"))
     try:
         with cluster(given.engine, folder) as made:
-            print(f"{given.engine}: at work; logs: {folder}\n")
+            print(f"{given.engine}: running; logs: {folder}\n")
             print("layerbeam run CONFIG --input /absolute/GLOB --output /absolute/PATH \\")
             print(" \\\n".join(f"  {shlex.quote(option)}" for option in made.options))
             print("\nCtrl-C ends it.", flush=True)

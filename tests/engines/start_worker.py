@@ -1,6 +1,6 @@
-"""What `boot`, the entry point of Beam's images, does for one worker of an engine on this machine: start Beam's worker.
+"""Starts Beam's worker for an engine on this machine, as `boot`, the entry point of Beam's images, does.
 
-Nothing that was staged is fetched: it works with what is installed for this Python.
+It fetches no staged files: the worker uses the packages of this Python.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from google.protobuf import json_format, text_format
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process at once when the engine's is no more: that one may have had no time to say so."""
+    """End this process as soon as the engine's process ends, which may have had no time to stop its workers."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
 
 
 def main() -> None:
-    # A worker pool gives all of them; the job servers' PROCESS environment the first two, and the others when asked.
+    # A worker pool passes all arguments; the PROCESS environment of job servers passes two and returns the others on
+    # request.
     endpoints = ("logging_endpoint", "control_endpoint")
     parser = argparse.ArgumentParser()
     parser.add_argument("--id", required=True)

@@ -1,6 +1,6 @@
-"""Flink, Spark, Beam's own job service and Prism give the bytes of a local run, also when workers are killed.
+"""Flink, Spark, Beam's own job service and Prism write the bytes of a local run, also when workers are killed.
 
-Each engine by its make target: test-flink, test-spark, test-pool, test-prism.
+Each engine has its make target: test-flink, test-spark, test-pool, test-prism.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from repository import DATA, ROOT
 from workplace import THREE_VIEWS, tree_hashes
 
 HOOK = Path(__file__).parent / "hook"
-# No run here takes nearly as long; one that hangs would for ever.
-LONGEST = 240
+# No run here takes nearly as long; a run that hangs would never end.
+TIMEOUT = 240
 BLOCKS = 120
-# A worker process serves all stages of a job, not one: faster for short jobs, but one that dies is not replaced.
-KEEP = "--environment_cache_millis=5000"
+# One worker process serves all stages of a job: faster for short jobs, but a process that dies is not replaced.
+ONE_WORKER_PROCESS = "--environment_cache_millis=5000"
 
 
 @dataclasses.dataclass
 class Engine:
-    """A cluster at work, a corpus, and what a local run makes of it."""
+    """A running cluster, a corpus, and the output of a local run over it."""
 
     cluster: Cluster
     folder: Path
 
     def start(self, output: str, *options: str, config: Path | None = None) -> subprocess.Popen[str]:
-        """`layerbeam run` into a folder of that name."""
+        """Start `layerbeam run` into a folder of that name."""
         given = ["run", str(config or self.folder / "c.yaml"), "--output", str(self.folder / output), *options]
         return subprocess.Popen(
             [sys.executable, "-m", "layerbeam", *given],
@@ -47,20 +47,20 @@ class Engine:
             text=True,
         )
 
-    def said(self, process: subprocess.Popen[str], status: int) -> str:
-        """By a run that ends, with this status, and with no traceback."""
+    def stderr_of(self, process: subprocess.Popen[str], status: int) -> str:
+        """Standard error of a run that ends with this status and without a traceback."""
         try:
-            _, said = process.communicate(timeout=LONGEST)
+            _, err = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
-            _, said = process.communicate()
-            raise AssertionError(f"it hangs: {said[-3000:]}\n{self.cluster.logs()}") from None
-        assert process.returncode == status, f"{said[-3000:]}\n{self.cluster.logs()}"
-        assert "Traceback" not in said
-        return said
+            _, err = process.communicate()
+            raise AssertionError(f"it hangs: {err[-3000:]}\n{self.cluster.logs()}") from None
+        assert process.returncode == status, f"{err[-3000:]}\n{self.cluster.logs()}"
+        assert "Traceback" not in err
+        return err
 
     def run(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
-        return self.said(self.start(output, *options, config=config), status)
+        return self.stderr_of(self.start(output, *options, config=config), status)
 
     def on_engine(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
         return self.run(output, *self.cluster.options, *options, config=config, status=status)
@@ -69,14 +69,14 @@ class Engine:
         return tree_hashes(self.folder / output)
 
     def commits(self) -> list[tuple[int, int, str]]:
-        """(node, process, name) of each commit since this was last asked."""
+        """(node, process, name) of each commit since the last call."""
         noted = self.folder / "noted" / "commits"
         lines = noted.read_text().splitlines() if noted.exists() else []
         noted.unlink(missing_ok=True)
         return [(int(node), int(process), name) for node, process, name in map(str.split, lines)]
 
     def kill(self, what: str, order: str) -> Path:
-        """Let a `process` or a `node` be killed, as the hook says."""
+        """Request that the hook kills a `process` or a `node`."""
         path = self.folder / "noted" / f"kill-{what}"
         path.write_text(order)
         return path
@@ -110,23 +110,23 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 killed = pytest.mark.parametrize("engine", ["flink", "spark"], indirect=True)
 
 
-def test_the_demo(engine):
+def test_demo(engine):
     demo = ["--input", str(ROOT / "configs/demo/*.txt")]
     config = ROOT / "configs/demo.yaml"
-    engine.on_engine("demo", *demo, KEEP, config=config)
+    engine.on_engine("demo", *demo, ONE_WORKER_PROCESS, config=config)
     engine.run("local-demo", *demo, config=config)
     assert engine.files("demo") == engine.files("local-demo")
     assert "_SUCCESS" in engine.files("demo")
 
 
-def test_the_bytes_of_a_local_run_and_nothing_to_do_after_it(engine):
+def test_engine_writes_bytes_of_local_run(engine):
     engine.commits()
-    engine.on_engine("many", KEEP)
+    engine.on_engine("many", ONE_WORKER_PROCESS)
     assert engine.files("many") == engine.files("local")
     of_nodes = collections.Counter(node for node, _, _ in engine.commits())
     assert sum(of_nodes.values()) == (
         0 if engine.cluster.engine == "prism" else BLOCKS
-    )  # it works in the run's process
+    )  # its workers are threads of the run's process
     if engine.cluster.engine in ("flink", "spark"):  # two nodes, and blocks of equal size
         assert len(of_nodes) == 2
         assert min(of_nodes.values()) > BLOCKS / 4
@@ -135,7 +135,7 @@ def test_the_bytes_of_a_local_run_and_nothing_to_do_after_it(engine):
 
 
 @killed
-def test_a_killed_worker_process_is_replaced(engine):
+def test_killed_worker_process_is_replaced(engine):
     engine.commits()
     order = engine.kill("process", "20")
     engine.on_engine("killed-process")
@@ -145,30 +145,30 @@ def test_a_killed_worker_process_is_replaced(engine):
 
 
 @killed
-def test_a_killed_node_is_replaced(engine):
+def test_killed_node_is_replaced(engine):
     engine.commits()
     order = engine.kill("node", "20")
     with engine.start("killed-node", *engine.cluster.options) as process:
         while order.exists():
-            assert process.poll() is None, engine.said(process, 0)
+            assert process.poll() is None, engine.stderr_of(process, 0)
             time.sleep(0.05)
         engine.cluster.replace_dead_workers()
-        engine.said(process, 0)
+        engine.stderr_of(process, 0)
     assert len({node for node, _, _ in engine.commits()}) == 3
     assert engine.files("killed-node") == engine.files("local")
 
 
 @killed
-def test_workers_that_die_again_and_again_end_the_run_and_the_next_one_goes_on(engine):
+def test_workers_that_die_repeatedly_end_run_and_next_run_resumes(engine):
     order = engine.kill("process", "5 always")
     try:
-        said = engine.on_engine("dying", KEEP, status=1)
+        err = engine.on_engine("dying", ONE_WORKER_PROCESS, status=1)
     finally:
         order.unlink()
-    assert "layerbeam: failed: " in said
+    assert "layerbeam: failed: " in err
     committed = set(os.listdir(engine.folder / "dying" / "_commits"))
     assert committed
     engine.commits()
-    engine.on_engine("dying", KEEP)
+    engine.on_engine("dying", ONE_WORKER_PROCESS)
     assert engine.files("dying") == engine.files("local")
     assert not committed & {name for _, _, name in engine.commits()}

@@ -1,8 +1,11 @@
 #!/usr/bin/env python
-"""What `boot`, the entry point of Beam's images, does for one worker, without Docker: fetch what was staged, install
-the packages among it, start the worker. A pool starts it: `worker_pool_main --container_executable=boot.py`.
+"""What `boot`, the entry point of Beam's images, does for one worker, without Docker.
 
-Beam's own makes a virtual environment for these packages; here they go into a folder that comes first on Python's path.
+It fetches the staged files, installs the packages among them and starts the worker. A worker pool starts it:
+`worker_pool_main --container_executable=boot.py`.
+
+Beam's own program creates a virtual environment for these packages; here they go into a folder at the front of Python's
+path.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
-EXTRA_PACKAGES = "extra_packages.txt"  # Beam's list of what came with --extra_package
+EXTRA_PACKAGES = "extra_packages.txt"  # Beam's list of the packages given by --extra_package
 
 
 def fetch(endpoint: str, worker: str, dependencies: list, folder: Path) -> None:
-    """The staged files, under the names they were staged with."""
+    """Download the staged files under their staged names."""
     with grpc.insecure_channel(endpoint) as channel:
         service = beam_artifact_api_pb2_grpc.ArtifactRetrievalServiceStub(channel)
         metadata = [("worker_id", worker)]

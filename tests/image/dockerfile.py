@@ -1,8 +1,8 @@
-"""A Dockerfile read, and carried out without Docker as far as that goes.
+"""Parses a Dockerfile and runs it without Docker, as far as possible.
 
-In place of an image of Python stands a virtual environment, in place of the file system's root a folder. Steps run with
-the WORKDIR in that folder as their current one and the environment's commands first on PATH. Other images cannot be
-had: their stages, and what is copied from them, are left out and said so.
+A virtual environment stands in for an image of Python, a folder for the root of the file system. Steps run with WORKDIR
+as the current folder and the environment's commands first on PATH. Other images are not available: their stages, and
+copies from them, are skipped with a message.
 
     python tests/image/dockerfile.py FOLDER [ARG=VALUE ...]
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One instruction of a stage, its line continued."""
+    """One instruction of a stage, with its continuation lines joined."""
 
     instruction: str
     value: str
@@ -34,7 +34,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """`base` as it stands after FROM; `name` after AS."""
+    """`base`: the image after FROM; `name`: after AS."""
 
     base: str
     name: str | None
@@ -50,7 +50,7 @@ class Dockerfile:
 
     @classmethod
     def read(cls, text: str) -> Dockerfile:
-        """hadolint, which `make lint` runs, is the judge of syntax."""
+        """Parse the text. Its syntax is checked by hadolint (`make lint`)."""
         lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
         steps = [Step(*line.split(None, 1)) for line in lines.replace("\\\n", "").splitlines() if line.strip()]
         starts = [number for number, step in enumerate(steps) if step.instruction == "FROM"]
@@ -65,7 +65,7 @@ class Dockerfile:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """What Docker makes of ${NAME}, ${NAME:-else} and ${NAME:+instead}. KeyError for a name that was not declared.
+    """Expand ${NAME}, ${NAME:-default} and ${NAME:+alternative} as Docker does. Raises KeyError for an undeclared name.
 
     >>> expand("${A}/${B:-b}/${A:+c}", {"A": "a", "B": ""})
     'a/b/c'
@@ -80,14 +80,14 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def copied(step: Step, variables: Mapping[str, str]) -> tuple[str | None, list[str], str]:
-    """Of a COPY: the stage it copies from, the sources, the destination."""
+    """The parts of a COPY: the stage that it copies from, the sources, the destination."""
     words = shlex.split(expand(step.value, variables))
     stage = words.pop(0).removeprefix("--from=") if words[0].startswith("--from=") else None
     return stage, words[:-1], words[-1]
 
 
 def is_sent(path: str, ignored: str) -> bool:
-    """Whether a file of the repository reaches Docker past this .dockerignore: the last pattern that fits decides."""
+    """Whether a file of the repository is in Docker's build context by this .dockerignore: the last match decides."""
     parts = Path(path).parts
     names = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
     sent = True
@@ -102,7 +102,7 @@ def is_sent(path: str, ignored: str) -> bool:
 
 
 def copy(sources: list[Path], destination: Path, *, into: bool) -> None:
-    """As COPY does: of a folder its content, a file into a folder where `into`."""
+    """Copy like COPY: the content of a folder; a file into a folder if `into`."""
     for source in sources:
         if source.is_dir():
             shutil.copytree(source, destination, dirs_exist_ok=True)
@@ -114,7 +114,7 @@ def copy(sources: list[Path], destination: Path, *, into: bool) -> None:
 
 @dataclasses.dataclass
 class Build:
-    """`folder`: where stages come to lie, each with a `python` and a `root`."""
+    """`folder`: where stages are built, each with a `python` and a `root`."""
 
     dockerfile: Dockerfile
     context: Path
@@ -124,12 +124,12 @@ class Build:
     def __post_init__(self) -> None:
         self.globals = self.dockerfile.arguments | self.given
 
-    def carry_out(self, stage: Stage, folder: Path) -> tuple[Path, dict[str, str], str]:
-        """The stage's folder, the variables declared in it, the current folder in its root at the end."""
+    def run_stage(self, stage: Stage, folder: Path) -> tuple[Path, dict[str, str], str]:
+        """Run a stage; returns its folder, its declared variables and the final WORKDIR below its root."""
         base = expand(stage.base, self.globals)
         below = self.dockerfile.stage(base)
         if below is not None:
-            folder, variables, workdir = self.carry_out(below, folder)
+            folder, variables, workdir = self.run_stage(below, folder)
         else:
             assert base == f"python:{sys.version_info.major}.{sys.version_info.minor}-slim", base
             venv.create(folder / "python", clear=True, with_pip=True)
@@ -160,17 +160,17 @@ class Build:
         else:
             stage = self.dockerfile.stage(origin)
             if not expand(stage.base, self.globals).startswith("python:"):
-                print(f"  left out: {expand(stage.base, self.globals)} is not here", flush=True)
+                print(f"  skipped: {expand(stage.base, self.globals)} is not available", flush=True)
                 return
             other = self.folder / origin
             if not other.exists():
-                self.carry_out(stage, other)
+                self.run_stage(stage, other)
             sources = [self._inside(other, "/", name) for name in names]
         into = destination.endswith("/") or len(sources) > 1
         copy(sources, self._inside(folder, workdir, destination), into=into)
 
     def _sent(self, name: str, ignored: str) -> Path:
-        """What is sent to Docker of a file or folder in the context, which is refused where that is nothing."""
+        """The part of a file or folder that is in the build context. Raises an error if that is nothing."""
         path = self.context / name
         if path.is_file():
             assert is_sent(name, ignored), f"{name}: .dockerignore excludes it"
@@ -183,7 +183,7 @@ class Build:
         return self.folder / "context" / name
 
     def _run(self, command: str, folder: Path, variables: Mapping[str, str], workdir: str) -> None:
-        # What tells pip where packages come from stays; nothing of the developer's Python does.
+        # pip keeps its settings for package sources; the developer's Python settings are removed.
         machine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         path = f"{folder / 'python' / 'bin'}:/usr/local/bin:/usr/bin:/bin"
         where = self._inside(folder, "/", workdir)
@@ -200,7 +200,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     dockerfile = Dockerfile.read((ROOT / "Dockerfile").read_text())
     build = Build(dockerfile, ROOT, folder, given)
-    _, variables, _ = build.carry_out(dockerfile.stages[-1], folder / "image")
+    _, variables, _ = build.run_stage(dockerfile.stages[-1], folder / "image")
     (folder / "variables.json").write_text(json.dumps(variables, indent=1))
 
 

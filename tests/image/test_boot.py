@@ -1,5 +1,7 @@
-"""Workers as an image starts them, without Docker: Beam's job service, a pool of workers, and `boot` for each of them,
-in the environment that the Dockerfile's steps made. Nothing of the repository can be imported there."""
+"""Workers started as in an image, without Docker: Beam's job service, a worker pool, and `boot` for each worker.
+
+They run in the environment that the Dockerfile's steps created. The repository cannot be imported there.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,16 @@ import dataclasses
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ports import free_port
+from ports import free_port, wait_until_open
 from repository import ROOT
-from workplace import Done, Workplace
+from workplace import CommandResult, Workplace
 
 BUILT = ROOT / ".venv-image"
 BOOT = Path(__file__).with_name("boot.py")
@@ -36,7 +36,7 @@ def image() -> Path:
 
 @pytest.fixture
 def bare(image: Path, tmp_path: Path) -> Path:
-    """The same without layerbeam, as links to what is there: installing TensorFlow again takes minutes."""
+    """The same environment without layerbeam, made of links: installing TensorFlow again takes minutes."""
     folder = tmp_path / "bare"
     subprocess.run([image / "bin" / "python", "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -46,19 +46,9 @@ def bare(image: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-            return
-        assert process.poll() is None, f"ended with {process.returncode}"
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """A job service and one pool of workers, as `layerbeam run` is told of them."""
+    """A job service and one worker pool, with the options for `layerbeam run`."""
 
     job_port: int
     pool_port: int
@@ -75,10 +65,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(environment: Path, boot: Path, folder: Path) -> Iterator[Cluster]:
-    """Its workers run in this environment. What it says is in the folder, in job_service.log and pool.log."""
+    """A cluster whose workers run in this environment. Logs: job_service.log and pool.log in the folder."""
     folder.mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    # Beam's own boot would make an environment that sees not this one but that of the Python it was made with.
+    # Beam's own boot would create an environment that sees the base Python, not this environment.
     clean |= {"TMPDIR": str(folder), "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT": "1"}
     inside = clean | {"PATH": f"{environment / 'bin'}:{clean['PATH']}"}
     with contextlib.ExitStack() as stack:
@@ -88,7 +78,7 @@ def cluster(environment: Path, boot: Path, folder: Path) -> Iterator[Cluster]:
             process = subprocess.Popen(command, cwd=folder, env=env, stdout=file, stderr=file)
             stack.callback(process.wait)
             stack.callback(process.terminate)
-            wait_for(port, process)
+            wait_until_open(port, process, folder / log)
 
         job_port, pool_port = free_port(), free_port()
         start([sys.executable, "-m", JOB_SERVICE, f"--port={job_port}"], "job_service.log", job_port, clean)
@@ -99,12 +89,12 @@ def cluster(environment: Path, boot: Path, folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def boot(request: pytest.FixtureRequest) -> Path:
-    """The stand-in, or another one by --boot."""
+    """The stand-in, or another program given by --boot."""
     return Path(request.config.getoption("boot") or BOOT).resolve()
 
 
 def prepare(workplace: Workplace) -> None:
-    """The demo's corpus and views of several levels and formats, by names that hold in any current folder."""
+    """The demo's corpus and views of several levels and formats, with absolute paths."""
     for file in (ROOT / "configs" / "demo").glob("*.txt"):
         workplace.write(f"corpus/{file.name}", file.read_bytes())
     workplace.configure(
@@ -118,7 +108,7 @@ def prepare(workplace: Workplace) -> None:
     )
 
 
-def run(workplace: Workplace, *options: str) -> Done:
+def run(workplace: Workplace, *options: str) -> CommandResult:
     return workplace.start("run", "c.yaml", *options)
 
 
@@ -131,7 +121,7 @@ def listed(workplace: Workplace, output: str) -> dict[str, str]:
 
 
 def without(wheel: Path, module: str, folder: Path) -> Path:
-    """The wheel with one module taken out, also of its list of files."""
+    """The wheel without one module, which is removed from its list of files, too."""
     path = folder / wheel.name
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(path, "w") as cut:
         assert module in whole.namelist()
@@ -144,7 +134,7 @@ def without(wheel: Path, module: str, folder: Path) -> Path:
     return path
 
 
-def test_nothing_of_the_repository_is_in_the_image(image, tmp_path):
+def test_image_contains_nothing_of_repository(image, tmp_path):
     names = ("layerbeam", "layerbeam.transforms", "layerbeam.pipeline")
     show = f"import {', '.join(names)}; print({', '.join(f'{name}.__file__' for name in names)})"
     clean = {"PATH": "/usr/bin:/bin"}
@@ -154,18 +144,18 @@ def test_nothing_of_the_repository_is_in_the_image(image, tmp_path):
     assert all(Path(path).is_relative_to(image) for path in done.stdout.split())
 
 
-def test_workers_of_the_image_write_the_same_bytes(workplace, image, boot):
+def test_image_workers_write_same_bytes(workplace, image, boot):
     prepare(workplace)
     workplace.run("--output", "local")
     with cluster(image, boot, workplace.folder / "cluster") as started:
         done = run(workplace, *started.options)
     assert done.status == 0, done.err
-    assert len(listed(workplace, "local")) > 3 * 3 + 1  # three files in three views, and some file in two slices
+    assert len(listed(workplace, "local")) > 3 * 3 + 1  # three files in three views, and a file in two slices
     assert listed(workplace, "out") == listed(workplace, "local")
     assert (workplace.folder / "out" / "_SUCCESS").exists()
 
 
-def test_a_staged_wheel_writes_the_same_bytes(workplace, bare, boot, wheel):
+def test_staged_wheel_writes_same_bytes(workplace, bare, boot, wheel):
     prepare(workplace)
     workplace.run("--output", "local")
     with cluster(bare, boot, workplace.folder / "cluster") as started:
@@ -174,7 +164,7 @@ def test_a_staged_wheel_writes_the_same_bytes(workplace, bare, boot, wheel):
     assert listed(workplace, "out") == listed(workplace, "local")
 
 
-def test_a_worker_without_the_wheel_says_what_it_misses(workplace, bare, boot):
+def test_worker_without_wheel_names_missing_package(workplace, bare, boot):
     prepare(workplace)
     with cluster(bare, boot, workplace.folder / "cluster") as started:
         done = run(workplace, *started.options)
@@ -191,8 +181,8 @@ def test_a_worker_without_the_wheel_says_what_it_misses(workplace, bare, boot):
         "layerbeam/transforms/encoders/bert.py",
     ],
 )
-def test_a_wheel_that_lacks_a_module_fails(workplace, bare, boot, wheel, tmp_path, module):
-    """The last one is imported late, by a worker that begins to encode."""
+def test_wheel_without_module_fails(workplace, bare, boot, wheel, tmp_path, module):
+    """Workers import the last module late, when they start to encode."""
     prepare(workplace)
     broken = without(wheel, module, tmp_path)
     with cluster(bare, boot, workplace.folder / "cluster") as started:

@@ -1,4 +1,4 @@
-"""The Dockerfile as it stands: that it fits the repository. `make test-image` also carries it out."""
+"""The Dockerfile matches the repository. `make test-image` also runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from dockerfile import Build, Dockerfile, Step, copied, expand, is_sent
-from repository import ROOT
+from repository import ROOT, tracked
 
 from layerbeam import __version__
 
@@ -31,7 +31,7 @@ def declared(**given: str) -> dict[str, str]:
     return {name: FILE.arguments.get(name, value) for name, value in arguments.items()} | given
 
 
-def test_its_versions_are_those_of_the_repository():
+def test_versions_match_repository():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if ";" not in line)
     arguments = declared()
     assert (arguments["BEAM"], arguments["TENSORFLOW"]) == (pins["apache-beam"], pins["tensorflow"])
@@ -41,7 +41,7 @@ def test_its_versions_are_those_of_the_repository():
     assert launcher in FILE.arguments["LAUNCHER"]
 
 
-def test_boot_is_of_the_same_python_and_beam():
+def test_boot_has_same_python_and_beam():
     assert expand(FILE.stage("beam").base, FILE.arguments) == "apache/beam_python3.11_sdk:2.77.0"
     bases = {stage.base for stage in FILE.stages if stage.base.startswith("python:")}
     assert bases == {"python:${PYTHON}-slim"}
@@ -49,7 +49,7 @@ def test_boot_is_of_the_same_python_and_beam():
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_stage_for_each_device(device):
+def test_each_device_has_stage(device):
     stage = FILE.stage(expand(LAST.base, {"DEVICE": device}))
     (install,) = only("RUN", stage)
     assert ("'tensorflow[and-cuda]'" in install) == (device == "gpu")
@@ -62,7 +62,7 @@ def test_nvidia_libraries_are_pinned():
     assert {"cublas", "cudnn", "nccl"} <= set(pinned)
 
 
-def test_what_is_copied_is_there_and_is_sent():
+def test_copied_files_exist_and_are_in_build_context():
     sources = []
     for stage, step in STEPS:
         if step.instruction == "COPY":
@@ -71,9 +71,8 @@ def test_what_is_copied_is_there_and_is_sent():
             assert origin is None or FILE.stage(origin)
     assert {"constraints.txt", "minilm.txt", "pipeline", "LICENSE"} <= set(sources)
     assert [name for name in sources if not (ROOT / name).exists() or not is_sent(name, IGNORED)] == []
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     packages = ("layerbeam/", "pipeline/", "transforms/")
-    assert [name for name in tracked if name.startswith(packages) and not is_sent(name, IGNORED)] == []
+    assert [name for name in tracked() if name.startswith(packages) and not is_sent(name, IGNORED)] == []
 
 
 @pytest.mark.parametrize(
@@ -89,26 +88,26 @@ def test_what_is_copied_is_there_and_is_sent():
         ("models/bert/model.safetensors", True),
     ],
 )
-def test_what_is_sent_to_docker(path, sent):
+def test_build_context(path, sent):
     assert is_sent(path, IGNORED) == sent
 
 
 @pytest.mark.parametrize(("model", "source", "to"), [("", "LICENSE", "./"), ("models/bert", "models/bert", "./model/")])
-def test_a_model_is_baked_in_where_one_is_given(model, source, to):
+def test_given_model_is_baked_in(model, source, to):
     (step,) = [step for step in LAST.steps if "MODEL" in step.value and step.instruction == "COPY"]
     assert copied(step, declared(MODEL=model)) == (None, [source], to)
     (check,) = [value for value in only("RUN") if "MODEL" in value]
     assert f'--model="{to[2:-1]}"' in expand(check, declared(MODEL=model))
 
 
-def test_steps_are_shell():
+def test_steps_are_valid_shell():
     commands = [step.value for _, step in STEPS if step.instruction == "RUN"]
     assert len(commands) >= 6
     for command in commands:
         subprocess.run(["sh", "-n", "-c", command], check=True)
 
 
-def test_labels_say_what_the_last_step_checks():
+def test_labels_match_checks_of_last_step():
     (check,) = [value for value in only("RUN") if "layerbeam.pipeline.remote.image_check" in value]
     checked = dict(word.removeprefix("--").split("=") for word in shlex.split(check) if "=" in word)
     del checked["model"]
@@ -117,14 +116,14 @@ def test_labels_say_what_the_last_step_checks():
     assert set(checked) == {"version", "apache-beam", "python", "tensorflow", "device"}
 
 
-def test_the_image_that_was_built_has_these_labels():
+def test_built_image_has_labels():
     variables = json.loads((BUILT / "variables.json").read_text())
     labels = [expand(value, variables) for value in only("LABEL")]
     assert labels[:2] == [f'org.layerbeam.version="{__version__}"', 'org.layerbeam.apache-beam="2.77.0"']
     assert labels[3:] == ['org.layerbeam.tensorflow="2.21.0"', 'org.layerbeam.device="cpu"']
 
 
-def test_it_is_read_as_docker_reads_it():
+def test_parser_reads_as_docker():
     text = (
         '# a comment\nARG A=1\nFROM x:${A} AS one\n\nRUN a && \\\n    # not a command\n    b\nFROM one\nLABEL c="d e"\n'
     )
@@ -135,7 +134,7 @@ def test_it_is_read_as_docker_reads_it():
     assert file.stages[1].steps == (Step("LABEL", 'c="d e"'),)
 
 
-def test_copy_is_carried_out_as_docker_does(tmp_path):
+def test_copy_works_as_in_docker(tmp_path):
     context = tmp_path / "context"
     (context / "models" / "m").mkdir(parents=True)
     (context / "models" / "m" / "vocab.txt").write_text("v")
@@ -144,7 +143,7 @@ def test_copy_is_carried_out_as_docker_does(tmp_path):
     version = ".".join(map(str, sys.version_info[:2]))
     lines = ["WORKDIR /w", "COPY a.txt ./", "COPY models/m ./model/", "COPY a.txt b", "RUN cat a.txt > c"]
     file = Dockerfile.read("\n".join([f"FROM python:{version}-slim", *lines]))
-    folder, _, _ = Build(file, context, tmp_path / "built", {}).carry_out(file.stages[0], tmp_path / "built" / "image")
+    folder, _, _ = Build(file, context, tmp_path / "built", {}).run_stage(file.stages[0], tmp_path / "built" / "image")
     found = {str(path.relative_to(folder / "root")): path.read_text() for path in folder.glob("root/w/**/*.*")}
     assert found == {"w/a.txt": "a", "w/model/vocab.txt": "v"}
     assert ((folder / "root/w/b").read_text(), (folder / "root/w/c").read_text()) == ("a", "a")

@@ -1,4 +1,4 @@
-"""What an image gets: all of the package, whichever way it is built."""
+"""The wheel in an image contains the whole package, whichever way it is built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from repository import DATA, ROOT
+from repository import DATA, ROOT, tracked
 
 from layerbeam import __version__
 
@@ -16,13 +16,8 @@ BUILT = ROOT / ".venv-image"
 INFO = f"layerbeam-{__version__}.dist-info"
 
 
-def tracked(*paths: str) -> list[str]:
-    git = subprocess.run(["git", "ls-files", *paths], cwd=ROOT, capture_output=True, text=True, check=True)
-    return git.stdout.split()
-
-
 def installed(path: str) -> str:
-    """Where a file of the repository is in the wheel."""
+    """The path in the wheel of a file of the repository."""
     return path if path.startswith("layerbeam/") else f"layerbeam/{path}"
 
 
@@ -31,7 +26,7 @@ def content(wheel: Path) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-def test_it_holds_every_file_of_the_packages(wheel):
+def test_wheel_contains_every_file_of_packages(wheel):
     assert wheel.name == f"layerbeam-{__version__}-py3-none-any.whl"
     files = {installed(name): ROOT / name for name in tracked("layerbeam", "pipeline", "transforms")}
     assert {"layerbeam/py.typed", "layerbeam/transforms/encoders/source.py"} <= set(files)
@@ -42,7 +37,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
     assert found[f"{INFO}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_wheel_by_way_of_the_source_distribution_is_the_same(wheel, tmp_path):
+def test_wheel_from_source_distribution_is_the_same(wheel, tmp_path):
     source = tmp_path / "source"
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +52,7 @@ def test_a_wheel_by_way_of_the_source_distribution_is_the_same(wheel, tmp_path):
 
 
 def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The image's own check, run in its folder; `path` comes first on Python's path."""
+    """The image's own check, run in its folder; `path` is first on Python's path."""
     command = [BUILT / "image" / "python" / "bin" / "python", "-m", "layerbeam.pipeline.remote.image_check", *arguments]
     env = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYTHONPATH": str(path)} if path else {})
     folder = BUILT / "image" / "root" / "opt" / "layerbeam"
@@ -76,30 +71,30 @@ def right_labels() -> list[str]:
     ]
 
 
-def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+def messages_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("worker image: ")]
 
 
-def test_right_labels_and_a_model_pass():
+def test_check_accepts_right_labels_and_model():
     done = check(*right_labels(), f"--model={DATA / 'hf_uncased'}")
-    assert (done.returncode, complaints(done)) == (0, [])
+    assert (done.returncode, messages_of(done)) == (0, [])
 
 
-def test_wrong_labels_and_no_model_do_not():
+def test_check_rejects_wrong_labels_and_missing_model():
     python = right_labels()[2].removeprefix("--python=")
     wrong = ["--version=9.9", "--apache-beam=2.76.0", "--python=2.7", "--tensorflow=2.20.0", "--device=gpu"]
     done = check(*wrong, "--model=nowhere")
     assert done.returncode == 1
-    said = complaints(done)
-    assert said[:5] == [
+    printed = messages_of(done)
+    assert printed[:5] == [
         f"worker image: label version: 9.9, but installed is {__version__}",
         "worker image: label apache-beam: 2.76.0, but installed is 2.77.0",
         "worker image: label tensorflow: 2.20.0, but installed is 2.21.0",
         f"worker image: label python: 2.7, but installed is {python}",
         "worker image: label device: gpu, but installed is cpu",
     ]
-    assert said[5].startswith("worker image: nowhere: there is no such folder")
-    assert len(said) == 6
+    assert printed[5].startswith("worker image: nowhere: there is no such folder")
+    assert len(printed) == 6
 
 
 @pytest.mark.parametrize(
@@ -109,8 +104,8 @@ def test_wrong_labels_and_no_model_do_not():
         (False, "layerbeam.transforms.write.block: cannot be imported"),
     ],
 )
-def test_a_module_that_is_missing_is_named(wheel, tmp_path, listed, message):
-    """Whether it was lost on the way or never was in the wheel."""
+def test_check_names_missing_module(wheel, tmp_path, listed, message):
+    """Whether the file was lost later or was never in the wheel."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     (tmp_path / "layerbeam/transforms/write/word_types.py").unlink()
@@ -119,4 +114,4 @@ def test_a_module_that_is_missing_is_named(wheel, tmp_path, listed, message):
         record.write_text("".join(line for line in record.read_text().splitlines(True) if "word_types" not in line))
     done = check(*right_labels(), path=tmp_path)
     assert done.returncode == 1
-    assert any(line.startswith(f"worker image: {message}") for line in complaints(done))
+    assert any(line.startswith(f"worker image: {message}") for line in messages_of(done))

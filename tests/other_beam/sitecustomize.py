@@ -1,4 +1,4 @@
-"""A Python that takes itself for one with another version of Beam: what a worker's image may have."""
+"""A Python that reports another version of Beam, as a worker's image may."""
 
 from importlib import metadata
 

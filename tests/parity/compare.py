@@ -1,8 +1,8 @@
-"""The pipeline against what expect.py wrote: the same ids, every layer and the pooled output to 2e-5.
+"""Compares the pipeline with the results of expect.py: equal ids, every layer and the pooled output to 2e-5.
 
-And configs/sentences.yaml against sentence-transformers on 1,000 texts.
+Also compares configs/sentences.yaml with sentence-transformers on 1,000 texts.
 
-Runs in the main environment: python compare.py EXPECTED.npz; exit status 1 where they differ.
+Runs in the main environment: python compare.py EXPECTED.npz; exit status 1 if they differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOLERANCE = 2e-5
 
 
 def run(folder: Path) -> Path:
-    """`layerbeam run` on the sentences; gives the output folder."""
+    """`layerbeam run` on the sentences; returns the output folder."""
     settings = {
         "input": {"files": [str(SENTENCES)]},
         "encoder": {"handle": "minilm", "max_seq_length": MAX_SEQ_LENGTH, "batch_tokens": BATCH_TOKENS},
@@ -42,7 +42,7 @@ def run(folder: Path) -> Path:
 
 
 def run_sentences(folder: Path) -> np.ndarray:
-    """configs/sentences.yaml on the 1,000 texts: [1000, 384]."""
+    """configs/sentences.yaml on the 1,000 texts; returns [1000, 384]."""
     (folder / "texts.txt").write_text("\n".join(make_texts()), encoding="utf-8")
     output = folder / "sentences"
     layerbeam_run(
@@ -59,7 +59,7 @@ def layerbeam_run(*arguments: str) -> None:
 
 
 def read_view(output: Path, view: str) -> dict[str, np.ndarray]:
-    """{column: [n] or [n, W]} of a view, in the order of the lines."""
+    """{column: [n] or [n, W]} of a view, in line order."""
     table = ds.dataset(output / view, format="parquet").to_table()
     table = table.sort_by([(name, "ascending") for name in ("line", "token_index") if name in table.column_names])
     columns = {}
@@ -73,13 +73,13 @@ def read_view(output: Path, view: str) -> dict[str, np.ndarray]:
 
 
 def smallest_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Over the rows of two float32 [n, W]."""
+    """The smallest cosine between the rows of two float32 [n, W]."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
 
 
 def main(expected_path: str) -> int:
-    """Print the largest differences; gives the exit status."""
+    """Print the largest differences; returns the exit status."""
     expected = np.load(expected_path)
     row_splits, hidden = expected["row_splits"], expected["hidden"]
     num_texts = len(row_splits) - 1
@@ -112,7 +112,7 @@ def main(expected_path: str) -> int:
         differences.append(np.abs(ours - theirs).max())
         print(f"{name:8}  {differences[-1]:18.1e}  {smallest_cosine(ours, theirs):15.13f}")
     worst = np.max(differences)
-    passed = bool(worst <= TOLERANCE)  # not so where it is NaN
+    passed = bool(worst <= TOLERANCE)  # written so that NaN fails, too
     print(f"\nlargest of all {worst:.1e}, allowed {TOLERANCE:.0e}: {'passed' if passed else 'FAILED'}")
     return 0 if passed else 1
 

@@ -1,8 +1,8 @@
-"""What Hugging Face transformers gives for the sentences: ids, all hidden states, pooled outputs.
+"""The results of Hugging Face transformers for the sentences: ids, all hidden states, pooled outputs.
 
-And what sentence-transformers' `encode` gives for 1,000 texts.
+Also the results of sentence-transformers' `encode` for 1,000 texts.
 
-Runs in an environment of its own, with requirements.txt: python expect.py FOLDER_OF_THE_ENCODER OUTPUT.npz
+Runs in its own environment, made from requirements.txt: python expect.py ENCODER_FOLDER OUTPUT.npz
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
 from texts import make_texts, read_sentences
 
 MAX_SEQ_LENGTH = 128
@@ -18,19 +21,14 @@ MAX_SEQ_LENGTH = 128
 def main(folder: str, output: str) -> None:
     """Write `row_splits` [T + 1], `ids` [N], `hidden` [L + 1, N, H] and `pooler` [T, H], one sentence at a time.
 
-    And `sentence_vectors` [1000, H].
+    Also `sentence_vectors` [1000, H].
     """
-    # Here, because pytest looks for doctests in every module under tests/, and has no PyTorch.
-    import torch
-    import transformers
-    from sentence_transformers import SentenceTransformer
-
     transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = transformers.AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
     ids, hidden, pooler = [], [], []
     for text in read_sentences():
-        # The encoder's tokenizer.json pads to 128 where nothing else is said.
+        # The encoder's tokenizer.json pads to 128 by default.
         encoded = tokenizer(text, padding=False, truncation=True, max_length=MAX_SEQ_LENGTH, return_tensors="pt")
         with torch.inference_mode():
             got = model(**encoded, output_hidden_states=True)

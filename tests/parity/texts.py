@@ -1,4 +1,4 @@
-"""What is compared: the sentences, and 1,000 texts of which they are the first."""
+"""The texts of the comparison: the sentences, and 1,000 texts that start with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def read_sentences() -> list[str]:
 
 
 def make_texts() -> list[str]:
-    """The sentences; the halves of each; each before the next one, which makes some longer than 128 tokens; turned."""
+    """The sentences; their halves; each joined with the next (some exceed 128 tokens); each with its halves swapped."""
     sentences = read_sentences()
     texts = list(sentences)
     for sentence, following in zip(sentences, [*sentences[1:], sentences[0]], strict=True):

@@ -1,7 +1,8 @@
-"""`layerbeam extract-features`, and configs/extract_features.yaml, against what google-research's program wrote."""
+"""`layerbeam extract-features` and configs/extract_features.yaml, compared with google-research's own output."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from repository import DATA, ROOT
-from workplace import Done
+from workplace import CommandResult
 
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
@@ -22,17 +23,17 @@ MODEL = str(DATA / "google_uncased")
 
 
 def assert_equal_lines(got: str, expected: str) -> None:
-    """Equal up to the values' last digits: the same text between them, so keys, order, tokens, indexes, separators."""
+    """Equal except for the last digits of values: same keys, order, tokens, indexes and separators."""
     lines, wanted = got.splitlines(), expected.splitlines()
     assert len(lines) == len(wanted)
     for line, want in zip(lines, wanted, strict=True):
-        (bones, values), (expected_bones, expected_values) = take_apart(line), take_apart(want)
+        (bones, values), (expected_bones, expected_values) = split_values(line), split_values(want)
         assert bones == expected_bones
         np.testing.assert_allclose(values, expected_values, rtol=0, atol=TOLERANCE)
 
 
-def take_apart(line: str) -> tuple[str, list[float]]:
-    """(the line with its values taken out and written as it was, the values)."""
+def split_values(line: str) -> tuple[str, list[float]]:
+    """(the line without its values but with their formatting, the values)."""
     values: list[float] = []
     parsed = json.loads(line)
     for feature in parsed["features"]:
@@ -44,16 +45,16 @@ def take_apart(line: str) -> tuple[str, list[float]]:
 
 
 def reference(case: str) -> str:
-    """What extract_features.py wrote for input.txt: 15 lines, pairs and an empty one among them."""
+    """The output of extract_features.py for input.txt: 15 lines, with pairs and an empty line."""
     lines = (DATA / f"extract_features_{case}.jsonl").read_text()
     assert lines.count("\n") == 15
     return lines
 
 
-def extract(workplace, *arguments: str, status: int = 0) -> Done:
-    """The command in this process, which has TensorFlow loaded."""
+def extract(workplace, *arguments: str, status: int = 0) -> CommandResult:
+    """Run the command in this process, which has TensorFlow loaded."""
     assert main(["extract-features", *arguments], version="test") == status
-    return Done(status, *workplace._capture())
+    return CommandResult(status, *workplace._capture())
 
 
 def listing(folder: Path) -> list[str]:
@@ -61,7 +62,7 @@ def listing(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
-def test_the_configuration(workplace, case):
+def test_configuration(workplace, case):
     workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
     settings = [f"encoder.handle={DATA}/google_{case}", "encoder.max_seq_length=32", "views.features.layers=[-1,-2,-3]"]
     arguments = [argument for setting in settings for argument in ("--set", setting)]
@@ -71,8 +72,8 @@ def test_the_configuration(workplace, case):
 
 
 @pytest.mark.parametrize(("case", "slash"), [("uncased", ""), ("cased", "/")])
-def test_the_six_arguments(workplace, case, slash):
-    """As a script would call it, in a process of its own."""
+def test_six_arguments(workplace, case, slash):
+    """Called like the script, in its own process."""
     workplace.write("texts/input.txt", (DATA / "input.txt").read_bytes())
     workplace.write("texts/more/other.md", "I love Paris")
     arguments = [f"texts{slash}", f"new/out{slash}", "-1,-2,-3", f"{DATA}/google_{case}{slash}", "32", "4"]
@@ -84,7 +85,7 @@ def test_the_six_arguments(workplace, case, slash):
     assert_equal_lines((folder / "other.jsonl").read_text(), reference(case).splitlines()[0])
 
 
-def test_the_command_has_the_settings_of_the_file():
+def test_command_has_settings_of_configuration():
     of_command = extract_features.settings(
         "corpus", "out", layers=[-1, -2, -3, -4], handle="uncased_L-12_H-768_A-12", max_seq_length=128, batch_size=8
     )
@@ -95,7 +96,7 @@ def test_the_command_has_the_settings_of_the_file():
     assert of_command == of_file
 
 
-def test_layers_counted_from_the_first_block(workplace):
+def test_layers_counted_from_first_block(workplace):
     workplace.write("texts/a.txt", "I love Paris\n")
     extract(workplace, "texts", "out", "0,-1,1", MODEL, "32", "4")
     (expected,) = [json.loads(line) for line in reference("uncased").splitlines()[:1]]
@@ -108,7 +109,7 @@ def test_layers_counted_from_the_first_block(workplace):
             np.testing.assert_allclose(layer["values"], of[same], rtol=0, atol=TOLERANCE)
 
 
-def test_every_line_has_its_line(workplace):
+def test_every_input_line_has_an_output_line(workplace):
     workplace.write("texts/a.txt", b"one\n\n \t\n\xff two \xc3\r\nthree\n\n")
     workplace.write("texts/empty.txt", b"")
     workplace.write("texts/blank.txt", b"\n")
@@ -131,7 +132,7 @@ def test_sentences(workplace):
     assert main(["verify", "out/.layerbeam"], version="test") == 0
 
 
-def test_a_document_of_several_parts_in_the_order_of_its_lines(workplace, monkeypatch):
+def test_document_of_several_parts_is_in_line_order(workplace, monkeypatch):
     lines = [f"line {number} of many" for number in range(300)]
     workplace.write("texts/long.txt", "\n".join(lines) + "\n")
     given = extract_features.settings
@@ -148,9 +149,9 @@ def test_a_document_of_several_parts_in_the_order_of_its_lines(workplace, monkey
     assert main(["verify", "out/.layerbeam"], version="test") == 0
 
 
-def test_again_does_only_what_is_new(workplace):
+def test_next_run_writes_only_new_documents(workplace):
     workplace.write("texts/a.txt", "one\n")
-    workplace.write("texts/b.txt.gz", gzipped("two\n"))
+    workplace.write("texts/b.txt.gz", gzip.compress(b"two\n"))
     arguments = ("texts", "out", "-1,-2", MODEL, "32", "4")
     first = json.loads(extract(workplace, *arguments, "--json").out)
     assert first["documents"] == {"written": ["a.jsonl", "b.jsonl"], "unchanged": [], "removed": []}
@@ -192,7 +193,7 @@ def test_missing_documents_stay_until_they_are_pruned(workplace):
     extract(workplace, *arguments)
 
 
-def test_killed_between_the_documents(workplace, monkeypatch):
+def test_failure_between_documents(workplace, monkeypatch):
     for name in "abc":
         workplace.write(f"texts/{name}.txt", f"document {name}\n")
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
@@ -212,7 +213,7 @@ def test_killed_between_the_documents(workplace, monkeypatch):
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl", "b.jsonl", "c.jsonl"]
 
 
-def test_files_of_others_stay(workplace):
+def test_other_files_in_output_folder_are_kept(workplace):
     workplace.write("texts/a.txt", "one\n")
     workplace.write("out/notes.md", "mine")
     extract(workplace, "texts", "out", "-1", MODEL, "32", "4")
@@ -224,7 +225,7 @@ def test_files_of_others_stay(workplace):
     assert mine.read_text() == "mine"
 
 
-def test_a_file_that_cannot_be_read_is_no_document(workplace):
+def test_unreadable_file_gives_no_document(workplace):
     workplace.write("texts/a.txt", "one\n")
     workplace.write("texts/b.txt", "zwei\n".encode("utf-16"))
     done = extract(workplace, "texts", "out", "-1", MODEL, "32", "4", status=3)
@@ -264,7 +265,7 @@ IN, OUT = "texts", "out"
         ((IN, "texts/a.txt/x", "-1", MODEL, "32", "4"), "OUTPUT_FOLDER: "),
     ],
 )
-def test_mistakes_are_named_by_the_argument(workplace, arguments, message):
+def test_errors_name_the_argument(workplace, arguments, message):
     workplace.write("texts/a.txt", "one\n")
     workplace.write("twice/a.txt", "one\n")
     workplace.write("twice/deeper/a.md", "two\n")
@@ -282,7 +283,7 @@ def test_other_settings_are_refused(workplace):
     for layers in ("-2", "2"):
         err = extract(workplace, "texts", "out", layers, MODEL, "32", "4", status=2).err
         assert "OUTPUT_FOLDER: out/.layerbeam holds a run with other settings" in err
-    extract(workplace, "texts", "out", "-1", MODEL, "32", "16")  # another batch is the same vectors
+    extract(workplace, "texts", "out", "-1", MODEL, "32", "16")  # another batch size gives the same vectors
     assert (workplace.folder / "out/a.jsonl").read_bytes() == before
 
 
@@ -298,7 +299,7 @@ def test_json_lines_open_in_three_lines(workplace):
     assert done.stdout.startswith("[('[CLS]', 64), (")
 
 
-def test_the_documents_need_room_beside_their_parts(workplace, monkeypatch):
+def test_disk_check_counts_documents_and_parts(workplace, monkeypatch):
     from layerbeam.pipeline.run import run
 
     workplace.write("texts/a.txt", "the bank of the river\n" * 200)

@@ -1,4 +1,4 @@
-"""The site that `make docs` has built: whole, and without anything from a network. mkdocs itself checks its links."""
+"""The site built by `make docs` is complete and fetches nothing from a network. mkdocs itself checks its links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = sorted(SITE.rglob("*.html"))
 
 
 class Resources(HTMLParser):
-    """What a browser fetches by itself to show a page."""
+    """The URLs that a browser fetches to show a page."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class Resources(HTMLParser):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(SITE)))
-def test_a_page_fetches_nothing_from_elsewhere(page):
+def test_page_fetches_nothing_from_other_sites(page):
     fetched = [path for path in Resources(page).found if path and not path.startswith("data:")]
     assert [path for path in fetched if re.match(r"(\w+:)?//", path)] == []
-    if page.name != "404.html":  # its paths are from the top of a server
+    if page.name != "404.html":  # its paths start at the root of a server
         assert [path for path in fetched if not (page.parent / path.split("?")[0]).exists()] == []
 
 
-def test_style_sheets_fetch_nothing_from_elsewhere():
+def test_style_sheets_fetch_nothing_from_other_sites():
     sheets = list(SITE.rglob("*.css"))
     assert sheets
     assert [
@@ -45,13 +45,13 @@ def test_style_sheets_fetch_nothing_from_elsewhere():
     ] == []
 
 
-def test_files_of_the_repository_are_pages():
+def test_repository_files_are_pages():
     page = (SITE / "scheduled_runs" / "index.html").read_text()
     assert 'href="../repository/configs/nightly.yaml/"' in page
     assert "max_reject_rate" in (SITE / "repository" / "configs" / "nightly.yaml" / "index.html").read_text()
     assert 'href="scheduled_runs/"' in (SITE / "index.html").read_text()
 
 
-def test_the_notebook_is_a_page_with_its_pictures():
+def test_notebook_is_page_with_pictures():
     page = SITE / "word_senses" / "index.html"
     assert [path for path in Resources(page).found if "word_senses" in path] == ["../word_senses_1.png"]

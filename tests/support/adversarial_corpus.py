@@ -1,7 +1,7 @@
-"""A corpus that does what corpora should not, and the check that a run lost, doubled and moved nothing of it.
+"""An adversarial corpus, and the check that a run loses, duplicates and moves nothing of it.
 
-`write_corpus` writes it, `check_output` holds the output of `layerbeam run` against a plain reading of the files, and
-`snapshot` says whether anything around the output was touched.
+`write_corpus` writes it, `check_output` compares the output of `layerbeam run` with a simple reading of the files, and
+`snapshot` shows whether anything outside the output was changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARK = b"\xef\xbb\xbf"
 _WORDS = [word for word in (ENCODER / "vocab.txt").read_text(encoding="utf-8").split() if word.isalpha()]
 _MARKS = [chr(code) for code in range(0x110000) if unicodedata.combining(chr(code))]
 _SPACES = [chr(code) for code in range(0x110000) if chr(code).isspace() and code != 0x0A]
-_NO_CHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))]
+_NONCHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF))]
 _PRIVATE = [*range(0xE000, 0xF900), *range(0xF0000, 0xF0100), *range(0x10FF00, 0x10FFFE)]
 _JAMO = [*range(0x1100, 0x1200), *range(0xA960, 0xA97D), *range(0xD7B0, 0xD7FC), *range(0xAC00, 0xAC40)]
 _BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u05d0\u0634a "
@@ -43,9 +43,16 @@ _EMOJI = ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\
 _EMOJI += ["\U0001f44d\U0001f3fd", "1\ufe0f\u20e3", "\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u2764\ufe0f"]
 _MARKUP = ["[CLS] [SEP] [PAD] [UNK]", "a ||| b", "[bold]x[/bold] [/url]", '{"text": "a"}', "- {a: !!python/name:x}"]
 _MARKUP += ["%s %n {0}", "\x1b[2J\x1b]0;title\x07", "', DROP TABLE; --", "=1+1", "NaN", "null", "\\n\\x00", "<a>&amp;"]
-_NO_UTF8 = [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\xaf", b"\xc1\x81", b"\xe0\x80\xaf"]
-_NO_UTF8 += [b"\xf0\x80\x80\xaf", b"\xf8\x88\x80\x80\x80", b"\xfc\x84\x80\x80\x80\x80", b"\xf4\x90\x80\x80"]
-_NO_UTF8 += [
+_INVALID_UTF8 = [
+    b"\xed\xa0\x80",
+    b"\xed\xbf\xbf",
+    b"\xed\xa0\xbd\xed\xb8\x80",
+    b"\xc0\xaf",
+    b"\xc1\x81",
+    b"\xe0\x80\xaf",
+]
+_INVALID_UTF8 += [b"\xf0\x80\x80\xaf", b"\xf8\x88\x80\x80\x80", b"\xfc\x84\x80\x80\x80\x80", b"\xf4\x90\x80\x80"]
+_INVALID_UTF8 += [
     b"\xc3",
     b"\xe6\xbc",
     b"\xf0\x9f\x98",
@@ -54,34 +61,34 @@ _NO_UTF8 += [
     b"caf\xe9 cr\xe8me br\xfbl\xe9e",
     b"\x93quoted\x94",
 ]
-_NO_UTF8 += [bytes([byte]) for byte in range(0xF5, 0x100)]
+_INVALID_UTF8 += [bytes([byte]) for byte in range(0xF5, 0x100)]
 
 
 @dataclasses.dataclass
 class Corpus:
-    """What was written into a folder. `globs`: for `input.files`; paths as these match them, from `folder`.
+    """The content of a folder. `globs`: for `input.files`; paths are as these match them, starting with `folder`.
 
-    `read`: the bytes of each file that must be read to its end, decompressed; None where those on the disk are meant.
-    `left_out`: of each file that must be left out, what its reason says; `cut_off`: of some of them, what was in them
-    before they were damaged, so that whole blocks of it may come.
+    `read`: the bytes of each file that must be read to its end, decompressed; None means the bytes on disk. `skipped`:
+    for each file that must be skipped, the text of its reason. `cut_off`: for some of them, the original content; whole
+    blocks of it may appear in the output.
     """
 
     folder: Path
     globs: list[str]
     read: dict[str, bytes | None] = dataclasses.field(default_factory=dict)
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
     cut_off: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def write(self, path: str | bytes, data: bytes, *, text: bytes | None = None, left_out: str | None = None) -> None:
-        """Write a file. `text`: what is in it where that is compressed."""
+    def write(self, path: str | bytes, data: bytes, *, text: bytes | None = None, skipped: str | None = None) -> None:
+        """Write a file. `text`: its content if it is compressed."""
         name = os.fsdecode(path)
         place = self.folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        if left_out is None:
+        if skipped is None:
             self.read[name] = text
         else:
-            self.left_out[name] = left_out
+            self.skipped[name] = skipped
             if text is not None:
                 self.cut_off[name] = text
 
@@ -93,7 +100,7 @@ class Corpus:
 def write_corpus(
     folder: Path, *, texts: int = 3_000, tiny_files: int = 200, line_bytes: int = 1_000_000, seed: int = 0
 ) -> Corpus:
-    """Write the corpus below `folder`: so many hostile lines, so many files of a line or two, lines of that length."""
+    """Write the corpus below `folder`, with these numbers of adversarial lines and tiny files, and this line length."""
     rng = random.Random(seed)
     corpus = Corpus(folder, ["corpus/**/*", "corpus/names/..a..txt", "corpus/names/.dot.txt", "corpus/[x]/a.txt"])
     _write_texts(corpus, rng, texts)
@@ -118,7 +125,7 @@ def _any_of(choices: list[str] | str, most: int) -> Callable[[random.Random], st
     return lambda rng: "".join(rng.choices(choices, k=rng.randint(1, most)))
 
 
-def _of_a_plane(rng: random.Random) -> str:
+def _from_one_plane(rng: random.Random) -> str:
     plane = rng.randrange(17) << 16
     codes = (plane | rng.randrange(0x10000) for _ in range(rng.randint(1, 8)))
     return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000 and code != 0x0A)
@@ -135,8 +142,8 @@ def _words(rng: random.Random) -> str:
 
 
 _TEXTS: list[Callable[[random.Random], str]] = [
-    *(_words, _words, _words, _of_a_plane, _of_a_plane, _combining),
-    *(_characters(_NO_CHARACTERS), _characters(_PRIVATE), _characters(_JAMO)),
+    *(_words, _words, _words, _from_one_plane, _from_one_plane, _combining),
+    *(_characters(_NONCHARACTERS), _characters(_PRIVATE), _characters(_JAMO)),
     *(_any_of(_EMOJI, 4), _any_of(_BIDI, 12), _any_of(_SPACES, 4), _any_of(_MARKUP, 2)),
     _any_of("\u03a3\u03c3\u03c2\u0391aA1'.\u00ad\u200b\u0301 \u0130Ii\u0131\u0307\u1e9e\u00df\ufb03\u01c5", 8),
     _any_of([chr(code) for code in (*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0))], 4),
@@ -145,7 +152,7 @@ _TEXTS: list[Callable[[random.Random], str]] = [
 
 
 def _line(rng: random.Random) -> bytes:
-    """A line without its end; one in twelve is no UTF-8, some are blank, by ASCII's white space or by Unicode's."""
+    """A line without its end; one in twelve is invalid UTF-8, some are blank, in ASCII or other Unicode white space."""
     kind = rng.random()
     if kind < 0.04:
         return b""
@@ -154,7 +161,7 @@ def _line(rng: random.Random) -> bytes:
     text = rng.choice(["", "", " "]).join(rng.choice(_TEXTS)(rng) for _ in range(rng.randint(1, 3))).encode()
     if kind < 0.14:
         place = rng.randint(0, len(text))
-        return text[:place] + rng.choice(_NO_UTF8) + text[place:]
+        return text[:place] + rng.choice(_INVALID_UTF8) + text[place:]
     if kind < 0.16:
         return rng.randbytes(rng.randint(1, 40)).replace(b"\n", b"\xff")
     return text
@@ -164,7 +171,7 @@ def _write_texts(corpus: Corpus, rng: random.Random, texts: int) -> None:
     lines = [_line(rng) for _ in range(texts)]
     for number, begin in enumerate(range(0, texts, 1_000)):
         end = (b"\n", b"\r\n")[number % 2]
-        # No file is to begin with what makes it UTF-16; `_write_no_text` has those.
+        # No file may begin with a byte order mark of UTF-16; `_write_no_text` has those.
         corpus.write(f"corpus/texts/{number:03d}.txt", b"first" + end + end.join(lines[begin : begin + 1_000]) + end)
     planes = ["".join(chr(plane << 16 | low) for low in range(0x20, 0x10000, 97)) for plane in range(17) if plane]
     for plane, text in enumerate(planes, start=1):
@@ -197,10 +204,10 @@ def _write_marks(corpus: Corpus) -> None:
 
 def _write_no_text(corpus: Corpus, rng: random.Random) -> None:
     text = "a text\nand another\n" * 100
-    corpus.write("corpus/binary/utf-16.txt", text.encode("utf-16"), left_out="it is UTF-16, not UTF-8; convert it")
-    corpus.write("corpus/binary/utf-16-be.txt", b"\xfe\xff" + text.encode("utf-16-be"), left_out="it is UTF-16")
-    corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), left_out="it is UTF-16")
-    corpus.write("corpus/binary/mark-only.txt", b"\xff\xfe", left_out="it is UTF-16")
+    corpus.write("corpus/binary/utf-16.txt", text.encode("utf-16"), skipped="it is UTF-16, not UTF-8; convert it")
+    corpus.write("corpus/binary/utf-16-be.txt", b"\xfe\xff" + text.encode("utf-16-be"), skipped="it is UTF-16")
+    corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), skipped="it is UTF-16")
+    corpus.write("corpus/binary/mark-only.txt", b"\xff\xfe", skipped="it is UTF-16")
     corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"))
     corpus.write("corpus/binary/random", b"random" + rng.randbytes(65_536))
     corpus.write("corpus/binary/program", b"\x7fELF\x02\x01\x01" + bytes(9) + rng.randbytes(4_096) + bytes(4_096))
@@ -226,8 +233,8 @@ def _write_compressed(corpus: Corpus, rng: random.Random) -> None:
     corpus.write("corpus/packed/twice.txt.gz", gzip.compress(packed, mtime=0), text=packed)
     damaged = bytearray(packed)
     damaged[len(damaged) // 2] ^= 0xFF
-    corpus.write("corpus/packed/damaged.gz", bytes(damaged), text=text, left_out="the compressed data is damaged")
-    # More than one block of random digits, which no compression makes one piece of.
+    corpus.write("corpus/packed/damaged.gz", bytes(damaged), text=text, skipped="the compressed data is damaged")
+    # More than one block of random digits, which compression does not reduce to one piece.
     digits = b"\n".join(rng.randbytes(50).hex().encode() for _ in range(3_000))
     ends = "the compressed data ends before its end"
     for name, data in {
@@ -235,10 +242,10 @@ def _write_compressed(corpus: Corpus, rng: random.Random) -> None:
         "cut-off.bz2": bz2.compress(digits),
         "cut-off.zst": zstandard.compress(digits),
     }.items():
-        corpus.write(f"corpus/packed/{name}", data[:-9], text=digits, left_out=ends)
-    corpus.write("corpus/packed/empty.txt.gz", b"", left_out="the compressed data ends before its end")
-    corpus.write("corpus/packed/plain.txt.gz", b"no gzip\n", left_out="the compressed data is damaged")
-    corpus.write("corpus/packed/utf-16.gz", gzip.compress("a\n".encode("utf-16")), left_out="it is UTF-16")
+        corpus.write(f"corpus/packed/{name}", data[:-9], text=digits, skipped=ends)
+    corpus.write("corpus/packed/empty.txt.gz", b"", skipped="the compressed data ends before its end")
+    corpus.write("corpus/packed/plain.txt.gz", b"no gzip\n", skipped="the compressed data is damaged")
+    corpus.write("corpus/packed/utf-16.gz", gzip.compress("a\n".encode("utf-16")), skipped="it is UTF-16")
 
 
 def _write_long_lines(corpus: Corpus, line_bytes: int) -> None:
@@ -268,7 +275,7 @@ def _write_names(corpus: Corpus) -> None:
     ]
     for number, name in enumerate(names):
         corpus.write(b"corpus/names/" + name, b"text %d\n\xff\n" % number)
-    # A leading dot hides a file from globs: those above are named.
+    # A leading dot hides a file from globs: those above are named explicitly.
     (corpus.folder / "corpus" / "names" / ".hidden.txt").write_bytes(b"never read\n")
     corpus.write("corpus/[x]/a.txt", b"a text\n")
     corpus.write("corpus/$HOME/$(id)/a.txt", b"a text\n")
@@ -277,7 +284,7 @@ def _write_names(corpus: Corpus) -> None:
 
 
 def _write_no_files(corpus: Corpus) -> None:
-    """Links, pipes and folders; `**` goes through links to folders, but not for ever."""
+    """Links, pipes and folders; `**` follows links to folders, but not endlessly."""
     odd = corpus.folder / "corpus" / "odd"
     (odd / "folder.txt").mkdir(parents=True)
     (odd / "broken.txt").symlink_to("nowhere")
@@ -292,7 +299,7 @@ def _write_no_files(corpus: Corpus) -> None:
     del corpus.read["outside/linked.txt"]
     corpus.read["corpus/odd/link.txt"] = None
     ring = "Too many levels of symbolic links"
-    corpus.left_out |= {
+    corpus.skipped |= {
         "corpus/odd/broken.txt": "No such file or directory",
         "corpus/odd/broken\x1b[31m\n.txt": "No such file or directory",
         "corpus/odd/ring-a": ring,
@@ -302,7 +309,7 @@ def _write_no_files(corpus: Corpus) -> None:
 
 
 def configuration(corpus: Corpus, output: str) -> dict[str, Any]:
-    """One vector per line by the small encoder with random weights."""
+    """One vector per line from the small encoder with random weights."""
     return {
         "input": {"files": corpus.globs, "slice_bytes": 65_536},
         "encoder": {"handle": str(ENCODER)},
@@ -312,7 +319,7 @@ def configuration(corpus: Corpus, output: str) -> dict[str, Any]:
 
 
 def snapshot(folder: Path, *, without: Path) -> dict[bytes, tuple[Any, ...]]:
-    """What is in a folder and below it: kind, size, times and where links lead, but for one folder in it."""
+    """Everything below a folder except `without`: kind, size, times and link targets."""
     found = {}
     for place, folders, files in os.walk(os.fsencode(folder)):
         folders[:] = [name for name in folders if os.path.join(place, name) != os.fsencode(without)]
@@ -325,16 +332,16 @@ def snapshot(folder: Path, *, without: Path) -> dict[bytes, tuple[Any, ...]]:
 
 
 def plain_lines(data: bytes) -> list[bytes]:
-    """The lines of a file, by what the documentation says of line ends and of the byte order mark."""
+    """The lines of a file, by the documented rules for line ends and the byte order mark."""
     lines = data.removeprefix(MARK).split(b"\n")
     last = lines.pop()
     lines = [line.removesuffix(b"\r") for line in lines]
-    # A file of nothing but a byte order mark has one line, which is blank.
+    # A file that holds only a byte order mark has one blank line.
     return [*lines, last] if last or data == MARK else lines
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether a line is nothing but white space of Unicode; one that is no UTF-8 is not."""
+    """Whether a line is only Unicode white space; invalid UTF-8 is not."""
     try:
         return not line.decode().strip()
     except UnicodeDecodeError:
@@ -343,25 +350,25 @@ def is_blank(line: bytes) -> bool:
 
 @dataclasses.dataclass
 class Figures:
-    """What a run made of the corpus. `from_cut_off`: records of files that are left out because their end is gone."""
+    """Statistics of a run over the corpus. `from_cut_off`: records from files skipped because their end is missing."""
 
     files: int
     records: int
     embedded: int
     blank: int
     rejected: dict[str, int]
-    left_out: dict[str, str]
+    skipped: dict[str, str]
     from_cut_off: int
 
 
 def check_output(corpus: Corpus, output: Path) -> Figures:
-    """Every line of every file that is read is in one place, in the rows, the rejects or the blank ones; no other is.
+    """Check that every line of every file is in exactly one place: the rows, the rejects or the blank lines.
 
-    AssertionError that names the file. Reads the output with nothing of layerbeam's own.
+    Raises AssertionError that names the file. Reads the output without layerbeam's code.
     """
     manifest = json.loads((output / "manifest.json").read_text(encoding="ascii"))
     inputs = {entry["path"]: entry for entry in manifest["inputs"]}
-    _check_left_out(corpus, output, manifest, inputs)
+    _check_skipped(corpus, output, manifest, inputs)
     _check_names(output)
     rows, row_files = _read_rows(output, manifest)
     rejects = list(_read_rejects(output))
@@ -396,17 +403,17 @@ def check_output(corpus: Corpus, output: Path) -> Figures:
         counts["embedded"],
         counts["blank_skipped"],
         dict(reasons.most_common()),
-        {printable(path): inputs[path]["left_out"] for path in sorted(corpus.left_out)},
+        {printable(path): inputs[path]["left_out"] for path in sorted(corpus.skipped)},
         sum(inputs[path]["records"] for path in corpus.cut_off),
     )
 
 
-def _check_left_out(corpus: Corpus, output: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:
-    """Exactly the files that must be, each with its reason, and nothing else is a problem."""
-    assert inputs.keys() ^ (corpus.read.keys() | corpus.left_out.keys()) == set()
+def _check_skipped(corpus: Corpus, output: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:
+    """Exactly the expected files are skipped, each with its reason; there are no other problems."""
+    assert inputs.keys() ^ (corpus.read.keys() | corpus.skipped.keys()) == set()
     reasons = {path: entry["left_out"] for path, entry in inputs.items() if entry["left_out"] is not None}
-    assert reasons.keys() == corpus.left_out.keys()
-    for path, reason in corpus.left_out.items():
+    assert reasons.keys() == corpus.skipped.keys()
+    for path, reason in corpus.skipped.items():
         assert reason in reasons[path], (path, reasons[path])
     problems = [f"{printable(path)}: {reason}" for path, reason in sorted(reasons.items())]
     assert sorted(manifest["problems"]) == sorted(problems)
@@ -423,7 +430,7 @@ def _check_names(output: Path) -> None:
 
 
 def _read_rows(output: Path, manifest: dict[str, Any]) -> tuple[list[tuple[str, int, bytes]], set[str]]:
-    """(file, line, text) of each row of the view. Its vectors are finite and as many as the manifest says."""
+    """(file, line, text) of each row of the view. Its vectors are finite and as many as the manifest states."""
     rows: list[tuple[str, int, bytes]] = []
     for path in sorted((output / VIEW).iterdir()):
         table = pq.ParquetFile(path).read()
@@ -455,5 +462,5 @@ def _check_balance(
     assert counts["records_read"] == sum(entry["records"] for entry in inputs.values())
     assert counts["records_read"] == rows + counts["blank_skipped"] + counts["filtered"] + len(rejects)
     assert blank == counts["blank_skipped"]
-    # What is left out without being known has given nothing.
-    assert all(inputs[path]["records"] == 0 for path in corpus.left_out.keys() - corpus.cut_off.keys())
+    # Files that were skipped before they were scanned have no blocks.
+    assert all(inputs[path]["records"] == 0 for path in corpus.skipped.keys() - corpus.cut_off.keys())

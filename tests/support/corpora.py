@@ -1,4 +1,4 @@
-"""Corpora made on the spot, and files read through the stages without Beam."""
+"""Generated corpora, and files read through the stages without Beam."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_file(
     done: Iterable[Commit] = (),
     **record_format: Any,
 ) -> list[Any]:
-    """All that the file gives, through scan, slices and blocks; `how`: settings of `RecordFormat`."""
+    """All items from a file after scan, slices and blocks; keyword arguments are settings of the input format."""
     (file,) = storage.find_files([str(path)])
     form = RecordFormat(**record_format)
     of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
@@ -41,7 +41,7 @@ def read_file(
 
 
 def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
-    """(line, text) of each text in the blocks among these."""
+    """(line, text) of each text in the blocks among these items."""
     return [
         (int(line), text)
         for block in items
@@ -51,7 +51,7 @@ def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
 
 
 def random_lines(count: int, *, seed: int = 0, longest: int = 40) -> list[str]:
-    """Lines of words of the small encoder's vocabulary, with some blank, equal and cut words among them."""
+    """Lines of words from the small encoder's vocabulary; some are blank, some are equal."""
     words = [word for word in (DATA / "hf_uncased" / "vocab.txt").read_text().split() if word.isalpha()]
     random = np.random.default_rng(seed)
     lines = []

@@ -1,4 +1,4 @@
-"""What Dataflow was given: the job, the pipeline and the files that the stand-in of `google_cloud` received."""
+"""What Dataflow received: the job, the pipeline and the files that the stand-in of `google_cloud` stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google_cloud import GoogleCloud
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """`files`: what was uploaded under the job's staging folder, by name."""
+    """`files`: the files uploaded to the job's staging folder, by name."""
 
     job: dataflow.Job
     pipeline: beam_proto.Pipeline
@@ -21,7 +21,7 @@ class Submission:
 
     @classmethod
     def last(cls, cloud: GoogleCloud) -> Submission:
-        """The last job, with what Beam says itself about where it put the pipeline."""
+        """The last job, with Beam's own information about where it put the pipeline."""
         job = cloud.jobs[-1]
         place = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
         folder = place.rpartition("/")[0]
@@ -46,7 +46,7 @@ class Submission:
 
     @property
     def stages(self) -> list[str]:
-        """Names of the transforms that code runs in, as the job's page shows them."""
+        """Names of the transforms that run code, as the job's page shows them."""
         transforms = self.pipeline.components.transforms.values()
         return sorted(transform.unique_name for transform in transforms if transform.environment_id)
 
@@ -61,7 +61,7 @@ class Submission:
         return {payload.staged_name for payload in payloads}
 
     def hints(self, stage: str) -> dict[str, Any]:
-        """Resource hints of the machines that a transform asks for, by the last part of their names."""
+        """Resource hints of a transform, by the last part of their names."""
         transforms = self.pipeline.components.transforms.values()
         (transform,) = [one for one in transforms if one.unique_name == stage and one.environment_id]
         hints = self.pipeline.components.environments[transform.environment_id].resource_hints

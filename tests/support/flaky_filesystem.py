@@ -1,6 +1,6 @@
-"""A Beam file system for tests that fails by a plan: `faulty://`, a wrapper round Beam's local one.
+"""A Beam file system for tests that fails by a plan: `faulty://`, a wrapper around Beam's local one.
 
-It is written to as object stores are: a file appears under its name when it is closed.
+Like an object store, it shows a file under its name only after the file is closed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def local(path: str) -> str:
 
 @dataclasses.dataclass
 class Plan:
-    """Which calls go wrong: of each kind, the share given. After `faults` of them nothing does any more.
+    """Which calls fail: the given share of each kind. After `faults` failures nothing fails any more.
 
-    Kinds: `open` and `read` (of a file), `create`, `write`, `close` (the upload breaks off), `truncate` (it ends early
-    and nobody says so), `list`, `stat`, `delete` fail; `delay` only takes its time.
+    Kinds that fail: `open` and `read` (a file), `create`, `write`, `close` (the upload stops), `truncate` (the upload
+    is silently cut short), `list`, `stat`, `delete`. `delay` only waits.
     """
 
     seed: int = 0
@@ -52,7 +52,7 @@ class Plan:
             return True
 
     def step(self, kind: str, path: str) -> None:
-        """Fail here, or be late, if the plan says so."""
+        """Fail or wait here if the plan requires it."""
         if self.strikes("delay", path):
             time.sleep(0.01)
         if self.strikes(kind, path):
@@ -131,8 +131,8 @@ class _Download(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
+    def seek(self, offset: int, origin: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, origin)
 
     def tell(self) -> int:
         return self._file.tell()

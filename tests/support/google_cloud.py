@@ -1,7 +1,7 @@
-"""Cloud Storage, Dataflow and the server that hands out tokens, on a loopback address.
+"""Cloud Storage, Dataflow and the token server on a loopback address.
 
-The real clients speak to it over HTTP, with a real service account's key. What it does not know it answers with 501,
-so that a test fails instead of passing by a gap.
+The real clients use it over HTTP, with a real service account's key. Unknown requests are answered with 501, so that no
+test passes because of a gap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 ACCOUNT = "launcher@proj.iam.gserviceaccount.com"
-_PAGE = 3  # objects in one answer to a listing: few, so that listings of any length come in pages
+_PAGE = 3  # objects per page of a listing: few, so that most listings have several pages
 _REASONS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 
 
@@ -41,7 +41,7 @@ class StoredObject:
 
 
 class ServiceError(Exception):
-    """An answer that is an error, as Google's services word it."""
+    """An error answer in the form of Google's services."""
 
     def __init__(self, code: int, message: str, status: str | None = None) -> None:
         super().__init__(message)
@@ -77,12 +77,11 @@ class Answer:
 
 
 class GoogleCloud:
-    """What is stored, which jobs came in, and what the services are to answer.
+    """The stored objects, the received jobs, and the answers of the services.
 
-    `denied`: buckets that the account may not touch. `refusal`: the answer to the next job that is submitted. `work`:
-    what a job does, all at once when it is submitted. `states`: what a job's state is, one for each time that somebody
-    asks; the last one stays. `asked`: states that were asked for, as cancelling does. `calls`: each request, as
-    `GET /path`.
+    `denied`: buckets that the account may not use. `refusal`: the answer to the next submitted job. `work`: what a job
+    does, executed when it is submitted. `states`: the states of a job, one for each request; the last one stays.
+    `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`.
     """
 
     def __init__(self, *buckets: str) -> None:
@@ -116,7 +115,7 @@ class GoogleCloud:
                 self.put(f"{to}/{path.relative_to(folder)}", path.read_bytes())
 
     def tree(self, path: str) -> dict[str, bytes]:
-        """What lies under a gs:// path, by the rest of its name."""
+        """The objects below a gs:// path, by the rest of their names."""
         bucket, prefix = (path.removeprefix("gs://") + "/").split("/", 1)
         found = self.buckets[bucket]
         return {name[len(prefix) :]: found[name].data for name in sorted(found) if name.startswith(prefix)}
@@ -136,7 +135,7 @@ class GoogleCloud:
             error = ServiceError(501, f"{request.method} {request.path}: this stand-in does not know it")
             return Answer.of(error.to_json(), code=501)
 
-    # Cloud Storage, its JSON API.
+    # Cloud Storage, the JSON API.
 
     def _bucket_of(self, name: str) -> dict[str, StoredObject]:
         if name in self.denied:
@@ -158,7 +157,7 @@ class GoogleCloud:
             self.buckets[bucket][name] = StoredObject(data, self._generation, time.time())
 
     def _metadata(self, bucket: str, name: str) -> dict[str, Any]:
-        """The client compares both sums with what it sent, and sends again where they are missing."""
+        """The client compares both checksums with those of its data, and sends the data again if they are missing."""
         stored = self._object_of(bucket, name)
         crc32c = google_crc32c.value(stored.data).to_bytes(4, "big")
         seconds, parts = divmod(stored.updated, 1)
@@ -205,7 +204,7 @@ class GoogleCloud:
         place = f"{self.url}/upload/storage/v1/b/{bucket}/o?upload_id={len(self._uploads) - 1}"
         return Answer(b"", headers={"Location": place})
 
-    def _go_on_uploading(self, request: Request, bucket: str) -> Answer:
+    def _continue_upload(self, request: Request, bucket: str) -> Answer:
         _, name, data = self._uploads[int(request.query["upload_id"])]
         data += request.body
         if request.headers["Content-Range"].endswith("/*"):
@@ -222,7 +221,7 @@ class GoogleCloud:
         return Answer(b"", 204)
 
     def _batch(self, request: Request) -> Answer:
-        """Several requests in one, each a part of a multipart message: how Beam deletes."""
+        """Several requests in one multipart message: Beam deletes in this way."""
         head = f"Content-Type: {request.headers['Content-Type']}\r\n\r\n".encode()
         message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
         answers = []
@@ -288,7 +287,7 @@ _ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
     ("DELETE", _OBJECT, GoogleCloud._delete),
     ("GET", f"/download{_OBJECT}", GoogleCloud._download),
     ("POST", "/(?:resumable/)?upload/storage/v1/b/([^/]+)/o", GoogleCloud._begin_upload),
-    ("PUT", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._go_on_uploading),
+    ("PUT", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._continue_upload),
     ("DELETE", "/upload/storage/v1/b/([^/]+)/o", GoogleCloud._end_upload),
     ("POST", "/batch/storage/v1", GoogleCloud._batch),
     ("POST", _JOBS, GoogleCloud._create_job),
@@ -301,7 +300,7 @@ _ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: the second would wait 40 ms for the first one's receipt
+    wbufsize = -1  # head and body in one packet: otherwise the body waits 40 ms for the acknowledgement of the head
     cloud: GoogleCloud
 
     def log_message(self, format: str, *arguments: Any) -> None:
@@ -335,10 +334,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve(cloud: GoogleCloud) -> Iterator[None]:
-    """Answer requests to `cloud.url` meanwhile."""
+    """Answer requests to `cloud.url` within the block."""
     handler = type("Handler", (_Handler,), {"cloud": cloud})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    # `localhost`: by this name Beam takes an endpoint of Dataflow's for one that speaks HTTP.
+    # `localhost`: Beam uses plain HTTP for a Dataflow endpoint with this name.
     cloud.url = f"http://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -365,14 +364,14 @@ def environment(cloud: GoogleCloud, key_file: Path) -> dict[str, str]:
         "STORAGE_EMULATOR_HOST": cloud.url,
         "GOOGLE_APPLICATION_CREDENTIALS": str(key_file),
         "NO_GCE_CHECK": "true",
-        # For traces that nobody takes the client asks after each bucket in a thread, which may outlive this server.
+        # For tracing, which is not used here, the client requests each bucket in a thread that may outlive this server.
         "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",
     }
 
 
 @contextlib.contextmanager
 def no_network() -> Iterator[None]:
-    """Let every connection from this process to another machine fail meanwhile."""
+    """Within the block, connections from this process to other machines fail."""
     real_lookup = socket.getaddrinfo
 
     def connect(self: socket.socket, address: Any) -> None:

@@ -1,4 +1,4 @@
-"""A web server on a loopback address that serves encoders, and its fixtures."""
+"""A web server on a loopback address that serves encoders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TFHUB = DATA / "tfhub_uncased"
 
 @dataclasses.dataclass
 class Answer:
-    """What the server says. `length`: of the Content-Length where it is not the body's; `raw`: instead of all else."""
+    """The server's answer. `length`: a Content-Length other than the body's; `raw`: replaces all of it."""
 
     body: bytes = b""
     status: int = 200
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclasses.dataclass
 class Server:
-    """A web server on this machine: answers by path, and a record of what was asked."""
+    """A web server on this machine: answers by path, and a log of the requests."""
 
     port: int
     answers: dict[str, Answer] = dataclasses.field(default_factory=dict)
@@ -70,13 +70,13 @@ class QuietServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
+        """Ignore clients that hang up: some tests make them."""
 
 
 def nobody() -> str:
-    """An address where nobody answers."""
-    with QuietServer(("127.0.0.1", 0), Handler) as gone:
-        return f"http://127.0.0.1:{gone.server_address[1]}"
+    """An address where no server listens."""
+    with QuietServer(("127.0.0.1", 0), Handler) as closed:
+        return f"http://127.0.0.1:{closed.server_address[1]}"
 
 
 def tar_of(folder: Path, *, prefix: str = ".", compressed: bool = True) -> bytes:
@@ -87,7 +87,7 @@ def tar_of(folder: Path, *, prefix: str = ".", compressed: bool = True) -> bytes
 
 
 def assert_not_kept(tmp_path: Path) -> None:
-    """Nothing of a download that failed is in the cache of tensorflow_hub, but its descriptions."""
+    """The cache of tensorflow_hub holds nothing of a failed download except descriptions."""
     kept = [path.name for path in (tmp_path / "tfhub").iterdir() if not path.name.endswith(".descriptor.txt")]
     assert kept == []
 

@@ -1,4 +1,4 @@
-"""An object store for tests: one of Beam's file systems, `memory://`, with no folders and no local paths."""
+"""An object store for tests: the Beam file system `memory://`, which has no folders and no local paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadat
 
 
 class ObjectPaths:
-    """What all object stores do alike, whose folders are but names. Not one of Beam's file systems by itself."""
+    """Path handling common to object stores, where folders are only prefixes. Not one of Beam's file systems itself."""
 
     def join(self, basepath: str, *paths: str) -> str:
         return "/".join([basepath.rstrip("/"), *paths])
@@ -58,7 +58,7 @@ class MemoryFileSystem(ObjectPaths, FileSystem):
         if path not in self.stored:
             raise BeamIOError(f"no such object: {path}")
         data = self.stored[path][1]
-        # Buffered, as the streams of object stores are.
+        # Buffered, like the streams of object stores.
         return io.BufferedReader(io.BytesIO(data[: len(data) // 2] if path in self.short else data), buffer_size=64)
 
     def create(self, path, mime_type="application/octet-stream", compression_type=CompressionTypes.AUTO):

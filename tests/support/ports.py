@@ -1,12 +1,33 @@
-"""Ports for the servers that tests start."""
+"""Ports of the servers that tests start."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
 
 
 def free_port() -> int:
-    """One that nobody listens on just now."""
+    """A port on which nothing listens at the moment."""
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         return int(listener.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    """Whether a server on this machine accepts connections on this port."""
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+        return True
+    return False
+
+
+def wait_until_open(port: int, process: subprocess.Popen[Any], log: Path) -> None:
+    """Waits until the server accepts connections. Fails with its log if its process ends, or after a minute."""
+    deadline = time.monotonic() + 60
+    while not is_open(port):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)

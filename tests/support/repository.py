@@ -1,10 +1,16 @@
-"""Where the repository and its test data are."""
+"""Paths of the repository and of its test data."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 DATA = ROOT / "tests" / "data"
+
+
+def tracked(*paths: str, untracked: bool = False) -> list[str]:
+    """Git's files of the repository, or of these folders. `untracked`: also new files that are not ignored."""
+    options = ["--cached", "--others", "--exclude-standard"] if untracked else []
+    command = ["git", "ls-files", *options, "--", *paths]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

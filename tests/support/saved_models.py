@@ -1,4 +1,4 @@
-"""SavedModels made for the tests: a toy with any interface, and plain BERT with chosen differences."""
+"""SavedModels for the tests: a toy with any interface, and plain BERT with chosen differences."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "e"
 
 
 def batch(lengths: Sequence[int], *, longest: int, vocab_size: int, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Random token ids [B, S], lengths [B], and segment ids [B, S], the second half's 1.
+    """Random token ids [B, S], lengths [B], and segment ids [B, S] that are 1 in the second half.
 
-    Padded with 3, and 0 is among the tokens: the lengths alone say what is real.
+    The padding is 3, and tokens may be 0, so only the lengths show which tokens are real.
     """
     random = np.random.default_rng(seed)
     real = np.arange(longest) < np.array(lengths)[:, None]
@@ -37,7 +37,7 @@ def batch(lengths: Sequence[int], *, longest: int, vocab_size: int, seed: int = 
 
 
 def assert_engines_agree(folder: Path, *, pooler: bool = True) -> None:
-    """Both engines give the same on every layer and for the pooled output, to rounding."""
+    """Both engines give the same layers and pooled output, to rounding."""
     native, called = (open_encoder(str(folder), engine=engine) for engine in ("native", "savedmodel"))
     assert (native.engine, called.engine) == ("native", "savedmodel")
     layers = range(1, native.num_hidden_layers + 1)
@@ -58,7 +58,7 @@ def assert_engines_agree(folder: Path, *, pooler: bool = True) -> None:
             assert (pooled, got_pooled) == (None, None)
 
 
-# Other SavedModels: a small module with a formula of its own, called as it is.
+# Other SavedModels: a small module with its own formula, called as it is.
 
 HIDDEN = 6
 BLOCKS = 3
@@ -75,7 +75,11 @@ BY_NAME = [{name: spec(name) for name in INPUTS}]
 
 
 class Toy(tf.Module):
-    """Layer k is tanh(k * (word + type) + mean over the real tokens); pooled is the last one's first token @ kernel."""
+    """A toy encoder with formulas.
+
+    Layer k is tanh(k * (word + type) + mean over the real tokens). The pooled output is the last layer's first token @
+    kernel.
+    """
 
     def __init__(self, *, blocks: int = BLOCKS, table_name: str = "table") -> None:
         super().__init__()
@@ -123,14 +127,14 @@ def save(
 ) -> Path:
     """Write a SavedModel whose call is `call(toy, *inputs)`.
 
-    `traced_with`: keyword arguments for which it is traced, in this order, in place of a fixed signature.
+    `traced_with`: keyword arguments for which it is traced, in this order, instead of a fixed signature.
     """
     toy = toy or Toy()
 
     def bound(*inputs: Any) -> Any:
         return call(toy, *inputs)
 
-    # With its own parameters, after which TensorFlow names what is not named.
+    # Traced with its own parameters: TensorFlow names unnamed inputs after them.
     own = call.__get__(toy) if traced_with or len(signature) > 1 else bound
     function = tf.function(own, input_signature=None if traced_with else signature, autograph=False)
     for arguments in traced_with:
@@ -150,7 +154,7 @@ def save(
 
 
 def assert_runs(folder: Path, *, layers: Sequence[int] = (1, 2, 3), pooler: bool = True) -> EncoderSource:
-    """The model is taken as it is and gives what the formula gives, whatever the padding."""
+    """The model is used as it is and gives the values of the formula, whatever the padding."""
     source = open_encoder(str(folder))
     assert (source.kind, source.engine, source.config) == ("savedmodel", "savedmodel", None)
     assert source.layers == tuple(layers)
@@ -182,13 +186,13 @@ def assert_runs(folder: Path, *, layers: Sequence[int] = (1, 2, 3), pooler: bool
     return source
 
 
-# A plain BERT in TensorFlow, with the exporter's names for variables and nodes, and ways not to be one.
+# A plain BERT in TensorFlow, with the exporter's names for variables and nodes, and options to deviate from it.
 
 SIZE, HEADS, INNER, POSITIONS = 16, 2, 24, 32
 
 
 class PlainBert(tf.Module):
-    """Source: Devlin et al., https://arxiv.org/abs/1810.04805. Each argument is a way to differ."""
+    """Source: Devlin et al., https://arxiv.org/abs/1810.04805. Each argument adds one deviation."""
 
     def __init__(
         self,
@@ -238,7 +242,7 @@ class PlainBert(tf.Module):
         if relative:
             add("relative_attention_bias", HEADS, 1, 1)
         if heads:
-            # No part of what encodes: another task's.
+            # Belongs to another task, not to the encoder.
             add("predictions/transform/kernel", SIZE, SIZE)
         self._epsilon_of = {norm: self._epsilons[index % len(self._epsilons)] for index, norm in enumerate(norms)}
 

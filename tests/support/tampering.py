@@ -1,4 +1,4 @@
-"""Files edited, damaged or made unreadable."""
+"""Edits and damages files, and makes them unreadable."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 
 
 def edit(path: Path, **fields: Any) -> None:
-    """Set fields of a JSON file; None takes a field out."""
+    """Set fields of a JSON file; None removes a field."""
     content = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
 def flip(path: Path, place: int) -> None:
-    """Turn one bit of a file's byte."""
+    """Flip one bit of a byte of a file."""
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """Let this file be one that may not be read; taking away its mode would not stop root."""
+    """Make reading this file fail; removing its permissions would not stop root."""
     real = io.open
 
     def open_other(file: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Encoders with random weights, and vectors compared."""
+"""Encoders with random weights, and comparisons of vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
 
 
 def refused(handle: Path | str, **settings: Any) -> str:
-    """What is said of an encoder that cannot be used; it begins with the handle."""
+    """The error message for an encoder that cannot be used. It begins with the handle."""
     with pytest.raises(EncoderError) as caught:
         open_encoder(str(handle), **settings)
     assert str(caught.value).startswith(f"{handle}: ")
@@ -23,13 +23,13 @@ def refused(handle: Path | str, **settings: Any) -> str:
 
 
 def same_weights(one: Path, other: Path) -> bool:
-    """Of two folders of encoders."""
+    """Whether two folders hold the same encoder weights."""
     first, second = load_weights(open_encoder(str(one))), load_weights(open_encoder(str(other)))
     return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
 
 
 def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Float32 weights for an encoder that nobody trained."""
+    """Float32 weights of an untrained encoder."""
     random = np.random.default_rng(seed)
     shapes = weight_shapes(config)
     weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""A folder with a corpus and a configuration, and the command run in it."""
+"""A folder with a corpus and a configuration, in which the command runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 import yaml
 from repository import DATA
 
-# Of each way to write: per block in two formats, and once at the end.
+# One view for each way of writing: per block in two formats, and once at the end.
 THREE_VIEWS = {
     "tokens": {"level": "token", "layers": [-1, 0]},
     "texts": {"level": "text", "layers": [2], "format": "jsonl"},
@@ -29,7 +29,7 @@ THREE_VIEWS = {
 
 
 def tree_hashes(output: Path) -> dict[str, str]:
-    """SHA-256 of each file of an output folder by its name, the records of single starts left out."""
+    """SHA-256 of each file of an output folder by name, without the records of single runs."""
     return {
         str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(output.rglob("*"))
@@ -38,8 +38,8 @@ def tree_hashes(output: Path) -> dict[str, str]:
 
 
 @dataclasses.dataclass
-class Done:
-    """What one start of the command gave."""
+class CommandResult:
+    """The result of one command."""
 
     status: int
     out: str
@@ -59,7 +59,7 @@ class Workplace:
         return path
 
     def configure(self, **sections: Any) -> None:
-        """Write c.yaml: all layers of tokens by the small encoder, unless a section says otherwise."""
+        """Write c.yaml: all layers of tokens by the small encoder, unless a section overrides this."""
         settings = {
             "input": {"files": ["corpus/*"]} | sections.get("input", {}),
             "encoder": {"handle": str(DATA / "hf_uncased")} | sections.get("encoder", {}),
@@ -70,19 +70,19 @@ class Workplace:
         self.write("c.yaml", yaml.safe_dump(settings))
 
     def command(self, *arguments: str) -> list[str]:
-        """The command as it is installed here."""
+        """The installed command."""
         return [str(Path(sys.executable).with_name("layerbeam")), *arguments]
 
-    def start(self, *arguments: str) -> Done:
-        """The command in a process of its own, in this folder."""
+    def start(self, *arguments: str) -> CommandResult:
+        """Run the command in its own process, in this folder."""
         done = subprocess.run(self.command(*arguments), cwd=self.folder, capture_output=True, text=True, check=False)
         assert "Traceback" not in done.stderr, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def at_work(
         self, *arguments: str, commits: int = 1, output: str = "out", new_session: bool = False
     ) -> subprocess.Popen[str]:
-        """A run in a process of its own, at work and with so many commits done."""
+        """A run in its own process that is active and has committed at least this many blocks."""
         folder = self.folder / output / "_commits"
         process = subprocess.Popen(
             self.command("run", "c.yaml", *arguments),
@@ -97,34 +97,34 @@ class Workplace:
             time.sleep(0.002)
         return process
 
-    def run(self, *arguments: str, status: int = 0) -> Done:
-        """`layerbeam run c.yaml`, here in this process, which has TensorFlow loaded."""
+    def run(self, *arguments: str, status: int = 0) -> CommandResult:
+        """`layerbeam run c.yaml` in this process, which has TensorFlow loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
 
-    def plan(self, *arguments: str, status: int = 0) -> Done:
+    def plan(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("plan", "c.yaml", *arguments, status=status)
 
-    def show(self, *arguments: str, status: int = 0) -> Done:
+    def show(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("show", "out", *arguments, status=status)
 
-    def verify(self, *arguments: str, status: int = 0) -> Done:
+    def verify(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("verify", "out", *arguments, status=status)
 
-    def encoder(self, *arguments: str, status: int = 0) -> Done:
+    def encoder(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("encoder", *arguments, status=status)
 
-    def _call(self, *arguments: str, status: int) -> Done:
+    def _call(self, *arguments: str, status: int) -> CommandResult:
         from layerbeam.pipeline.cli.main import main
 
         got = main(arguments, version="test")
         out, err = self._capture()
         assert got == status, err
-        return Done(got, out, err)
+        return CommandResult(got, out, err)
 
     _capture: Callable[[], tuple[str, str]] = dataclasses.field(init=False, repr=False)
 
     def rows(self, view: str = "tokens", output: str = "out") -> pa.Table:
-        """All rows of a view, in the order file, line, token."""
+        """All rows of a view, ordered by file, line and token."""
         table = ds.dataset(self.folder / output / view, format="parquet").to_table()
         keys = [(name, "ascending") for name in ("file", "line", "token_index") if name in table.column_names]
         return table.sort_by(keys) if keys else table
@@ -142,7 +142,7 @@ class Workplace:
 
 @contextlib.contextmanager
 def workplace_in(folder: Path) -> Iterator[Workplace]:
-    """For what a module makes once: what is printed meanwhile is kept by nobody."""
+    """A workplace for fixtures of module scope; output of the command is discarded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         place = Workplace(folder)

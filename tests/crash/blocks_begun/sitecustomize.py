@@ -1,7 +1,7 @@
-"""Python imports this when it starts with the folder on PYTHONPATH: it notes each time a worker opens the corpus.
+"""Imported by Python at start if its folder is on PYTHONPATH: logs each time a worker opens the corpus.
 
-Where lines are records a worker opens a file once for each range that it scans and, when all are scanned, once for each
-block that it begins. What is noted is on the disk also when the process is killed at once.
+If lines are records, a worker opens a file once for each range that it scans and, after the scan, once for each block
+that it starts. The log is on disk even if the process is killed immediately.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Python imports this when it starts with the folder on PYTHONPATH: it kills the process where KILL_AT says.
+"""Imported by Python at start if its folder is on PYTHONPATH: kills the process at the step that KILL_AT names.
 
 KILL_AT is `phase number program`: SIGKILL just before the number-th step (from 1) of a phase, in processes whose
-command line holds the program.
+command line contains the program.
 
-block: steps of a block that has a part in its place already, and no commit
-finish: steps of a run's end: parts.jsonl and the manifest put in their places, files deleted, _SUCCESS
+block: steps of a block that has a part in place but no commit
+finish: steps of a run's end: renaming parts.jsonl and the manifest, deleting files, _SUCCESS
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Killer:
         name, folder = os.path.basename(path), os.path.basename(os.path.dirname(path))
         inside = _OUT in os.path.abspath(path)
         if event == "os.remove" and folder == "_tmp":
-            return None  # of what broke off
+            return None  # left by an interrupted attempt
         if event in ("os.remove", "shutil.rmtree"):
             within_tree = len(arguments) > 1 and arguments[1] != -1 and name.endswith(".json")
             return "finish" if inside or within_tree else None

@@ -1,8 +1,8 @@
-"""Python imports this when it starts with the folder on PYTHONPATH: it notes who commits what, and kills where told to.
+"""Imported by Python at start if its folder is on PYTHONPATH: logs who commits what, and kills on request.
 
-In the folder COMMITS_NOTED: `commits` gets a line for each commit, `node process name`, just before it gets its name.
-A file `kill-process` or `kill-node` with a number n: the process that comes to its n-th commit kills itself, or the
-TaskManager or executor that started it, and removes the file; unless `always` stands behind the number.
+In the folder COMMITS_NOTED, `commits` gets a line `node process name` for each commit, just before the commit is
+renamed into place. A file `kill-process` or `kill-node` contains a number n: the process that reaches its n-th commit
+kills itself, or the TaskManager or executor that started it, and removes the file, unless `always` follows the number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Notes:
             if self._commits < int(number):
                 return
             if not always:
-                os.remove(order)  # of two that come here at once one gets an error
+                os.remove(order)  # if two processes get here at once, one gets an error
         except FileNotFoundError:
             return
         os.kill(pid, signal.SIGKILL)

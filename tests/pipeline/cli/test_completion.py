@@ -1,4 +1,4 @@
-"""What `layerbeam completion` prints completes the command, in the real shells."""
+"""The output of `layerbeam completion` completes the command in the real shells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 from repository import ROOT
 
-# What each shell offers after `layerbeam run --pru`, after `layerbeam veri`, and for a file.
+# Asks each shell to complete `layerbeam run --pru`, `layerbeam veri`, and a file name.
 ASK = {
     "bash": """
         source {script}
@@ -37,12 +37,12 @@ def script(request, tmp_path_factory):
     return path
 
 
-def test_a_shell_takes_it(script):
+def test_shell_completes_command(script):
     shell = script.name
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (script.parent / "corpus.yaml").touch()
-    if shell == "zsh":  # its completion wants a terminal: that it is taken, and stands for the command
+    if shell == "zsh":  # its completion needs a terminal: check only that it loads and registers the command
         ask = f'autoload -U compinit; compinit -u -D; eval "$(cat {script})"; echo $_comps[layerbeam]'
         expected = "_shtab_layerbeam"
     else:
@@ -52,7 +52,7 @@ def test_a_shell_takes_it(script):
     assert done.stderr == ""
 
 
-def test_every_command_is_in_it(script):
+def test_script_contains_every_command(script):
     text = script.read_text()
     for word in ("extract-features", "prune-missing", "completion", "init"):
         assert word in text

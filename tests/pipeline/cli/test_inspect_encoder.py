@@ -1,4 +1,4 @@
-"""`layerbeam encoder`, and what a run says and records of the engine that it took."""
+"""`layerbeam encoder`, and the engine that a run reports and records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from repository import DATA
 
 
-def test_everything_that_is_asked(workplace):
+def test_json_output(workplace):
     what = json.loads(workplace.encoder("--json", str(DATA / "tfhub_cased")).out)
     assert re.fullmatch("[0-9a-f]{64}", what.pop("fingerprint"))
     assert what.pop("weight_bytes") > 2_000_000
@@ -68,20 +68,20 @@ def test_everything_that_is_asked(workplace):
         ),
     ],
 )
-def test_what_is_printed(workplace, handle, lines):
+def test_printed_lines(workplace, handle, lines):
     out = workplace.encoder(handle).out
     for line in lines:
         assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
 
 
-def test_a_licence_beside_the_weights(workplace):
+def test_license_file_in_encoder_folder(workplace):
     for path in (DATA / "hf_uncased").iterdir():
         workplace.write(f"encoder/{path.name}", path.read_bytes())
     workplace.write("encoder/LICENSE.txt", "do")
     assert re.search(r"^licence +LICENSE\.txt$", workplace.encoder("encoder").out, re.MULTILINE)
 
 
-def test_no_encoder(workplace):
+def test_handle_without_encoder(workplace):
     done = workplace.start("encoder", "nowhere")
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("layerbeam: nowhere: there is no such folder (absolute: ")
@@ -95,7 +95,7 @@ def test_no_encoder(workplace):
     ("engine", "because"),
     [("native", "variables and graph are plain BERT's"), ("savedmodel", "engine savedmodel was asked for")],
 )
-def test_a_run_says_and_records_its_engine(workplace, engine, because):
+def test_run_reports_and_records_engine(workplace, engine, because):
     workplace.write("corpus/a.txt", "a river\n")
     workplace.configure(
         encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "auto" if engine == "native" else engine},
@@ -108,7 +108,7 @@ def test_a_run_says_and_records_its_engine(workplace, engine, because):
     assert (recorded["engine"], recorded["engine_because"]) == (engine, because)
 
 
-def test_an_output_is_of_one_engine(workplace):
+def test_output_has_one_engine(workplace):
     workplace.write("corpus/a.txt", "a river\n")
     views = {"tokens": {"level": "token", "layers": [-1]}}
     workplace.configure(encoder={"handle": str(DATA / "tfhub_uncased")}, views=views)
@@ -117,7 +117,7 @@ def test_an_output_is_of_one_engine(workplace):
     assert "encoder.engine: native -> savedmodel" in message
 
 
-def test_layer_0_of_a_saved_model(workplace):
+def test_layer_0_of_saved_model(workplace):
     workplace.write("corpus/a.txt", "a river\n")
     workplace.configure(
         encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "savedmodel"},

@@ -1,4 +1,4 @@
-"""Every way in which a person goes wrong in the first hour: one message each, that says what to do, and status 2."""
+"""Common mistakes of new users: each gives one message that says what to do, and exit status 2."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
         ("a plan of nothing", "plan c.yaml --input no/*", "input.files: no file matches no/* (from {here})"),
     ],
 )
-def test_one_message(workplace, mistake, arguments, message):
+def test_mistake_gives_one_message(workplace, mistake, arguments, message):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.write("full/notes.txt", "mine\n")
     workplace.configure()
@@ -119,7 +119,7 @@ def test_one_message(workplace, mistake, arguments, message):
     assert not (workplace.folder / "out").exists()
 
 
-def test_an_output_of_other_settings(workplace):
+def test_output_of_run_with_other_settings(workplace):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.configure()
     workplace.run()
@@ -131,7 +131,7 @@ def test_an_output_of_other_settings(workplace):
     ]
 
 
-def test_an_output_of_a_later_layerbeam(workplace):
+def test_output_of_newer_layerbeam(workplace):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.configure()
     workplace.run()
@@ -142,7 +142,7 @@ def test_an_output_of_a_later_layerbeam(workplace):
     assert "its settings are of another version of layerbeam: " in workplace.verify(status=2).err
 
 
-def test_a_package_that_is_missing(workplace, monkeypatch):
+def test_missing_package(workplace, monkeypatch):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.configure()
     workplace.run()
@@ -153,8 +153,8 @@ def test_a_package_that_is_missing(workplace, monkeypatch):
     assert "pip install 'layerbeam[report]'" in err
 
 
-def test_a_python_that_is_too_new(tmp_path):
-    """`make` looks for one that will do before it makes anything."""
+def test_too_new_python(tmp_path):
+    """`make` looks for a suitable Python before it builds anything."""
     for name in ("python3", "python3.13", "python3.12", "python3.11", "python3.10"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Jobs as Dataflow gets them: the real command and Google's real clients, against a server on a loopback address."""
+"""Jobs as Dataflow receives them: the real command and Google's real clients, with a server on a loopback address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import yaml
 from corpora import random_lines
 from repository import DATA, ROOT
-from workplace import Done, Workplace
+from workplace import CommandResult, Workplace
 
 pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not installed: make test-dataflow")
 
@@ -25,7 +25,7 @@ from google_cloud import GoogleCloud, ServiceError
 
 CONFIGS = ("cpu", "gpu", "tpu")
 L4 = "type:nvidia-l4;count:1;install-nvidia-driver"
-# An image that says by its name which versions it has: of others the registry would be asked.
+# The name of the image states its versions, so the registry is not queried.
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
 CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
@@ -34,7 +34,7 @@ MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x",
 
 @pytest.fixture
 def cloud(google: GoogleCloud, monkeypatch: pytest.MonkeyPatch) -> GoogleCloud:
-    """With a corpus and an encoder on gs://in."""
+    """A corpus and an encoder on gs://in."""
     google.put("gs://in/corpus/a.txt", "\n".join(random_lines(20)).encode())
     google.upload(DATA / "hf_uncased", "gs://in/encoder")
     monkeypatch.setenv("PATH", "")  # no gcloud, which Beam would ask for the region
@@ -46,7 +46,7 @@ def at(cloud: GoogleCloud) -> str:
 
 
 def submit(workplace: Workplace, cloud: GoogleCloud, config: str, *arguments: str) -> Submission:
-    """Start the job and do not wait for it."""
+    """Submit the job without waiting for it."""
     workplace._call("run", config, *PLACES, *MINE, at(cloud), "--no_wait_until_finish", *arguments, status=0)
     return Submission.last(cloud)
 
@@ -56,7 +56,7 @@ def shipped(name: str) -> str:
 
 
 def uncomment(workplace: Workplace, name: str, *keys: str) -> str:
-    """The configuration with the lines for these keys that stand in its comments, in place of those that do not."""
+    """The configuration with the commented lines for these keys enabled, in place of the active ones."""
     lines = (ROOT / "configs" / f"dataflow-{name}.yaml").read_text().splitlines()
     for key in keys:
         (instead,) = [line for line in lines if line.lstrip().startswith((f"# {key}:", f"#   {key}:"))]
@@ -70,7 +70,7 @@ def config(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_shipped_configuration_as_dataflow_gets_it(workplace, cloud, config):
+def test_job_of_shipped_configuration(workplace, cloud, config):
     submission = submit(workplace, cloud, shipped(config))
     machines = {
         "cpu": ("n2-standard-8", 50, 0, 2, 20),
@@ -96,12 +96,12 @@ def test_a_shipped_configuration_as_dataflow_gets_it(workplace, cloud, config):
     assert dict(submission.job.labels) == {"application": "layerbeam"}
     assert submission.job.name == "layerbeam-vectors-659a7960"
     assert submission.hints("encode") == {}
-    # Nothing of this machine goes along: no pickled session, no package; only what Beam always sends.
+    # Nothing of this machine is sent: no pickled session, no package; only what Beam always sends.
     assert sorted(submission.files) == ["layerbeam.pipeline.pb", "submission_environment_dependencies.txt"]
     assert {"find", "wordpiece", "encode", "write", "finish"} <= set(submission.stages)
 
 
-def test_what_is_given_on_the_command_line_gets_there_and_wins(workplace, cloud):
+def test_command_line_overrides_configuration(workplace, cloud):
     given = ["--no_use_public_ips", "--subnetwork=regions/europe-west1/subnetworks/s", "--labels=team=nlp"]
     given += ["--service_account_email=runner@proj.iam.gserviceaccount.com", "--machine_type=n2-highmem-8"]
     given += ["--experiments=no_use_multiple_sdk_containers", "--number_of_worker_harness_threads=8"]
@@ -116,7 +116,7 @@ def test_what_is_given_on_the_command_line_gets_there_and_wins(workplace, cloud)
     assert submission.job.name == "nightly"
 
 
-def test_the_private_network_of_the_comments(workplace, cloud, config):
+def test_commented_private_network(workplace, cloud, config):
     private = uncomment(workplace, config, "use_public_ips", "subnetwork", "service_account_email")
     submission = submit(workplace, cloud, private)
     assert submission.pool.ip_configuration == dataflow.WorkerIPAddressConfiguration.WORKER_IP_PRIVATE
@@ -124,7 +124,7 @@ def test_the_private_network_of_the_comments(workplace, cloud, config):
     assert submission.job.environment.service_account_email == "ACCOUNT@PROJECT.iam.gserviceaccount.com"
 
 
-def test_the_t4_of_the_comments(workplace, cloud):
+def test_commented_t4(workplace, cloud):
     submission = submit(workplace, cloud, uncomment(workplace, "gpu", "machine_type", "dataflow_service_options"))
     assert submission.pool.machine_type == "n1-standard-8"
     t4 = "worker_accelerator=type:nvidia-tesla-t4;count:1;install-nvidia-driver"
@@ -132,7 +132,7 @@ def test_the_t4_of_the_comments(workplace, cloud):
 
 
 def right_fitting(workplace: Workplace) -> str:
-    """The GPU configuration, changed as its last comment says."""
+    """The GPU configuration, changed as its last comment describes."""
     settings = yaml.safe_load((ROOT / "configs" / "dataflow-gpu.yaml").read_text())
     (line,) = [line for line in (ROOT / "configs" / "dataflow-gpu.yaml").read_text().splitlines() if "{accel" in line]
     settings["encoder"] |= yaml.safe_load(line.lstrip("# "))
@@ -140,7 +140,7 @@ def right_fitting(workplace: Workplace) -> str:
     return str(workplace.write("right_fitting.yaml", yaml.safe_dump(settings)))
 
 
-def test_right_fitting_asks_for_gpus_where_vectors_are_made_and_nowhere_else(workplace, cloud):
+def test_right_fitting_requests_gpus_only_for_encode(workplace, cloud):
     submission = submit(workplace, cloud, right_fitting(workplace))
     asked = {stage: submission.hints(stage) for stage in submission.stages}
     assert asked.pop("encode") == {"accelerator": L4, "min_ram_bytes": "16000000000"}
@@ -149,21 +149,21 @@ def test_right_fitting_asks_for_gpus_where_vectors_are_made_and_nowhere_else(wor
     assert submission.images == {IMAGE}
 
 
-def test_right_fitting_beside_a_pool_of_gpus_is_refused(workplace, cloud):
+def test_right_fitting_with_gpu_pool_is_refused(workplace, cloud):
     both = [right_fitting(workplace), f"--dataflow_service_options=worker_accelerator={L4}"]
     done = workplace._call("run", *both, *PLACES, *MINE, at(cloud), status=2)
     assert "encoder.resource_hints.accelerator: Dataflow takes either it or worker_accelerator=" in done.err
     assert cloud.jobs == []
 
 
-def test_a_gpu_that_is_not_asked_for_is_an_error(workplace, cloud):
+def test_missing_gpu_request_is_an_error(workplace, cloud):
     asked = ["--set", "encoder.device=gpu", *PLACES, *MINE, at(cloud)]
     done = workplace._call("run", shipped("cpu"), *asked, status=2)
     assert "encoder.device: is gpu, but no accelerator is requested for the workers" in done.err
     assert cloud.jobs == []
 
 
-def test_a_wheel_is_staged(workplace, cloud):
+def test_wheel_is_staged(workplace, cloud):
     wheel = workplace.folder / "layerbeam-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("layerbeam.py", "")
@@ -173,9 +173,9 @@ def test_a_wheel_is_staged(workplace, cloud):
     assert not [name for name in submission.files if "session" in name]
 
 
-def test_two_submissions_of_one_configuration_are_the_same_pipeline(workplace, cloud, config):
+def test_two_submissions_give_same_pipeline(workplace, cloud, config):
     first = submit(workplace, cloud, shipped(config), "--job_name=job")
-    cloud.buckets["out"].clear()  # the next one is the folder's first run, too
+    cloud.buckets["out"].clear()  # run as the folder's first run, too
     second = submit(workplace, cloud, shipped(config), "--job_name=job")
     assert len(cloud.jobs) == 2
     assert first.stages == second.stages
@@ -183,7 +183,7 @@ def test_two_submissions_of_one_configuration_are_the_same_pipeline(workplace, c
     for pipeline in pipelines:
         for transform in pipeline.components.transforms.values():
             if transform.unique_name == "encode":
-                transform.spec.payload = b""  # Beam's Shared gives itself a new name each time
+                transform.spec.payload = b""  # Beam's Shared generates a new name each time
     before, after = (pipeline.components.transforms for pipeline in pipelines)
     assert [before[name].unique_name for name in before if before[name] != after[name]] == []
     for part in ("pcollections", "coders", "windowing_strategies"):
@@ -191,8 +191,8 @@ def test_two_submissions_of_one_configuration_are_the_same_pipeline(workplace, c
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beam asks for the job's state every five seconds: here at once."""
+def no_poll_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam polls the job's state every five seconds; here without delay."""
     from apache_beam.runners.dataflow import dataflow_runner
 
     class Clock:
@@ -205,11 +205,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow_runner, "time", Clock)
 
 
-def run(workplace: Workplace, cloud: GoogleCloud, *arguments: str, status: int) -> Done:
+def run(workplace: Workplace, cloud: GoogleCloud, *arguments: str, status: int) -> CommandResult:
     return workplace._call("run", shipped("cpu"), *PLACES, *MINE, at(cloud), *arguments, status=status)
 
 
-def test_a_job_that_is_done(workplace, cloud, impatient):
+def test_completed_job(workplace, cloud, no_poll_delay):
     here = ["run", shipped("cpu"), *PLACES, "--runner", "local", "--output", "gs://out/elsewhere"]
     workplace._call(*here, status=0)
     written = cloud.tree("gs://out/elsewhere")
@@ -229,7 +229,7 @@ def test_a_job_that_is_done(workplace, cloud, impatient):
     assert "20 read = 19 embedded + 1 blank" in done.out
     log = run_log(cloud)
     assert (log["state"], log["runner"], log["job"]) == ("done", "DataflowRunner", "2026-01-01_00_00_00-1")
-    # What is left of the run is what the job wrote: nobody holds the folder any more.
+    # Only the job's files are left: the folder is not locked any more.
     assert {name for name in cloud.tree("gs://out/vectors") if not name.startswith("_runs/")} == {
         name for name in written if not name.startswith("_runs/")
     }
@@ -240,7 +240,7 @@ def run_log(cloud: GoogleCloud) -> dict[str, Any]:
     return json.loads(log)
 
 
-def test_a_job_that_fails_says_why_and_where(workplace, cloud, impatient):
+def test_failed_job_names_reason_and_place(workplace, cloud, no_poll_delay):
     cloud.states = ["JOB_STATE_RUNNING", "JOB_STATE_FAILED"]
     cloud.messages = [
         ("JOB_MESSAGE_BASIC", "Worker configuration: n2-standard-8 in europe-west1."),
@@ -254,14 +254,14 @@ def test_a_job_that_fails_says_why_and_where(workplace, cloud, impatient):
     assert (log["state"], log["job"]) == ("failed", "2026-01-01_00_00_00-1")
 
 
-def test_a_job_that_fails_without_an_exception(workplace, cloud, impatient):
+def test_failed_job_without_exception(workplace, cloud, no_poll_delay):
     cloud.states = ["JOB_STATE_FAILED"]
     cloud.messages = [("JOB_MESSAGE_ERROR", "Startup of the worker pool in zone europe-west1-b failed: no quota.")]
     done = run(workplace, cloud, status=1)
     assert "Startup of the worker pool in zone europe-west1-b failed: no quota." in done.err
 
 
-def test_a_job_that_somebody_cancels(workplace, cloud, impatient):
+def test_cancelled_job(workplace, cloud, no_poll_delay):
     cloud.states = ["JOB_STATE_RUNNING", "JOB_STATE_CANCELLED"]
     done = run(workplace, cloud, status=1)
     assert "cancelled" in done.err.lower()
@@ -276,7 +276,7 @@ def test_a_job_that_somebody_cancels(workplace, cloud, impatient):
         (429, "The project has too many jobs at work: 25.", 1),
     ],
 )
-def test_a_job_that_dataflow_refuses(workplace, cloud, code, reason, status):
+def test_job_refused_by_dataflow(workplace, cloud, code, reason, status):
     cloud.refusal = ServiceError(code, reason)
     done = run(workplace, cloud, status=status)
     assert reason in done.err
@@ -285,7 +285,7 @@ def test_a_job_that_dataflow_refuses(workplace, cloud, code, reason, status):
 
 
 @pytest.mark.parametrize("missing", ["project", "region", "temp_location", "sdk_container_image"])
-def test_what_the_command_line_must_give(workplace, cloud, missing):
+def test_required_options(workplace, cloud, missing):
     given = [argument for argument in MINE if not argument.startswith(f"--{missing}=")]
     done = workplace._call("run", shipped("cpu"), *PLACES, *given, at(cloud), status=2)
     assert f"layerbeam: beam.{missing}: is missing" in done.err
@@ -297,8 +297,8 @@ def test_what_the_command_line_must_give(workplace, cloud, missing):
     ("bucket", "named"), [("in", "input.files"), ("out", "output.path"), ("tmp", "beam.temp_location")]
 )
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_bucket_that_is_not_there_or_not_allowed(workplace, cloud, bucket, named, denied):
-    encoder = ("--set", f"encoder.handle={DATA / 'hf_uncased'}")  # one with whole path, in the image
+def test_missing_or_forbidden_bucket(workplace, cloud, bucket, named, denied):
+    encoder = ("--set", f"encoder.handle={DATA / 'hf_uncased'}")  # one with a whole path, in the image
     if denied:
         cloud.denied.add(bucket)
     else:
@@ -310,22 +310,22 @@ def test_a_bucket_that_is_not_there_or_not_allowed(workplace, cloud, bucket, nam
     assert f"gs://{bucket}" in done.err
     assert reason in done.err
     assert cloud.jobs == []
-    assert time.monotonic() - began < 60  # Beam would try for ten minutes
+    assert time.monotonic() - began < 60  # Beam would retry for ten minutes
 
 
-def test_without_the_extra_the_command_says_how_to_install_it(workplace, cloud, monkeypatch):
+def test_missing_extra_is_named(workplace, cloud, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam.io.gcp.gcsfilesystem", None)
     done = run(workplace, cloud, status=2)
     assert "gs:// needs a package that is not installed; run: pip install 'layerbeam[gcp]'" in done.err
     assert cloud.jobs == []
 
 
-def test_paths_of_this_machine_are_refused(workplace, cloud):
+def test_local_paths_are_refused(workplace, cloud):
     done = run(workplace, cloud, "--output", "out/vectors", status=2)
     assert "output.path: out/vectors: Dataflow's workers cannot read files of this machine" in done.err
 
 
-def test_credentials_that_are_not_there(workplace, cloud, monkeypatch):
+def test_missing_credentials(workplace, cloud, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workplace.folder / "gone.json"))
     began = time.monotonic()
     done = run(workplace, cloud, status=2)
@@ -345,7 +345,7 @@ sys.exit(status)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_the_job_at_work_and_says_how_to_end_it(workplace, cloud, number):
+def test_interrupt_keeps_job_running_and_says_how_to_cancel(workplace, cloud, number):
     cloud.states = ["JOB_STATE_RUNNING"]
     command = [sys.executable, "-c", WAITING, "run", shipped("cpu"), *PLACES, *MINE, at(cloud)]
     paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}

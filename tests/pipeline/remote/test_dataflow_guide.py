@@ -1,4 +1,4 @@
-"""docs/dataflow.md: its commands, as far as they can be tried without Google."""
+"""The commands of docs/dataflow.md, as far as they can be tested without Google."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ whole = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="a tree wi
 
 
 def commands(program: str) -> list[str]:
-    """The program's commands in the indented blocks and the fenced one, each on one line."""
+    """The program's commands in the indented blocks and the fenced block, one per line."""
     joined = GUIDE.replace("\\\n", " ")
     found = re.findall(rf"^(?:    )?({program} .*)$", joined, re.MULTILINE)
     return [re.sub(r"  +", " ", command) for command in found]
 
 
 def options_of(command: str) -> dict[str, list[str]]:
-    """Of a gcloud command whose options all have values."""
+    """The options of a gcloud command in which every option has a value."""
     words = shlex.split(command)
     found: dict[str, list[str]] = {}
     for name, value in itertools.pairwise(words):
@@ -87,7 +87,7 @@ def check_nightly(body: Any) -> None:
     check_parameters(body["launchParameter"]["parameters"])
 
 
-def test_the_schedule_is_one_line_that_launches_the_template():
+def test_schedule_launches_template():
     assert f"```sh\n{scheduler()}\n```" in GUIDE
     words = shlex.split(scheduler())
     assert words[:6] == ["gcloud", "scheduler", "jobs", "create", "http", "layerbeam-nightly"]
@@ -104,16 +104,16 @@ def test_the_schedule_is_one_line_that_launches_the_template():
     }
 
 
-def test_the_request_is_one_of_dataflows_api():
+def test_request_matches_dataflow_api():
     dataflow = pytest.importorskip("google.cloud.dataflow_v1beta3", reason="the extra gcp is not installed")
     from google.protobuf import json_format
 
     body = json.loads(options_of(scheduler())["--message-body"][0])
-    # A name that the API does not have is an error here.
+    # A name that the API does not have raises an error here.
     json_format.ParseDict(body, dataflow.LaunchFlexTemplateRequest.pb(dataflow.LaunchFlexTemplateRequest()))
 
 
-def test_the_template_that_is_started_is_the_one_that_is_built():
+def test_started_template_is_built_template():
     build = yaml.safe_load((ROOT / "configs" / "dataflow" / "cloudbuild.yaml").read_text())
     first = next(command for command in commands("gcloud") if " builds submit " in command)
     values = build["substitutions"] | {"PROJECT_ID": "my-project"}
@@ -123,7 +123,7 @@ def test_the_template_that_is_started_is_the_one_that_is_built():
     assert made == {"IMAGE": IMAGE, "TEMPLATE": "gs://my-bucket/templates/layerbeam-cpu.json"}
 
 
-def test_the_builds_use_substitutions_that_are_there():
+def test_builds_use_declared_substitutions():
     build = yaml.safe_load((ROOT / "configs" / "dataflow" / "cloudbuild.yaml").read_text())
     submits = [options_of(command) for command in commands("gcloud") if " builds submit " in command]
     assert len(submits) == 2
@@ -137,12 +137,12 @@ def test_the_builds_use_substitutions_that_are_there():
     assert in_text <= build["substitutions"].keys()
 
 
-def test_the_table_of_parameters_is_that_of_the_metadata():
+def test_parameter_table_matches_metadata():
     table = re.findall(r"^\| `(\w+)` \|", GUIDE.split("## 7.")[1].split("## 8.")[0], re.MULTILINE)
     assert table == list(PARAMETERS)
 
 
-def test_layerbeams_commands_are_understood():
+def test_layerbeam_commands_are_valid():
     runs = [shlex.split(command)[1:] for command in commands("layerbeam")]
     assert [words[1] for words in runs] == ["configs/dataflow-cpu.yaml", "configs/dataflow-gpu.yaml"]
     for words in runs:
@@ -156,7 +156,7 @@ def test_layerbeams_commands_are_understood():
 
 
 @whole
-def test_what_it_links_to_is_there():
+def test_linked_files_exist():
     for link in re.findall(r"\]\(([^)]+)\)", GUIDE):
         if not link.startswith("https://"):
             path, _, anchor = link.partition("#")
@@ -167,13 +167,13 @@ def test_what_it_links_to_is_there():
 
 
 @whole
-def test_configurations_are_there():
+def test_configurations_exist():
     for path in re.findall(r"(?<!/)\bconfigs/[\w./-]+\.(?:yaml|py|json)", GUIDE):
         assert (ROOT / path).is_file(), path
 
 
 class Google(http.server.ThreadingHTTPServer):
-    """Takes what gcloud sends."""
+    """Receives the requests of gcloud."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -205,7 +205,7 @@ def endpoint() -> Iterator[Google]:
 
 
 def gcloud(words: list[str], folder: Path, server: Google | None = None) -> subprocess.CompletedProcess[str]:
-    """The real gcloud, without account, settings and questions; what it sends goes to `server`."""
+    """The real gcloud without account, settings and prompts; its requests go to `server`."""
     settings = os.environ | {
         "CLOUDSDK_CONFIG": str(folder),
         "CLOUDSDK_CORE_PROJECT": "my-project",
@@ -221,7 +221,7 @@ def gcloud(words: list[str], folder: Path, server: Google | None = None) -> subp
 
 
 @has_gcloud
-def test_gcloud_understands_the_commands(tmp_path):
+def test_gcloud_accepts_commands(tmp_path):
     wrong = "gcloud dataflow flex-template run x --template-file-gcs-location gs://b/t.json --bogus 3"
     in_text = re.findall(r"`(gcloud (?!auth login)[^`]* [^`]*)`", GUIDE)
     given = [*commands("gcloud"), *in_text, wrong]
@@ -236,7 +236,7 @@ def test_gcloud_understands_the_commands(tmp_path):
 
 
 @has_gcloud
-def test_gcloud_sends_the_schedule(endpoint, tmp_path):
+def test_gcloud_sends_schedule(endpoint, tmp_path):
     done = gcloud(shlex.split(scheduler()), tmp_path, endpoint)
     assert done.returncode == 0, done.stderr
     ((_, path, sent),) = endpoint.calls
@@ -249,7 +249,7 @@ def test_gcloud_sends_the_schedule(endpoint, tmp_path):
 
 
 @has_gcloud
-def test_gcloud_launches_the_template(endpoint, tmp_path):
+def test_gcloud_launches_template(endpoint, tmp_path):
     (command,) = [command for command in commands("gcloud") if " flex-template run " in command]
     (more,) = re.findall(r"`(--parameters \"\^~\^.*\")`", GUIDE)
     done = gcloud(shlex.split(f"{command} {more}"), tmp_path, endpoint)
@@ -273,20 +273,20 @@ def test_gcloud_launches_the_template(endpoint, tmp_path):
 
 
 @has_gcloud
-def test_gcloud_takes_the_metadata(tmp_path):
+def test_gcloud_accepts_metadata(tmp_path):
     template = ["gs://my-bucket/t.json", "--image", IMAGE, "--sdk-language", "PYTHON", "--print-only"]
     metadata = ["--metadata-file", "configs/dataflow/metadata.json"]
     done = gcloud(["gcloud", "dataflow", "flex-template", "build", *template, *metadata], tmp_path)
     assert done.returncode == 0, done.stderr
-    # What it prints is the template's file, JSON after a line of its own.
+    # It prints the template's file: JSON after one other line.
     made = json.loads(done.stdout[done.stdout.index("{") :])
     assert made["metadata"] == json.loads((ROOT / "configs" / "dataflow" / "metadata.json").read_text())
     assert (made["image"], made["sdkInfo"]) == (IMAGE, {"language": "PYTHON"})
 
 
 @has_gcloud
-def test_gcloud_takes_the_build(endpoint, tmp_path):
-    """gcloud refuses fields that Cloud Build does not have, then sends the build; the answer is too short for it."""
+def test_gcloud_sends_build(endpoint, tmp_path):
+    """gcloud refuses fields unknown to Cloud Build, then sends the build. It fails on the stand-in's short answer."""
     path = "configs/dataflow/cloudbuild.yaml"
     gcloud(shlex.split(f"gcloud builds submit --no-source --async --config {path}"), tmp_path, endpoint)
     ((_, _, sent),) = endpoint.calls

@@ -1,4 +1,4 @@
-"""A launch of the Flex Template, with Beam's real client against the Google of tests/support/google_cloud.py."""
+"""A launch of the Flex Template, with Beam's real client against the stand-in of tests/support/google_cloud.py."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from layerbeam.pipeline.remote import flex_template
 pytest.importorskip("google_cloud", reason="the extra gcp is not installed")
 
 JOB_OBJECT = "gs://tmp/staging/template_launches/2026-01-02_02_30_00-1/job_object"
-# There is no registry at this address, so the image is not looked into.
+# No registry listens at this address, so the image is not inspected.
 IMAGE = "localhost:1/layerbeam:0.1.0-cpu"
 
 
 def launch(google: Any, **parameters: str) -> int:
-    """As Google's launcher starts it; the last option leads Beam's client here."""
+    """As Google's launcher starts it; the last option makes Beam's client use the stand-in."""
     options = {
         "runner": "DataflowRunner",
         "project": "proj",
@@ -50,7 +50,7 @@ def config(google) -> str:
     return "gs://in/configs/c.yaml"
 
 
-def test_a_launch_writes_the_job_where_dataflow_reads_it_and_posts_none(google, config, capsys):
+def test_launch_writes_job_file_and_submits_nothing(google, config, capsys):
     parameters = {"input": "gs://in/corpus/*.txt", "output": "gs://out/v", "set": "encoder.max_seq_length=32"}
     assert launch(google, config=config, sdk_container_image=IMAGE, **parameters) == 0
     assert google.jobs == []
@@ -61,7 +61,7 @@ def test_a_launch_writes_the_job_where_dataflow_reads_it_and_posts_none(google, 
     assert pool["machineType"] == "n2-standard-8"
     assert pool["autoscalingSettings"]["maxNumWorkers"] == 20
     assert [image["containerImage"] for image in pool["sdkHarnessContainerImages"]] == [IMAGE]
-    # The settings of this launch, for a run that has not begun.
+    # The settings of this launch, for a run that has not started.
     (log,) = [data for name, data in google.tree("gs://out/v").items() if name.startswith("_runs/")]
     assert json.loads(log)["state"] == "submitted"
     assert google.tree("gs://out/v").keys() & {"_SUCCESS", "manifest.json"} == set()
@@ -70,18 +70,18 @@ def test_a_launch_writes_the_job_where_dataflow_reads_it_and_posts_none(google, 
 
 
 @pytest.mark.parametrize(
-    ("parameters", "says"),
+    ("parameters", "message"),
     [
         ({"input": "gs://in/nothing/*.txt"}, "layerbeam: input.files: no file matches gs://in/nothing/*.txt\n"),
         ({"set": "encoder.max_seq_lenght=32"}, "did you mean `max_seq_length`?"),
         ({"sdk_container_image": ""}, "layerbeam: beam.sdk_container_image: is missing"),
     ],
 )
-def test_a_launch_that_is_wrong_writes_no_job(google, config, capsys, parameters, says):
+def test_invalid_launch_writes_no_job_file(google, config, capsys, parameters, message):
     given = {"input": "gs://in/corpus/*.txt", "output": "gs://out/v", "sdk_container_image": IMAGE} | parameters
     assert launch(google, config=config, **given) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert "Traceback" not in error
     assert not [name for name in google.tree("gs://tmp/staging") if name.endswith("job_object")]
     assert google.jobs == []

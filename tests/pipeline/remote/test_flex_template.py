@@ -24,7 +24,7 @@ DATAFLOW = ROOT / "configs" / "dataflow"
 METADATA = json.loads((DATAFLOW / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
 IMAGE = "us-central1-docker.pkg.dev/my-project/layerbeam/layerbeam:0.1.0-cpu"
-# As the launcher gives them.
+# In the launcher's form.
 JOB = [
     "--runner=DataflowRunner",
     "--project=my-project",
@@ -62,7 +62,7 @@ def given(**parameters: str) -> list[str]:
     return [f"--{name}={value}" for name, value in parameters.items()]
 
 
-def test_the_launchers_arguments_are_those_of_a_run():
+def test_launcher_arguments_become_run_arguments():
     arguments = flex_template.run_arguments(
         JOB
         + given(
@@ -81,38 +81,38 @@ def test_the_launchers_arguments_are_those_of_a_run():
     assert rest == ["--no_wait_until_finish", *JOB[1:], f"--sdk_container_image={IMAGE}"]
 
 
-def test_what_is_not_given_stays_the_configurations():
+def test_omitted_parameters_keep_configuration():
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml"])
     assert arguments == ["run", "gs://b/c.yaml", "--no_wait_until_finish", "--runner=DataflowRunner"]
 
 
-def test_a_launch_never_runs_on_the_launchers_own_machine():
+def test_launch_never_uses_local_runner():
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--runner=local"])
     options, _ = make_parser("test").parse_known_args(arguments)
     assert options.runner == "DataflowRunner"
 
 
-def test_an_option_that_beam_does_not_know_is_left_out(capsys):
+def test_option_unknown_to_beam_is_dropped(capsys):
     arguments = flex_template.run_arguments(["--config=gs://b/c.yaml", "--new_in_the_launcher=3", "--region=r"])
     assert arguments[-2:] == ["--region=r", "--runner=DataflowRunner"]
     assert "--new_in_the_launcher=3" not in arguments
     assert capsys.readouterr().err == "layerbeam: --new_in_the_launcher=3: ignored, Beam has no such option\n"
 
 
-def test_settings_that_cannot_be_taken_apart():
+def test_settings_that_cannot_be_split():
     with pytest.raises(UsageError, match=r"^set: \"a\.b='c\" cannot be split \(No closing quotation\); settings are"):
         flex_template.run_arguments(["--config=gs://b/c.yaml", "--set=a.b='c"])
 
 
 def start(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As the launcher starts it: by its path, from any folder. Installed packages are on the path, here this tree."""
+    """Run it as the launcher does: by its path, from any folder. This tree stands in for the installed packages."""
     settings = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), *arguments]
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["where it lies", "a copy"])
-def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, copied):
+@pytest.mark.parametrize("copied", [False, True], ids=["in the tree", "a copy"])
+def test_failed_launch_has_message_and_status_of_run(tmp_path, copied):
     script = ROOT / "pipeline" / "remote" / "flex_template.py"
     if copied:
         script = Path(shutil.copy(script, tmp_path))
@@ -128,8 +128,8 @@ def test_a_failed_launch_says_why_and_ends_with_the_status_of_the_run(tmp_path, 
     assert "the following arguments are required: --config" in done.stderr
 
 
-def test_the_names_of_our_modules_hide_nobody_elses(tmp_path):
-    """Python looks first where the script is: in the image it is a copy in a folder of its own."""
+def test_script_folder_hides_no_other_modules(tmp_path):
+    """Python looks first in the script's folder: in the image the script is a copy in its own folder."""
     image = tmp_path / "image"
     image.mkdir()
     shutil.copy(ROOT / "pipeline/remote/flex_template.py", image)
@@ -145,25 +145,25 @@ def test_the_names_of_our_modules_hide_nobody_elses(tmp_path):
     assert done.stdout == "theirs\n", done.stderr
 
 
-def test_the_metadata_is_of_the_form_that_dataflow_knows():
+def test_metadata_has_dataflow_format():
     assert METADATA.keys() == {"name", "description", "parameters"}
     for parameter in METADATA["parameters"]:
         assert parameter.keys() == {"name", "label", "helpText", "paramType", "isOptional", "regexes"}
         assert parameter["paramType"] in {"TEXT", "GCS_READ_FILE", "GCS_WRITE_FOLDER"}
 
 
-def test_every_parameter_is_taken_and_every_option_is_a_parameter():
+def test_parameters_match_options():
     own = {action.dest for action in flex_template._parser()._actions if action.dest != "help"}
     assert own == {"config", "input", "output", "set"}
     required = {action.dest for action in flex_template._parser()._actions if action.required}
     assert {name for name, parameter in PARAMETERS.items() if not parameter["isOptional"]} == required
-    # Of Beam's options those that gcloud has no flag for.
+    # The Beam options for which gcloud has no flag.
     assert PARAMETERS.keys() - own == {"sdk_container_image"}
     beam_options.check_arguments([f"--{name}=x" for name in PARAMETERS.keys() - own], ())
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_the_expressions_allow_what_is_right_and_nothing_else(name):
+def test_regexes_accept_only_valid_values(name):
     example = PARAMETERS[name]["helpText"].split("Example: ")[1]
     (regex,) = PARAMETERS[name]["regexes"]
     assert regex.startswith("^")
@@ -179,8 +179,10 @@ BUILD_ARGUMENTS = ("DEVICE", "MODEL")
 
 
 def build(folder: Path, **given: str) -> tuple[int, list[list[str]], str]:
-    """The steps one after the other as Cloud Build runs them, with a docker and a gcloud that only note how they are
-    called: (the last exit status, calls, standard error)."""
+    """(the last exit status, calls, standard error) of the steps, run in order as Cloud Build does.
+
+    The docker and gcloud on PATH only log their arguments.
+    """
     bin_folder, notes = folder / "bin", folder / "calls"
     bin_folder.mkdir()
     for name in ("docker", "gcloud"):
@@ -189,7 +191,7 @@ def build(folder: Path, **given: str) -> tuple[int, list[list[str]], str]:
         )
         (bin_folder / name).chmod(0o755)
     values = BUILD["substitutions"] | {"PROJECT_ID": "my-project"} | given
-    said, status = "", 0
+    printed, status = "", 0
     for step in BUILD["steps"]:
         env = {}
         for setting in step["env"]:
@@ -200,14 +202,14 @@ def build(folder: Path, **given: str) -> tuple[int, list[list[str]], str]:
         script.chmod(0o755)
         env["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
         done = subprocess.run([str(script)], cwd=folder, env=env, capture_output=True, text=True, check=False)
-        said, status = said + done.stderr, done.returncode
+        printed, status = printed + done.stderr, done.returncode
         if status:
             break
     lines = notes.read_text().splitlines() if notes.exists() else []
-    return status, [line.split("\0")[:-1] for line in lines], said
+    return status, [line.split("\0")[:-1] for line in lines], printed
 
 
-def test_the_build_makes_image_and_template(tmp_path):
+def test_build_creates_image_and_template(tmp_path):
     status, calls, _ = build(tmp_path, _BUCKET="my-bucket")
     assert status == 0
     rest = ["--image", IMAGE, "--sdk-language", "PYTHON", "--metadata-file", "configs/dataflow/metadata.json"]
@@ -220,7 +222,7 @@ def test_the_build_makes_image_and_template(tmp_path):
     assert not (tmp_path / "models").exists()
 
 
-def test_a_model_is_baked_in(tmp_path):
+def test_model_is_baked_in(tmp_path):
     status, calls, _ = build(tmp_path, _BUCKET="my-bucket", _DEVICE="gpu", _MODEL="gs://my-bucket/encoders/bert base")
     assert status == 0
     assert calls[0] == [
@@ -238,10 +240,10 @@ def test_a_model_is_baked_in(tmp_path):
     assert calls[3][4] == "gs://my-bucket/templates/layerbeam-gpu.json"
 
 
-def test_a_build_without_bucket_ends_before_it_begins(tmp_path):
-    status, calls, said = build(tmp_path)
+def test_build_without_bucket_fails_before_first_step(tmp_path):
+    status, calls, printed = build(tmp_path)
     assert (status != 0, calls) == (True, [])
-    assert "give --substitutions _BUCKET=..." in said
+    assert "give --substitutions _BUCKET=..." in printed
 
 
 def test_substitutions_are_declared_and_used():
@@ -252,8 +254,8 @@ def test_substitutions_are_declared_and_used():
         assert set(re.findall(r"\$\{?([A-Z_]+)", step["script"])) == mapped
 
 
-@pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="there is no Dockerfile in this tree")
-def test_the_dockerfile_knows_the_build_arguments_and_starts_the_launcher():
+@pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="this tree has no Dockerfile")
+def test_dockerfile_declares_build_arguments_and_launcher():
     dockerfile = (ROOT / "Dockerfile").read_text()
     for name in BUILD_ARGUMENTS:
         assert re.search(rf"^ARG {name}\b", dockerfile, re.MULTILINE), name
@@ -262,10 +264,10 @@ def test_the_dockerfile_knows_the_build_arguments_and_starts_the_launcher():
     assert re.search(r"^WORKDIR /opt/layerbeam$", dockerfile.split("FROM ")[-1], re.MULTILINE)
     assert re.search(r"^COPY pipeline/remote/flex_template.py \./$", dockerfile.split("FROM ")[-1], re.MULTILINE)
     for name in ("FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE", "FLEX_TEMPLATE_PYTHON_SETUP_FILE"):
-        assert name not in dockerfile  # all is installed: nothing is to be installed at a launch
+        assert name not in dockerfile  # all packages are installed: a launch must install nothing
 
 
-def test_the_example_in_the_build_file_is_a_command():
+def test_example_in_build_file_is_valid_command():
     (line,) = re.findall(r"^#   (gcloud .*)$", (DATAFLOW / "cloudbuild.yaml").read_text(), re.MULTILINE)
     words = shlex.split(line)
     assert words[:4] == ["gcloud", "builds", "submit", "--config"]

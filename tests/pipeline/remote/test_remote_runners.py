@@ -1,4 +1,4 @@
-"""Runners whose workers are other processes, by Beam's own job service; and what is checked before they are asked."""
+"""Runners with workers in other processes, on Beam's own job service, and the checks before a submission."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from ports import free_port
+from ports import free_port, wait_until_open
 from repository import DATA, ROOT
 from workplace import Workplace
 
@@ -31,7 +30,7 @@ BIN = Path(sys.executable).parent
 
 @contextlib.contextmanager
 def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
-    """A server of Beam's in a process of its own, in a folder of its own; its host:port."""
+    """A Beam server in its own process and folder; yields its host:port."""
     port = free_port()
     command = [sys.executable, "-m", *(argument.format(port=port) for argument in arguments)]
     # The pool starts `python` from PATH.
@@ -39,11 +38,7 @@ def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
     with open(log, "w") as file:
         process = subprocess.Popen(command, cwd=log.parent, env=env, stdout=file, stderr=file, start_new_session=True)
     try:
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-                break
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.1)
+        wait_until_open(port, process, log)
         yield f"localhost:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -80,24 +75,24 @@ def external(job_server: str, pool: str) -> list[str]:
 
 
 def prepare(workplace: Workplace, **sections: dict) -> list[str]:
-    """A corpus of a few files and blocks; the arguments that name input and output whole."""
+    """Write a corpus of a few files and blocks; returns the arguments for input and output, with absolute paths."""
     for name in "abc":
         workplace.write(f"corpus/{name}.txt", "".join(f"{name} light shines in line {i}\n" for i in range(40)))
     workplace.configure(**sections | {"input": {"slice_bytes": 400} | sections.get("input", {})})
     return [f"--input={workplace.folder}/corpus/*", f"--output={workplace.folder}/out"]
 
 
-def last_start(workplace: Workplace) -> dict:
-    return json.loads(workplace.show("--json").out)["last_start"]
+def last_run(workplace: Workplace) -> dict:
+    return json.loads(workplace.show("--json").out)["last_run"]
 
 
-def test_workers_elsewhere_write_the_bytes_of_the_local_runner(workplace, job_server, pool):
+def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.run(where[0], "--output", str(workplace.folder / "local"))
     err = workplace.run(*where, *external(job_server, pool)).err
     assert "submitted to PortableRunner" in err
     assert workplace.files("out") == workplace.files("local")
-    start = last_start(workplace)
+    start = last_run(workplace)
     assert (start["state"], start["runner"], start["workers"]) == ("done", "PortableRunner", None)
     assert "on PortableRunner; padding" in workplace.show().out
     assert "nothing to do" in workplace.run(*where, *external(job_server, pool)).err
@@ -109,14 +104,14 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
     assert f"{workplace.folder}/out: unfinished: submitted, not ended yet" in out
     deadline = time.monotonic() + 120
-    while last_start(workplace)["state"] == "submitted":
+    while last_run(workplace)["state"] == "submitted":
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert last_start(workplace)["state"] == "incomplete"
+    assert last_run(workplace)["state"] == "incomplete"
     assert "1 of 122 records were rejected" in workplace.show().out
 
 
-def test_interrupted_while_it_waits(workplace, job_server, pool):
+def test_interrupt_while_waiting(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
     process = workplace.at_work(*where, *external(job_server, pool))
@@ -130,8 +125,8 @@ def test_interrupted_while_it_waits(workplace, job_server, pool):
     workplace.verify(status=0)
 
 
-def test_a_job_leaves_the_end_to_a_newer_start(tmp_path):
-    """As after Ctrl-C on an engine that does not cancel: it would take away what the newer one is writing."""
+def test_older_job_does_not_finish_folder_of_newer_run(tmp_path):
+    """As after Ctrl-C on an engine that does not cancel: the older job would delete the files of the newer run."""
     folder = str(tmp_path)
     head = {"fingerprint": "f", "identity": {}, "encoder": {}}
     numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
@@ -143,14 +138,14 @@ def test_a_job_leaves_the_end_to_a_newer_start(tmp_path):
     assert list(RefuseIfSuperseded(folder, 1).process("reports")) == ["reports"]
 
 
-def test_a_device_that_the_worker_has_not(workplace, job_server, pool):
+def test_device_missing_on_worker(workplace, job_server, pool):
     where = prepare(workplace, encoder={"device": "gpu"})
     err = workplace.run(*where, *external(job_server, pool), status=1).err
     assert "layerbeam: failed: DeviceError: encoder.device: gpu, and TensorFlow 2.21" in err
-    assert last_start(workplace)["state"] == "failed"
+    assert last_run(workplace)["state"] == "failed"
 
 
-def test_a_worker_with_another_beam(workplace, tmp_path, job_server):
+def test_worker_with_other_beam_version(workplace, tmp_path, job_server):
     where = prepare(workplace)
     with worker_pool(tmp_path, PYTHONPATH=str(OTHER_BEAM)) as pool:
         err = workplace.run(*where, *external(job_server, pool), status=1).err
@@ -158,7 +153,7 @@ def test_a_worker_with_another_beam(workplace, tmp_path, job_server):
     assert " has apache-beam 2.76.0 instead of 2.77" in err
 
 
-def test_a_device_that_this_machine_has_not(workplace):
+def test_device_missing_on_this_machine(workplace):
     prepare(workplace, encoder={"device": "gpu"})
     assert "layerbeam: encoder.device: gpu, and TensorFlow " in workplace.run(status=2).err
 
@@ -191,30 +186,30 @@ def test_a_device_that_this_machine_has_not(workplace):
         (["--set", "encoder.resource_hints={min_rma: 1GB}"], "encoder.resource_hints.min_rma: 1GB: "),
     ],
 )
-def test_refused_before_anything_starts(workplace, arguments, message):
+def test_invalid_options_are_refused_before_start(workplace, arguments, message):
     where = prepare(workplace)
     (workplace.folder / "encoder").symlink_to(DATA / "hf_uncased")
     assert f"layerbeam: {message}" in workplace.run(*where, *arguments, status=2).err
     assert not (workplace.folder / "out").exists()
 
 
-def test_job_names_are_of_the_folder():
+def test_job_name_contains_folder():
     names = {job_name(path) for path in ("gs://b/out", "gs://b/out/", "gs://c/out", "gs://b/OUT", "/data/out")}
     assert len(names) == 4
     assert job_name("gs://b/" + "day " * 40).startswith("layerbeam-day-day-")
     assert len(job_name("gs://b/" + "day " * 40)) < 63
 
 
-def test_flink_without_parallelism_is_said(capsys):
+def test_flink_without_parallelism_is_reported(capsys):
     settings = {
         "input": {"files": ["/corpus/*"]},
         "views": {"v": {"level": "text", "layers": [-1]}},
         "output": {"path": "/out"},
     }
     checked = load.check(settings, source="c.yaml")
-    said = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
+    warning = "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N\n"
     for name, arguments, expected in (
-        ("FlinkRunner", [], said),
+        ("FlinkRunner", [], warning),
         ("FlinkRunner", ["--parallelism=2"], ""),
         ("SparkRunner", [], ""),
     ):

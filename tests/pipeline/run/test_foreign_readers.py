@@ -1,4 +1,4 @@
-"""Every level, pooling and number type of vectors opens in the tools that people use, with the same values."""
+"""Common data tools open every level, pooling and number type of vectors, with the same values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VIEWS |= {f"{name}_16": view | {"dtype": "float16"} for name, view in VIEWS.item
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with all of them."""
+    """A run with all these views."""
     folder = tmp_path_factory.mktemp("readers")
     (folder / "a.txt").write_text("\n".join(random_lines(40)))
     settings = {
@@ -44,7 +44,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(output: Path, view: str) -> tuple[str, np.ndarray]:
-    """(name of the first vector column, its values) as pyarrow reads them, part by part."""
+    """(name of the first vector column, its values), read with pyarrow part by part."""
     tables = [pq.read_table(path) for path in sorted((output / view).glob("*.parquet"))]
     column = next(field.name for field in tables[0].schema if str(field.type).startswith("fixed_size_list"))
     return column, np.concatenate([vectors(table, column) for table in tables])

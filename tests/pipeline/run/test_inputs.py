@@ -1,4 +1,4 @@
-"""Inputs of every kind through the whole pipeline: rows, places, columns that go through, what is said of bad ones."""
+"""All input formats through the whole pipeline: rows, positions, kept fields, and messages about bad input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {"slice_bytes": 700}
 
 
 def encode(first: str, second: str = "") -> np.ndarray:
-    """The mean of layer 2 over a text or pair, in plain NumPy."""
+    """The mean of layer 2 over a text or pair, in NumPy."""
     source = open_encoder(str(DATA / "hf_uncased"))
     wordpiece = ReferenceWordPiece(source.vocabulary, source.do_lower_case)
     special = wordpiece.ids
@@ -35,7 +35,7 @@ def encode(first: str, second: str = "") -> np.ndarray:
 
 
 def paragraphs(count: int) -> list[str]:
-    """Of one to five lines, of words that the small encoder knows."""
+    """Paragraphs of one to five lines, in words known to the small encoder."""
     lines = [line for line in random_lines(3 * count, longest=12) if line]
     sizes = np.random.default_rng(1).integers(1, 6, count)
     ends = np.cumsum(sizes)
@@ -50,14 +50,14 @@ def blocks(workplace, output: str = "out") -> list[dict]:
     return [json.loads(line)["block"] for line in (workplace.folder / output / "parts.jsonl").read_text().splitlines()]
 
 
-def all_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
-    """In the order of file, line and place."""
+def sorted_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
+    """All rows in the order of file, line and position."""
     rows = workplace.rows(view, output)
     keys = [name for name in ("file", "line", "sentence", "token_index") if name in rows.column_names]
     return rows.sort_by([(name, "ascending") for name in keys]).to_pylist()
 
 
-def test_paragraphs_equal_a_loop_whatever_the_workers(workplace):
+def test_paragraphs_equal_loop_for_any_workers(workplace):
     records = paragraphs(80)
     workplace.write("corpus/a.txt", "\n \n\n".join(records).replace("\n", "\r\n"))
     workplace.configure(input={"record": "paragraph"} | SMALL, views=TEXTS)
@@ -66,7 +66,7 @@ def test_paragraphs_equal_a_loop_whatever_the_workers(workplace):
     assert workplace.files() == workplace.files("two")
     found = blocks(workplace)
     assert len({block["first_byte"] // 700 for block in found}) > 5
-    rows = all_rows(workplace)
+    rows = sorted_rows(workplace)
     assert [row["text"] for row in rows] == records
     lines = (workplace.folder / "corpus/a.txt").read_bytes().decode().split("\r\n")
     assert [lines[row["line"]] for row in rows] == [record.split("\n")[0] for record in records]
@@ -75,13 +75,13 @@ def test_paragraphs_equal_a_loop_whatever_the_workers(workplace):
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_sentences_point_into_their_paragraph(workplace):
+def test_sentence_spans_refer_to_paragraph(workplace):
     records = paragraphs(60)
     workplace.write("corpus/a.txt", "\n\n".join(records) + "\n\n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
     workplace.configure(input={"record": "paragraph", "unit": "sentence"} | SMALL, views=views)
     done = workplace.run()
-    rows = all_rows(workplace)
+    rows = sorted_rows(workplace)
     lines = sorted({row["line"] for row in rows})
     assert len(lines) == len(records)
     assert len(blocks(workplace)) > 5
@@ -94,7 +94,7 @@ def test_sentences_point_into_their_paragraph(workplace):
         assert " ".join(" ".join(row["text"] for row in of_record).split()) == " ".join(by_line[line].split())
     for row in rows[::9]:
         np.testing.assert_allclose(row["layer_2"], encode(row["text"]), atol=1e-5, rtol=0)
-    for row in all_rows(workplace, "tokens"):
+    for row in sorted_rows(workplace, "tokens"):
         piece = by_line[row["line"]][row["start"] : row["end"]]
         plain = "".join(c for c in unicodedata.normalize("NFD", piece.lower()) if unicodedata.category(c) != "Mn")
         assert row["token"] in (plain, f"##{plain}", "[UNK]")
@@ -112,7 +112,7 @@ def test_files_as_records(workplace):
     workplace.write("corpus/empty.txt", "")
     workplace.configure(input={"record": "file"}, views=TEXTS)
     workplace.run()
-    assert [(row["line"], row["text"]) for row in all_rows(workplace)] == [(0, "one\n\ntwo. three\n"), (0, "four\n")]
+    assert [(row["line"], row["text"]) for row in sorted_rows(workplace)] == [(0, "one\n\ntwo. three\n"), (0, "four\n")]
     assert "nothing to do" in workplace.run().err
 
 
@@ -135,7 +135,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
-def test_records_with_fields_and_pairs_equal_a_loop_whatever_the_workers(workplace, format_):
+def test_records_with_fields_and_pairs_equal_loop_for_any_workers(workplace, format_):
     for name, records in (("a", RECORDS[:100]), ("b", RECORDS[100:])):
         if format_ == "jsonl":
             workplace.write(f"corpus/{name}", "".join(json.dumps(record) + "\n" for record in records))
@@ -147,7 +147,7 @@ def test_records_with_fields_and_pairs_equal_a_loop_whatever_the_workers(workpla
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
     assert len(blocks(workplace)) > 8
-    rows = all_rows(workplace)
+    rows = sorted_rows(workplace)
     assert [(row["id"], row["text"], row["year"]) for row in rows] == [
         (record["key"], record["body"], record["year"]) for record in RECORDS
     ]
@@ -155,13 +155,13 @@ def test_records_with_fields_and_pairs_equal_a_loop_whatever_the_workers(workpla
     assert workplace.rows("t").column_names[:4] == ["file", "id", "year", "line"]
     for row, record in list(zip(rows, RECORDS, strict=True))[::7]:
         np.testing.assert_allclose(row["layer_2"], encode(record["body"], record["reply"] or ""), atol=1e-5, rtol=0)
-    tokens = [row for row in all_rows(workplace, "tokens") if row["id"] == "r1"]
+    tokens = [row for row in sorted_rows(workplace, "tokens") if row["id"] == "r1"]
     second = [row for row in tokens if row["segment_id"] == 1 and row["start"] >= 0]
     assert "".join("reply 1"[row["start"] : row["end"]] for row in second) == "reply1"
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_a_field_may_have_the_name_of_the_folder_of_rejects(workplace):
+def test_field_may_be_named_rejects(workplace):
     workplace.write("corpus/a", '{"text": "one", "rejects": 1}\n{"text": "two", "rejects": 2}\nnot json\n')
     views = TEXTS | {f"{name}_view": TEXTS["t"] | {"format": name} for name in ("tfrecord", "jsonl")}
     views["types"] = {"level": "word_type", "layers": [2], "group_by": ["rejects"]}
@@ -174,7 +174,7 @@ def test_a_field_may_have_the_name_of_the_folder_of_rejects(workplace):
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_parquet_and_json_lines_give_the_same_vectors(workplace):
+def test_parquet_and_json_lines_give_same_vectors(workplace):
     workplace.write("one/a", "".join(json.dumps(record) + "\n" for record in RECORDS))
     write_table(workplace, "two/a", RECORDS)
     workplace.configure(input=FIELDS | {"files": ["one/a"], "format": "jsonl"}, views=TEXTS)
@@ -185,24 +185,24 @@ def test_parquet_and_json_lines_give_the_same_vectors(workplace):
     np.testing.assert_allclose(vectors(ours, "layer_2"), vectors(theirs, "layer_2"), atol=1e-5, rtol=0)
 
 
-def test_pairs_of_a_separator_as_extract_features_reads_them(workplace):
+def test_pair_separator_equals_extract_features(workplace):
     workplace.write("corpus/a.txt", "one thing ||| and another\nno pair\nhalf ||| \n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
     workplace.configure(input={"pair_separator": " ||| "}, views=views)
     workplace.run()
-    first, second, third = all_rows(workplace)
+    first, second, third = sorted_rows(workplace)
     np.testing.assert_allclose(first["layer_2"], encode("one thing", "and another"), atol=1e-5, rtol=0)
     np.testing.assert_allclose(second["layer_2"], encode("no pair"), atol=1e-5, rtol=0)
     np.testing.assert_allclose(third["layer_2"], encode("half ||| "), atol=1e-5, rtol=0)
     record = "one thing ||| and another"
-    tokens = [row for row in all_rows(workplace, "tokens") if row["line"] == 0]
+    tokens = [row for row in sorted_rows(workplace, "tokens") if row["line"] == 0]
     assert "".join(record[row["start"] : row["end"]] for row in tokens) == "onethingandanother"
     assert [row["segment_id"] for row in tokens] == sorted(row["segment_id"] for row in tokens)
     assert tokens[-1]["end"] == len(record)
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_pairs_cut_to_length_are_what_verify_expects(workplace):
+def test_verify_accepts_truncated_pairs(workplace):
     lines = [line or "x" for line in random_lines(40)]
     workplace.write("corpus/a.txt", "".join(f"{a} ||| {b}\n" for a, b in zip(lines, reversed(lines), strict=True)))
     workplace.configure(
@@ -215,7 +215,7 @@ def test_pairs_cut_to_length_are_what_verify_expects(workplace):
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_verify_sees_a_changed_field(workplace):
+def test_verify_detects_changed_field(workplace):
     workplace.write("corpus/a", '{"text": "one", "year": 1}\n{"text": "two", "year": 2}\n')
     workplace.configure(input={"format": "jsonl", "keep_fields": {"year": "int64"}}, views=TEXTS)
     workplace.run()
@@ -226,7 +226,7 @@ def test_verify_sees_a_changed_field(workplace):
     assert "rows of 1 record are with another year (the first at line 1)" in workplace.verify(status=1).out
 
 
-def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
+def test_bad_objects_are_rejected_and_others_embedded(workplace):
     workplace.write("corpus/a", '{"text": "fine", "id": 1}\nnot json\n{"text": 3}\n\n{"text": "fine too", "id": 1}\n')
     workplace.configure(input={"format": "jsonl", "id_field": "id", "max_reject_rate": 0.5}, views=TEXTS)
     done = workplace.run()
@@ -241,7 +241,7 @@ def test_bad_objects_are_rejected_and_the_rest_goes_on(workplace):
 
 @pytest.mark.parametrize("level", ["token", "text"])
 @pytest.mark.parametrize("unit", ["record", "sentence"])
-def test_ids_that_come_twice_are_counted_over_files(workplace, level, unit, monkeypatch):
+def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypatch):
     for name, ids in (("a", ["x", "y", None, "x"]), ("b", ["y", "z", None]), ("c", ["x"])):
         lines = [json.dumps({"text": "One. Two.", "id": id_}) for id_ in ids]
         workplace.write(f"corpus/{name}", "\n".join(lines))
@@ -258,7 +258,7 @@ def test_ids_that_come_twice_are_counted_over_files(workplace, level, unit, monk
     assert "1 record with the id of an earlier one (compared within blocks only)\n" in said
 
 
-def test_parquet_without_the_field_is_left_out(workplace):
+def test_parquet_without_text_field_is_skipped(workplace):
     write_table(workplace, "corpus/bad.parquet", [{"body": "a"}])
     write_table(workplace, "corpus/good.parquet", [{"text": "a"}])
     workplace.write("corpus/text.txt", "text\n")
@@ -266,10 +266,10 @@ def test_parquet_without_the_field_is_left_out(workplace):
     done = workplace.run(status=3)
     assert "problem   corpus/bad.parquet: has no column `text`; it has: body" in done.out
     assert "problem   corpus/text.txt: cannot be read as Parquet: " in done.out
-    assert [row["file"] for row in all_rows(workplace)] == ["corpus/good.parquet"]
+    assert [row["file"] for row in sorted_rows(workplace)] == ["corpus/good.parquet"]
 
 
-def test_only_new_rows_are_encoded_again(workplace):
+def test_only_new_rows_are_encoded(workplace):
     write_table(workplace, "corpus/a.parquet", RECORDS[:50])
     workplace.configure(input=FIELDS | {"format": "parquet"} | SMALL, views=TEXTS)
     workplace.run()
@@ -292,14 +292,14 @@ of some one or other of their daughters.
 """
 
 
-def test_hard_wrapped_text_is_noticed(workplace):
+def test_hard_wrapped_text_is_reported(workplace):
     workplace.write("corpus/a.txt", (WRAPPED + "\n") * 5)
     workplace.configure(views=TEXTS)
-    said = workplace.run().err
+    printed = workplace.run().err
     assert (
         "input: the text looks hard-wrapped: 25 of the first 30 lines end without final punctuation, at nearly the "
         "same length; `record: paragraph` takes the lines up to a blank one as one text"
-    ) in said
+    ) in printed
     assert "hard-wrapped" not in workplace.run("--set", "input.record=paragraph", "--output", "out2").err
 
 
@@ -311,7 +311,7 @@ def test_hard_wrapped_text_is_noticed(workplace):
         ["a line that goes on for ever without an end, " * 10, "and one that does not, not at all"],
     ],
 )
-def test_other_text_is_not_called_hard_wrapped(workplace, lines):
+def test_other_text_is_not_reported_as_hard_wrapped(workplace, lines):
     workplace.write("corpus/a.txt", "\n".join(lines * 20))
     workplace.configure(views=TEXTS)
     assert "hard-wrapped" not in workplace.run().err
@@ -321,5 +321,5 @@ def test_latin_1(workplace):
     workplace.write("corpus/a.txt", "caf\u00e9\n".encode("latin-1"))
     workplace.configure(input={"encoding": "latin-1"}, views=TEXTS)
     workplace.run()
-    assert [row["text"] for row in all_rows(workplace)] == ["café"]
+    assert [row["text"] for row in sorted_rows(workplace)] == ["café"]
     assert workplace.run("--set", "input.encoding=iso-8859-1").err.endswith("already\n")

@@ -1,4 +1,4 @@
-"""Levels, poolings, forms to keep and windows through the whole pipeline, checked by literal rows and by verify."""
+"""Levels, poolings, keep_words and windows through the whole pipeline, checked by literal rows and by verify."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_words(workplace):
     assert verified(workplace)["result"] == "pass"
 
 
-def test_words_lost_to_max_seq_length_are_counted(workplace):
+def test_words_truncated_by_max_seq_length_are_counted(workplace):
     workplace.write("corpus/a.txt", "the river the river the unaffable river\nthe\n")
     workplace.configure(
         encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 8},
@@ -61,11 +61,11 @@ def test_words_lost_to_max_seq_length_are_counted(workplace):
     assert rows.num_rows + counts["words_lost:w"] == 8
     assert f"w: {counts['words_lost:w']} words lost to max_seq_length" in workplace.show().out
     assert counts["words_lost:s"] == counts["words_lost:w"] > 0
-    # No word is there in part: each row is of all its pieces.
+    # No word is partial: each row covers all its pieces.
     assert verified(workplace)["result"] == "pass"
 
 
-def test_forms_to_keep(workplace):
+def test_keep_words(workplace):
     workplace.write("corpus/a.txt", TEXT)
     keep = {"keep_words": ["bank", "BANKS", "money"]}
     workplace.configure(
@@ -92,7 +92,7 @@ def test_forms_to_keep(workplace):
     assert verified(workplace)["result"] == "pass"
 
 
-def test_kept_forms_have_the_vectors_of_a_run_without_the_filter(workplace):
+def test_keep_words_does_not_change_vectors(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(200)))
     forms = ["the", "river", "of"]
     workplace.configure(views={"words": {"level": "word", "layers": "all", "keep_words": forms}})
@@ -137,7 +137,7 @@ def test_words_of_pairs(workplace):
     assert verified(workplace)["result"] == "pass"
 
 
-def test_forms_that_are_one_to_the_encoder(workplace):
+def test_keep_words_equal_after_normalization(workplace):
     workplace.write("corpus/a.txt", TEXT)
     forms = {"keep_words": ["Bank", "bánk", "bank"]}
     workplace.configure(
@@ -163,7 +163,7 @@ def test_keep_words_in_a_file(workplace):
     assert "views.w.keep_words: none.txt: cannot be read" in workplace.run(status=2).err
 
 
-def test_forms_of_several_words(workplace):
+def test_keep_words_with_several_words(workplace):
     workplace.write("corpus/a.txt", TEXT)
     view = {"level": "word", "layers": [1]}
     workplace.configure(views={"w": view | {"keep_words": ["bank", "River's"]}})
@@ -228,8 +228,8 @@ LEVELS = {
 
 
 @pytest.mark.parametrize(("level", "words"), [(level, None) for level in LEVELS] + [("word", "whitespace")])
-def test_every_combination_is_the_plain_computation(workplace, level, words):
-    """All poolings, combinations, finishes and number types of a level, from one run, row by row by `verify`."""
+def test_every_combination_equals_reference(workplace, level, words):
+    """All poolings, combinations, number types and options of a level in one run; `verify` checks each row."""
     workplace.write("corpus/a.txt", "\n".join(random_lines(25, longest=9)))
     finishes = [
         {},
@@ -260,7 +260,7 @@ def test_every_combination_is_the_plain_computation(workplace, level, words):
     assert len({column["view"] for column in verdict["columns"]}) == len(views)
 
 
-def test_five_views_of_one_run_are_those_of_five_runs(workplace):
+def test_five_views_of_one_run_equal_five_runs(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(120)))
     views = {
         "tokens": {"level": "token", "layers": [-1]},
@@ -282,6 +282,6 @@ def test_five_views_of_one_run_are_those_of_five_runs(workplace):
 
 
 def data_bytes(path: Path) -> bytes:
-    """A Parquet file without its footer, in which the run's fingerprint stands."""
+    """A Parquet file without its footer, which contains the run's fingerprint."""
     content = path.read_bytes()
     return content[: -8 - int.from_bytes(content[-8:-4], "little")]

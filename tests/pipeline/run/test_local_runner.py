@@ -11,7 +11,7 @@ from layerbeam.pipeline.run.engines import local_runner
 
 
 class _Slow:
-    """What takes a while to encode."""
+    """An element that takes a while to serialize."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -30,8 +30,8 @@ class _SlowCoder(beam.coders.Coder):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--direct_running_mode=multi_threading"]])
-def test_no_element_is_sent_in_two_halves_however_long_its_bundle_takes(arguments):
-    """Beam's own setting sends what there is once a second, from another thread, also while an element is written."""
+def test_elements_of_slow_bundle_are_not_split(arguments):
+    """By default Beam sends buffered data every second from another thread, even while an element is being written."""
     beam.coders.registry.register_coder(_Slow, _SlowCoder)
     local = local_runner(arguments, workers=2)
 

@@ -1,4 +1,4 @@
-"""TFRecord and JSON Lines as a run writes them, beside Parquet, from the same forward pass."""
+"""TFRecord and JSON Lines written next to Parquet, from the same forward pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def several(workplace) -> None:
     workplace.configure(input={"slice_bytes": 3000}, views=VIEWS)
 
 
-def test_all_formats_hold_the_same(workplace):
+def test_all_formats_contain_same_rows(workplace):
     several(workplace)
     workplace.run()
     folder = workplace.folder / "out"
@@ -71,7 +71,7 @@ def test_equal_runs_write_equal_bytes_in_every_format(workplace):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_show_and_the_manifest(workplace):
+def test_show_and_manifest(workplace):
     several(workplace)
     workplace.run()
     formats = {name: view["format"] for name, view in workplace.manifest()["views"].items()}
@@ -96,7 +96,7 @@ def test_views_without_rows_can_be_read(workplace):
     workplace.verify(status=3)
 
 
-def test_a_changed_file_leaves_no_stale_part(workplace):
+def test_changed_file_leaves_no_stale_part(workplace):
     several(workplace)
     workplace.run()
     workplace.write("corpus/a.txt", "just one line\n")
@@ -113,14 +113,14 @@ def test_a_changed_file_leaves_no_stale_part(workplace):
         "views.lines.format=tfrecord",
     ],
 )
-def test_another_format_is_another_run(workplace, change):
+def test_changed_format_is_another_run(workplace, change):
     workplace.write("corpus/a.txt", "one line\n")
     workplace.configure(views=VIEWS)
     workplace.run()
     assert "holds a run with other settings" in workplace.run("--set", change, status=2).err
 
 
-def test_the_same_layers_by_another_name_are_the_same_run_where_nobody_sees_it(workplace):
+def test_equivalent_layer_numbers_are_the_same_run(workplace):
     workplace.write("corpus/a.txt", "one line\n")
     workplace.configure(views={"t": {"level": "token", "layers": [-1]}})
     workplace.run()
@@ -129,16 +129,16 @@ def test_the_same_layers_by_another_name_are_the_same_run_where_nobody_sees_it(w
     assert "nothing to do" in workplace.run(*again).err
 
 
-def test_estimate_is_near_what_is_written(workplace):
+def test_estimate_is_close_to_written_size(workplace):
     several(workplace)
-    said = workplace.run().err
+    printed = workplace.run().err
     for name in ("records", "lines", "objects"):
-        size, unit = re.search(rf"about ([\d.]+) (kB|MB) in `{name}`", said).groups()
+        size, unit = re.search(rf"about ([\d.]+) (kB|MB) in `{name}`", printed).groups()
         expected = float(size) * {"kB": 1e3, "MB": 1e6}[unit]
         assert workplace.manifest()["views"][name]["bytes"] == pytest.approx(expected, rel=0.5), name
 
 
-def test_fields_go_through_into_every_format(workplace):
+def test_kept_fields_are_in_every_format(workplace):
     objects = [
         {"text": "the first one. And a second!", "key": "a", "year": 1951, "weight": 0.1, "good": True},
         {"text": "another", "key": None, "year": None, "weight": None, "good": None},

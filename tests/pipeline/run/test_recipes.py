@@ -1,4 +1,4 @@
-"""The configurations in configs/, each against the formula that it stands for."""
+"""The configurations in configs/, each compared with its formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.ya
 
 
 def run(workplace: Workplace, name: str) -> dict[str, np.ndarray]:
-    """The recipe with the small encoder; gives every layer of every token, as a run for itself."""
+    """Run the recipe with the small encoder; returns every layer of every token, from a separate run."""
     (workplace.folder / "configs").symlink_to(ROOT / "configs")
     settings = ("--set", f"encoder.handle={DATA / 'hf_uncased'}", "--set", "encoder.max_seq_length=100")
     workplace._call("run", f"configs/{name}.yaml", *settings, "--output", "out", status=0)
@@ -35,7 +35,7 @@ def run(workplace: Workplace, name: str) -> dict[str, np.ndarray]:
 
 
 def texts(plain: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Of each text where its tokens are."""
+    """The token positions of each text."""
     begins = np.flatnonzero(plain["token_index"] == 0)
     return np.split(np.arange(len(plain["line"])), begins[1:])
 

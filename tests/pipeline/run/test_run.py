@@ -1,4 +1,4 @@
-"""The whole pipeline, text in and Parquet out, against the plain computation and against what others printed."""
+"""The whole pipeline, text in and Parquet out, compared with the reference implementation and with published values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL_BLOCKS = {"output": {"target_part_bytes": 200_000}, "input": {"slice_bytes
 
 
 def many_blocks(workplace, **sections) -> list[str]:
-    """A corpus that is cut in several files, slices, blocks and batches; gives all its lines."""
+    """A corpus that gives several files, slices, blocks and batches; returns all its lines."""
     lines = random_lines(400)
     workplace.write("corpus/a.txt", "\n".join(lines[:250]) + "\n")
     workplace.write("corpus/b.txt", "\r\n".join(lines[250:]))
@@ -32,7 +32,7 @@ def many_blocks(workplace, **sections) -> list[str]:
 
 
 def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.ndarray]]:
-    """All layers [tokens, H] of each text by itself, in plain NumPy."""
+    """All layers [tokens, H] of each text, encoded individually in NumPy."""
     source = open_encoder(str(DATA / "hf_uncased"))
     weights = in_float64(load_weights(source))
     wordpiece = WordPiece(source.vocabulary, source.do_lower_case)
@@ -68,7 +68,7 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
         np.testing.assert_allclose(vectors(of_line, "pooled_output")[0], reference[f"pooler_{line}"], atol=2e-5, rtol=0)
 
 
-def test_pipeline_equals_a_loop_over_texts(workplace):
+def test_pipeline_equals_loop_over_texts(workplace):
     lines = many_blocks(workplace, encoder={"max_seq_length": 24, "batch_tokens": 50})
     workplace.run()
     blocks = [json.loads(line)["block"] for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
@@ -92,7 +92,7 @@ def test_pipeline_equals_a_loop_over_texts(workplace):
     assert position == rows.num_rows
 
 
-def test_spans_point_into_the_record(workplace):
+def test_spans_refer_to_record(workplace):
     workplace.write("corpus/a.txt", "Zoë’s naïve  CAFÉ…\n")
     workplace.configure(views={"t": {"level": "token", "layers": [-1], "special_tokens": False}})
     workplace.run()
@@ -104,7 +104,7 @@ def test_spans_point_into_the_record(workplace):
     assert list(words.values()) == ["Zoë", "’", "s", "naïve", "CAFÉ", "…"]
 
 
-def test_the_three_senses_of_bank_in_the_real_encoder(workplace):
+def test_minilm_separates_senses_of_bank(workplace):
     workplace.write(
         "corpus/bank.txt",
         "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank.\n",
@@ -124,7 +124,7 @@ def test_the_three_senses_of_bank_in_the_real_encoder(workplace):
     assert cosine(vault, river) == pytest.approx(0.8879, abs=5e-4)
 
 
-def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
+def test_equal_runs_write_equal_bytes_for_any_workers(workplace):
     many_blocks(
         workplace, views={"tokens": {"level": "token", "layers": [3, 1]}, "texts": {"level": "text", "layers": [2]}}
     )
@@ -139,7 +139,7 @@ def test_equal_runs_write_equal_bytes_whatever_the_workers(workplace):
     assert workplace.files("again") == files
 
 
-def test_a_killed_run_goes_on_where_it_stopped(workplace):
+def test_killed_run_resumes(workplace):
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
     many_blocks(workplace, views=views, output={"target_part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
@@ -180,7 +180,7 @@ def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_only_new_and_changed_text_is_encoded_again(workplace):
+def test_only_new_and_changed_text_is_encoded(workplace):
     many_blocks(workplace)
     workplace.run()
     parts = {path: path.stat().st_mtime_ns for path in (workplace.folder / "out/tokens").iterdir()}
@@ -207,7 +207,7 @@ def test_changed_file_leaves_no_stale_rows(workplace):
     assert workplace.files() == workplace.files("fresh")
 
 
-def test_rows_of_a_file_that_is_gone_stay_until_told(workplace):
+def test_rows_of_missing_file_are_kept_until_pruned(workplace):
     many_blocks(workplace)
     workplace.run()
     (workplace.folder / "corpus/b.txt").unlink()
@@ -220,7 +220,7 @@ def test_rows_of_a_file_that_is_gone_stay_until_told(workplace):
     assert (workplace.folder / "out/_SUCCESS").exists()
 
 
-def test_missing_part_is_written_again(workplace):
+def test_missing_part_is_rewritten(workplace):
     many_blocks(workplace)
     workplace.run()
     files = workplace.files()
@@ -231,7 +231,7 @@ def test_missing_part_is_written_again(workplace):
     assert workplace.files() == files
 
 
-def test_equal_texts_are_encoded_once_and_written_each(workplace):
+def test_equal_texts_are_encoded_once_and_all_written(workplace):
     workplace.write("corpus/a.txt", "same words here\n" * 50)
     workplace.configure(encoder={"batch_tokens": 10_000})
     workplace.run()
@@ -242,7 +242,7 @@ def test_equal_texts_are_encoded_once_and_written_each(workplace):
     assert json.loads((workplace.folder / "out/_runs/1.json").read_text())["counts"]["padded_tokens"] == tokens
 
 
-def test_parquet_is_as_promised(workplace):
+def test_parquet_matches_documentation(workplace):
     many_blocks(workplace, views={"tokens": {"level": "token", "layers": [3]}}, output={"byte_stream_split": True})
     workplace.run()
     path = min((workplace.folder / "out/tokens").iterdir())
@@ -259,7 +259,7 @@ def test_parquet_is_as_promised(workplace):
     assert file.metadata.row_group(0).column(columns["token"]).has_dictionary_page
 
 
-def test_manifest_says_what_the_run_was(workplace):
+def test_manifest_describes_run(workplace):
     workplace.write("corpus/a.txt", b"one two\n\n\xff\nthree four five six\n")
     workplace.configure(encoder={"max_seq_length": 4}, views={"t": {"level": "text", "layers": [-1]}})
     workplace.run()

@@ -1,4 +1,4 @@
-"""Scheduled runs: configs/nightly.yaml, the crontab and the systemd units beside it, and docs/scheduled_runs.md."""
+"""Scheduled runs: configs/nightly.yaml, crontab and systemd units of configs/schedule, and docs/scheduled_runs.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def night(workplace: Workplace) -> Workplace:
 
 
 def run(night: Workplace, files: str, output: str, *more: str, status: int = 0) -> str:
-    """nightly.yaml with the small encoder; gives what it says."""
+    """Run nightly.yaml with the small encoder; returns standard output."""
     given = ("--input", files, "--output", output, *SMALL, *more)
     return night._call("run", "configs/nightly.yaml", *given, status=status).err
 
@@ -41,7 +41,7 @@ def texts(night: Workplace, output: str) -> list[str]:
     return night.rows("sentences", output)["text"].to_pylist()
 
 
-def test_one_folder_that_grows(night):
+def test_growing_folder(night):
     night.write("inbox/a.txt", "the river\nits bank\n")
     run(night, "inbox/*.txt", "out/nightly")
     first = night.files("out/nightly")
@@ -57,7 +57,7 @@ def test_one_folder_that_grows(night):
     assert night.manifest("out/nightly")["counts"]["embedded"] == 3
 
 
-def test_files_that_are_gone(night):
+def test_missing_files(night):
     night.write("inbox/a.txt", "the river\n")
     b = night.write("inbox/b.txt", "the water\n")
     run(night, "inbox/*.txt", "out/nightly")
@@ -68,7 +68,7 @@ def test_files_that_are_gone(night):
     assert texts(night, "out/nightly") == ["the river"]
 
 
-def test_an_empty_mount_changes_nothing(night):
+def test_empty_mount_changes_nothing(night):
     a = night.write("inbox/a.txt", "the river\n")
     run(night, "inbox/*.txt", "out/nightly")
     before = night.files("out/nightly")
@@ -99,16 +99,16 @@ def test_one_folder_per_day(night):
     assert whole["text"].to_pylist() == days["2026-01-02"]
 
 
-def test_the_statuses_of_the_guide_are_those_of_the_command(capsys):
+def test_guide_lists_statuses_of_command(capsys):
     with pytest.raises(SystemExit):
         make_parser("test").parse_args(["run", "--help"])
-    said = " ".join(capsys.readouterr().out.split()).partition("Exit status:")[2]
+    printed = " ".join(capsys.readouterr().out.split()).partition("Exit status:")[2]
     rows = re.findall(r"^\| ([\d, ]+) \|", GUIDE, re.MULTILINE)
-    assert re.findall(r"\d+", said) == re.findall(r"\d+", ",".join(rows)) == ["0", "1", "2", "3", "4", "130", "143"]
+    assert re.findall(r"\d+", printed) == re.findall(r"\d+", ",".join(rows)) == ["0", "1", "2", "3", "4", "130", "143"]
 
 
 def commands() -> list[str]:
-    """The commands of the crontab as cron hands them to the shell."""
+    """The crontab's commands as cron passes them to the shell."""
     found = []
     for line in CRONTAB.splitlines():
         if line and not line.startswith("#") and not re.match(r"\w+=", line):
@@ -123,7 +123,7 @@ def commands() -> list[str]:
 
 
 def start(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """As cron does it, but for the folder."""
+    """As cron does, except for the folder."""
     settings = dict(line.split("=", 1) for line in CRONTAB.splitlines() if re.match(r"\w+=", line))
     command = command.replace(HOME, str(folder))
     shell = [settings["SHELL"], "-c", command]
@@ -131,15 +131,15 @@ def start(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def install(folder: Path, script: str) -> None:
-    """A `layerbeam` of this folder's own."""
+    """A `layerbeam` in this folder."""
     path = folder / ".venv" / "bin" / "layerbeam"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock here")
-def test_the_lines_of_the_crontab_do_what_they_say(night):
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
+def test_crontab_lines_work(night):
     small = shlex.join(SMALL)
     run_here = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m layerbeam"
     install(night.folder, f'{run_here} "$@" {small}')
@@ -155,10 +155,10 @@ def test_the_lines_of_the_crontab_do_what_they_say(night):
     assert (night.folder / "nightly.log").read_text().count(": complete\n") == 2
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock here")
-@pytest.mark.parametrize(("status", "mail"), [(0, ""), (1, "said\n"), (2, "said\n"), (3, "said\n"), (4, "")])
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
+@pytest.mark.parametrize(("status", "mail"), [(0, ""), (1, "printed\n"), (2, "printed\n"), (3, "printed\n"), (4, "")])
 def test_cron_mails_failures_only(night, status, mail):
-    install(night.folder, f"echo said; exit {status}")
+    install(night.folder, f"echo printed; exit {status}")
     for command in commands():
         done = start(night.folder, f"rm -f {HOME}/nightly.log; {command}")
         assert (done.stdout, done.stderr) == (mail, "")
@@ -171,7 +171,7 @@ def unit(name: str) -> configparser.ConfigParser:
     return parsed
 
 
-def test_the_service_fits_the_command():
+def test_service_matches_command():
     service = unit("layerbeam.service")["Service"]
     assert service["Type"] == "oneshot"
     program, *arguments = shlex.split(service["ExecStart"])
@@ -185,7 +185,7 @@ def test_the_service_fits_the_command():
     assert unit("layerbeam.timer")["Install"]["WantedBy"] == "timers.target"
 
 
-def test_the_other_command_of_the_service(night):
+def test_alternative_command_of_service(night):
     (line,) = re.findall(r"^#ExecStart=(.*)$", (SCHEDULE / "layerbeam.service").read_text(), re.MULTILINE)
     assert not re.search(r"(?<!%)%(?!%)", line.replace("%%", ""))
     install(night.folder, 'printf "%s\\n" "$@"')
@@ -196,8 +196,8 @@ def test_the_other_command_of_the_service(night):
     assert done.stdout.splitlines() == ["run", "configs/nightly.yaml", *given]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-def test_systemd_takes_the_units(tmp_path):
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_units(tmp_path):
     paths = []
     for path in sorted(SCHEDULE.glob("layerbeam*.*")):
         if path.suffix in (".service", ".timer"):
@@ -205,7 +205,7 @@ def test_systemd_takes_the_units(tmp_path):
             paths.append(tmp_path / path.name)
             paths[-1].write_text(text)
     assert len(paths) == 3
-    # The colon: and systemd's own units.
+    # The trailing colon adds systemd's own units.
     where = os.environ | {"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
     done = subprocess.run(["systemd-analyze", "verify", *paths], env=where, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -19,7 +19,7 @@ def corpus(workplace, **encoder) -> None:
     )
 
 
-def test_every_run_says_how_fast_it_was(workplace):
+def test_run_reports_speed(workplace):
     corpus(workplace)
     done = workplace.run()
     record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
@@ -37,7 +37,7 @@ def test_every_run_says_how_fast_it_was(workplace):
     assert "seconds" not in json.dumps(workplace.manifest())
 
 
-def test_bfloat16_is_verified_by_direction(workplace):
+def test_bfloat16_is_verified_by_cosine(workplace):
     corpus(workplace, compute_dtype="bfloat16")
     workplace.run()
     exact = workplace.run("--output", "exact", "--set", "encoder.compute_dtype=float32")
@@ -45,12 +45,12 @@ def test_bfloat16_is_verified_by_direction(workplace):
     for layer in range(1, 4):
         coarse, fine = (vectors(workplace.rows(output=output), f"layer_{layer}") for output in ("out", "exact"))
         assert 1e-4 < np.abs(coarse - fine).max() < 0.2
-    said = workplace.verify("--sample", "60").out
-    assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of bfloat16, in float32\npass\n" in said
+    printed = workplace.verify("--sample", "60").out
+    assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of bfloat16, in float32\npass\n" in printed
     assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
 
 
-def test_bfloat16_from_the_wrong_text_fails(workplace):
+def test_bfloat16_of_wrong_text_fails(workplace):
     corpus(workplace, compute_dtype="bfloat16", max_seq_length=16)
     workplace.run()
     parts = [json.loads(line) for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
@@ -71,12 +71,12 @@ def test_buckets_and_xla_change_no_value_beyond_rounding(workplace, xla):
     record = json.loads((workplace.folder / "out/_runs/1.json").read_text())
     assert record["padding_share"] > 0.1
     assert "pass" in workplace.verify("--sample", "60").out.splitlines()[-1]
-    # They decide no rows and no values: the output is the same one without them.
+    # They change no rows, and no values beyond rounding: the output is accepted without them.
     assert "nothing to do" in workplace.run("--set", "encoder.length_buckets=null", "--set", "encoder.xla=false").err
 
 
 @pytest.mark.parametrize(("setting", "value"), [("compute_dtype", "bfloat16"), ("xla", True)])
-def test_a_saved_model_runs_as_it_was_saved(workplace, setting, value):
+def test_saved_model_refuses_xla_and_bfloat16(workplace, setting, value):
     workplace.write("corpus/a.txt", "text\n")
     handle = str(DATA / "tfhub_uncased")
     buckets = {"length_buckets": [32], "max_seq_length": 32}
@@ -84,7 +84,7 @@ def test_a_saved_model_runs_as_it_was_saved(workplace, setting, value):
     assert f"encoder.{setting}: engine savedmodel runs {handle} as it was saved" in workplace.run(status=2).err
 
 
-def test_a_bucket_over_the_positions(workplace):
+def test_bucket_over_positions(workplace):
     workplace.write("corpus/a.txt", "text\n")
     workplace.configure(encoder={"length_buckets": [32, 4096]})
     assert "encoder.length_buckets: ends with 4096; " in workplace.run(status=2).err

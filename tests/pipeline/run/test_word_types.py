@@ -1,4 +1,4 @@
-"""`level: word_type`: one row per form over the corpus, the same however the run came about."""
+"""`level: word_type`: one row per form over the corpus, equal whatever the order and number of runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def types(workplace: Workplace):
     return pq.read_table(workplace.folder / "out" / "types" / "word_types.parquet")
 
 
-def test_the_table_is_the_numpy_computation_from_the_words(workplace):
+def test_table_equals_numpy_over_words(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
     workplace.write("corpus/b.txt", "\n".join(random_lines(80, seed=1)))
     configure(workplace)
@@ -64,7 +64,7 @@ def test_the_table_is_the_numpy_computation_from_the_words(workplace):
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_every_combination(workplace, format_):
-    """Against the means and deviations of word rows with the same settings."""
+    """Compared with the means and deviations of word rows with the same settings."""
     workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
     made = itertools.product(("separate", "sum", "mean", "concat"), ("float32", "float16"), (None, 9))
     settings = {
@@ -99,7 +99,7 @@ def test_every_combination(workplace, format_):
             np.testing.assert_allclose(given, deviations, **tolerance)
 
 
-def test_kept_fields_part_the_forms(workplace):
+def test_group_by_separates_forms(workplace):
     records = [{"text": "a river", "year": 1611}, {"text": "The river", "year": None}, {"text": "river", "year": 1611}]
     workplace.write("corpus/a.jsonl", "\n".join(json.dumps(record) for record in records))
     workplace.configure(
@@ -116,7 +116,7 @@ def test_kept_fields_part_the_forms(workplace):
     ]
 
 
-def test_a_kept_nan_is_one_key(workplace):
+def test_nan_in_group_by_is_one_key(workplace):
     years = pa.array([1.5, float("nan"), None, float("nan"), float("inf")])
     workplace.folder.joinpath("corpus").mkdir()
     pq.write_table(pa.table({"text": ["bank"] * 5, "year": years}), workplace.folder / "corpus" / "a.parquet")
@@ -139,7 +139,7 @@ def test_a_kept_nan_is_one_key(workplace):
     assert "types: one row per word over the whole corpus; its hash was compared" in workplace.verify().out
 
 
-def test_a_growing_run_gives_what_one_run_gives(workplace):
+def test_growing_run_equals_one_run(workplace):
     lines = random_lines(120)
     workplace.write("corpus/a.txt", "\n".join(lines[:60]))
     configure(workplace)
@@ -188,7 +188,7 @@ def test_settings(workplace):
         ({"pooling": "mean"}, "pooling: level word_type has no such setting"),
     ],
 )
-def test_what_makes_no_sense(workplace, settings, message):
+def test_invalid_settings(workplace, settings, message):
     workplace.write("corpus/a.txt", "a\n")
     configure(workplace, **settings)
     assert f"views.types.{message}" in workplace.run(status=2).err
