@@ -137,7 +137,7 @@ def _texts(
 ) -> dict[tuple[int, int], tuple[str, int]]:
     """(text, its offset in the record) by (line, sentence): from a view of texts, or joined from all tokens."""
     for texts in folder.of_level("text"):
-        sibling = view.beside(part, texts.name)
+        sibling = view.sibling_part(part, texts.name)
         if sibling is not None:
             rows = texts.read(sibling, ["line", "sentence", "text"]).to_pylist()
             return {key: (row["text"], 0) for row in rows if (key := (row["line"], row["sentence"])) in keys}

@@ -58,7 +58,7 @@ class RowsOfView(View):
     settings: Mapping[str, Any]
     seed: int
 
-    def beside(self, part: Part, other: str) -> Part | None:
+    def sibling_part(self, part: Part, other: str) -> Part | None:
         """The part of another view that holds the same texts."""
         return next((c.parts.get(other) for c in self.commits if c.parts.get(self.name) == part), None)
 

@@ -52,8 +52,8 @@ def test_folder_on_a_file_system(memory, cache, name, slash):
 
 def test_only_what_is_needed_is_copied_and_once(memory):
     upload(DATA / "hf_uncased", "memory://bucket/e")
-    beside = ["pytorch_model.bin", "notes.txt", "tf_model.h5", "onnx/model.onnx", "deep/er/config.json", "LICENSE"]
-    for name in beside:
+    others = ["pytorch_model.bin", "notes.txt", "tf_model.h5", "onnx/model.onnx", "deep/er/config.json", "LICENSE"]
+    for name in others:
         memory.stored[f"memory://bucket/e/{name}"] = (0.0, b"some bytes")
     memory.stored["memory://bucket/e2/config.json"] = (0.0, b"of another encoder")
     first = open_encoder("memory://bucket/e")
@@ -105,7 +105,7 @@ def test_archive_on_a_file_system(memory, cache):
         assert source.fingerprint == open_encoder(str(DATA / folder)).fingerprint
     assert open_encoder("memory://bucket/cased_L-3_H-64_A-4.zip").casing_from == "the name cased_L-3_H-64_A-4"
     assert memory.opened == ["memory://bucket/cased_L-3_H-64_A-4.zip", "memory://bucket/hub.tar.gz"]
-    # The archives themselves are not kept beside what was unpacked.
+    # The archives themselves are not kept next to what was unpacked.
     assert [path.suffix for path in cache.iterdir()] == ["", ""]
 
 

@@ -166,8 +166,8 @@ def test_repository_that_answers_nonsense(server, opened):
     assert "cannot be fetched" in page["error"]
     assert "cannot be fetched" in gone["error"]
     publish(server, "org/gone", DATA / "hf_uncased")
-    (mended,) = opened("hf://org/gone")
-    assert mended["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    (fixed,) = opened("hf://org/gone")
+    assert fixed["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
 def test_repository_whose_download_breaks_off(server, opened):
@@ -178,8 +178,8 @@ def test_repository_whose_download_breaks_off(server, opened):
     (broken,) = opened("hf://org/bert")
     assert "cannot be fetched" in broken["error"]
     server.answers[path] = whole
-    (mended,) = opened("hf://org/bert")
-    assert mended["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    (fixed,) = opened("hf://org/bert")
+    assert fixed["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
 def test_without_the_extra(opened):

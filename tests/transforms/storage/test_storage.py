@@ -34,7 +34,7 @@ def test_stars_twice_cross_folders(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "**/**/*.txt", "x/**/*.txt", "**/y/**/*.txt", "[x]/**/y/b.txt"])
 def test_stars_twice_find_what_python_s_glob_finds(tmp_path, monkeypatch, pattern):
-    tmp_path = tmp_path / "in"  # beside it nothing is
+    tmp_path = tmp_path / "in"  # nothing is next to it
     tmp_path.mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "x/.hidden/d.txt", ".e.txt", "[x]/y/b.txt", "x/**/f.txt"):
