@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -73,10 +74,11 @@ def main() -> int:
     options = parser.parse_args()
     new_to_old = dict(reversed(pair.split("=")) for pair in options.rename)
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [
-            run_all(command, Path(folder) / name, names)
-            for name, command, names in (("old", options.old, new_to_old), ("new", options.new, {}))
-        ]
+        outputs = []
+        for name, command, names in (("old", options.old, new_to_old), ("new", options.new, {})):
+            # Both run in a folder of the same name: the names of parts hold a hash of the input's path.
+            run_all(command, Path(folder) / "run", names)
+            outputs.append((Path(folder) / "run").rename(Path(folder) / name) / "out")
         differences = list(compare(*outputs, {old: new for new, old in new_to_old.items()}))
         files = sum(path.is_file() for path in outputs[1].rglob("*"))
     print("\n".join(differences) or f"{files} files are equal")
@@ -89,13 +91,14 @@ def run_all(command: str, folder: Path, names: dict[str, str]) -> Path:
     (folder / "configs").symlink_to(ROOT / "configs")
     (folder / "records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in LINES))
     (folder / "texts" / "one.txt").write_text((DATA / "input.txt").read_text())
+    for path in (folder / "records.jsonl", folder / "texts" / "one.txt"):
+        os.utime(path, (0, 0))  # times of input files are part of the manifest
     for name, configuration in CONFIGURATIONS.items():
         path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(renamed(configuration | {"output": {"path": f"out/{name}"}}, names)))
         subprocess.run([command, "run", path.name], cwd=folder, check=True, capture_output=True)  # noqa: S603 - chosen by the caller
     features = ["texts", "out/features", "-1,-2,-3", str(DATA / "google_uncased"), "32", "4"]
     subprocess.run([command, "extract-features", *features], cwd=folder, check=True, capture_output=True)  # noqa: S603
-    return folder / "out"
 
 
 def compare(old: Path, new: Path, names: dict[str, str]) -> Any:
