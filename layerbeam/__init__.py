@@ -77,7 +77,8 @@ _MODULES = {
     "transforms.slice": "FindFiles SliceFiles",
     "transforms.tokenize": "TokenizeBlocks",
     "transforms.tokenize.wordpiece": "WordPiece",
-    "transforms.views": "View make_table",
+    "transforms.columns": "make_table",
+    "transforms.views": "View",
     "transforms.write": "WriteBlocks",
     "transforms.write.block": "Output",
 }

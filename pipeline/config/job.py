@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.config.layers import resolve_views
 from layerbeam.pipeline.config.schema import Config, EmbedConfig
@@ -12,13 +12,16 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output import manifest
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.pipeline.run.versions import check_versions, versions
-from layerbeam.transforms.encode.forward import Encoder
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.parts.jsonl import is_extract_features
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import BlockLimits, EncodeSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.views import View, needed_layers
+
+if TYPE_CHECKING:
+    from layerbeam.transforms.encode.forward import Encoder  # the stage imports Beam
+
 
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.

@@ -58,7 +58,7 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity) -> None:
         )
 
 
-def is_finished(path: str, max_rejected: float) -> bool:
+def is_finished(path: str, max_reject_rate: float) -> bool:
     """Whether an earlier run is complete, under this limit for rejects too, and all that it wrote is there."""
     manifest = load_manifest(path)
     return (
@@ -66,7 +66,7 @@ def is_finished(path: str, max_rejected: float) -> bool:
         and manifest["complete"]
         and storage.exists(storage.join(path, layout.SUCCESS))
         and not load_damaged(path)
-        and manifest["settings"].get("input", {}).get("max_rejected") == max_rejected
+        and manifest["settings"].get("input", {}).get("max_reject_rate") == max_reject_rate
         and not missing_tables(path, manifest)
     )
 

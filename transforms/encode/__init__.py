@@ -40,7 +40,7 @@ class EncodeBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View("texts", level="text", layers=(4, 6), hidden_size=encoder.hidden_size)
+        >>> view = View(name="texts", level="text", layers=(4, 6), hidden_size=encoder.hidden_size)
         >>> tokens = beam.Pipeline() | beam.Create([]).with_output_types(TokenBlock)
         >>> vectors = tokens | EncodeBlocks(encoder, views=(view,), hardware=Hardware(num_threads=None))
         >>> vectors.element_type is VectorBlock

@@ -35,7 +35,7 @@ class TokenizeBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View("words", level="word", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> view = View(name="words", level="word", layers=(6,), hidden_size=encoder.hidden_size)
         >>> texts = beam.Pipeline() | beam.Create([TextBlock.of(["A river bank.", "A bank holiday."])])
         >>> tokens = texts | TokenizeBlocks(encoder, views=(view,))
         >>> tokens.element_type is TokenBlock

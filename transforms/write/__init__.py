@@ -33,7 +33,7 @@ class WriteBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View("texts", level="text", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> view = View(name="texts", level="text", layers=(6,), hidden_size=encoder.hidden_size)
         >>> vectors = beam.Pipeline() | beam.Create([]).with_output_types(VectorBlock)
         >>> commits = vectors | WriteBlocks(Output("out", fingerprint="first"), encoder, views=(view,))
     """

@@ -223,7 +223,7 @@ def test_verify_detects_changed_field(workplace):
     table = pq.read_table(path)
     changed = table.set_column(table.column_names.index("year"), table.schema.field("year"), pa.array([1, 3]))
     pq.write_table(changed, path)
-    assert "rows of 1 record are with another year (the first at line 1)" in workplace.verify(status=1).out
+    assert "rows of 1 record have other values in year (the first at line 1)" in workplace.verify(status=1).out
 
 
 def test_bad_objects_are_rejected_and_others_embedded(workplace):
