@@ -236,14 +236,14 @@ def _write_compressed(corpus: Corpus, rng: random.Random) -> None:
     corpus.write("corpus/packed/damaged.gz", bytes(damaged), text=text, skipped="the compressed data is damaged")
     # More than one block of random digits, which compression does not reduce to one piece.
     digits = b"\n".join(rng.randbytes(50).hex().encode() for _ in range(3_000))
-    ends = "the compressed data ends before its end"
+    ends = "the compressed data is truncated"
     for name, data in {
         "cut-off.gz": gzip.compress(digits, mtime=0),
         "cut-off.bz2": bz2.compress(digits),
         "cut-off.zst": zstandard.compress(digits),
     }.items():
         corpus.write(f"corpus/packed/{name}", data[:-9], text=digits, skipped=ends)
-    corpus.write("corpus/packed/empty.txt.gz", b"", skipped="the compressed data ends before its end")
+    corpus.write("corpus/packed/empty.txt.gz", b"", skipped="the compressed data is truncated")
     corpus.write("corpus/packed/plain.txt.gz", b"no gzip\n", skipped="the compressed data is damaged")
     corpus.write("corpus/packed/utf-16.gz", gzip.compress("a\n".encode("utf-16")), skipped="it is UTF-16")
 

@@ -9,6 +9,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+_ATTEMPTS = 1000  # far more than other runs can end in the folder meanwhile
+
 
 @contextlib.contextmanager
 def locked_file(path: str, *, wait: bool) -> Iterator[None]:
@@ -46,16 +48,20 @@ def _create(path: str, access: int) -> int:
     A file, not the folder itself, is locked: NFS has no locks on folders.
     """
     folder = os.path.dirname(path) or "."
-    while True:
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             os.makedirs(folder, exist_ok=True)
-            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except FileNotFoundError:
-            continue
         except FileExistsError:  # also raised if the folder vanishes within `makedirs`
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISDIR(os.lstat(folder).st_mode):
                     raise
+            continue
+        try:
+            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:  # the folder has vanished, or is one in which nobody can create a file, such as /proc
+            if not attempts_left:
+                raise
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _is_at(file: int, path: str) -> bool:
