@@ -61,7 +61,7 @@ def print_files_verdict(verdict: FilesVerdict) -> None:
     if verdict.damaged:
         what = count_noun(len(verdict.damaged), "file")
         console.print(
-            f"          the next run of the configuration will rewrite {what}"
+            f"          the next run will rewrite {what}"
             if verdict.noted
             else f"          the folder cannot be written: delete {what}, and the next run will rewrite them"
         )

@@ -83,7 +83,7 @@ def prepare(workplace: Workplace, **sections: dict) -> list[str]:
 
 
 def last_run(workplace: Workplace) -> dict:
-    return json.loads(workplace.show("--json").out)["last_run"]
+    return json.loads(workplace.show("--json").out)["last_start"]
 
 
 def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, pool):

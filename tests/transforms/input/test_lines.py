@@ -10,6 +10,7 @@ from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.input import lines
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.storage import compression
 
 
 def test_line_longer_than_many_slices_is_one_record(corpus):
@@ -22,7 +23,7 @@ def test_line_longer_than_many_slices_is_one_record(corpus):
 def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
     (file,) = storage.find_files([str(corpus(b"x" * 100_000 + b"\n"))])
     read, chunks = [], storage.read_chunks
-    monkeypatch.setattr(storage, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(compression, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(storage, "read_chunks", lambda *given: (read.append(len(c)) or c for c in chunks(*given)))
     assert list(read_blocks(Slice(file, 50_000, 51_000, 0), UNLIMITED, RecordFormat(record=record))) == []
     assert 1_000 <= sum(read) <= 1_100
@@ -51,7 +52,7 @@ def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, l
     ended = [line.removesuffix(b"\r") for line in lines[:-1]]
     expected = dict(enumerate(ended + ([lines[-1]] if lines[-1] else [])))
     position, found = 0, {}
-    for block in read_file(path, limits, slice_bytes=slice_bytes, keep_blank=True):
+    for block in read_file(path, limits, slice_bytes=slice_bytes, blank="keep"):
         assert block.block.first_byte == position
         position = block.block.end_byte
         found |= {line: text.encode() for line, text in texts_of([block])}

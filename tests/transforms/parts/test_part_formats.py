@@ -129,7 +129,7 @@ PINNED = [
     (view("word"), "eb2cb22ca22e020ed3af19fc4bf1f716710e8ab23036c565c73370a638719c69"),
     (view("text", combine="concat"), "01f6c495b35d38f12476a6ec108bea75c4c6829baf376a3920cf2cc4be1d38c9"),
     (
-        view("text", pooling="pooler", layers=(), dims=3),
+        view("text", pooling="pooler", layers=(), truncate_dim=3),
         "a4d7de1be231bd9e53d4e3bb084356958ca84f8bdebf53ba9955e6ee77f880c6",
     ),
     (
