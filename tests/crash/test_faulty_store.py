@@ -139,7 +139,7 @@ def test_flaky_store_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
     statuses = run_until_done(prepared, f"{root}/out")
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
     assert prepared.files() == prepared.files("undisturbed")
-    print(f"plan {plan}: {faulty.fault_rates}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
+    print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
 
 
 class FaultyDisk:
@@ -206,4 +206,4 @@ def test_flaky_disk_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
             patch.setattr(module, "open", disk.open, raising=False)
         statuses = run_until_done(prepared, "out")
     assert prepared.files() == prepared.files("undisturbed")
-    print(f"plan {plan}: {faulty.fault_rates}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
+    print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
