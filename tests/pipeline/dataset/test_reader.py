@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
 from object_store import upload
-from repository import ROOT
 from tampering import edit
 from weights import vectors
 from workplace import workplace_in
@@ -485,29 +481,3 @@ def test_a_view_can_be_pickled(finished):
     sent = pickle.loads(pickle.dumps(view))
     assert sent.schema.equals(view.schema)
     assert pickle.loads(pickle.dumps(sent)).to_arrow().equals(view.to_arrow())
-
-
-def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-
-
-def test_what_is_imported(finished, tmp_path):
-    heavy = "print([name for name in ('tensorflow', 'apache_beam', 'pyarrow', 'numpy') if name in sys.modules])"
-    reading = f"layerbeam.open_run({str(finished)!r}).view('tokens').to_numpy('layer_1')"
-    done = python(f"import sys, layerbeam; layerbeam.__version__; {heavy}; {reading}; {heavy}", tmp_path)
-    assert done.stdout.splitlines() == ["[]", "['pyarrow', 'numpy']"]
-    assert done.stderr == ""
-
-
-def test_another_projects_pipeline(finished, tmp_path):
-    for name in ("pipeline", "transforms"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')")
-    done = python(f"import layerbeam; print(len(layerbeam.open_run({str(finished)!r}).views))", tmp_path)
-    assert (done.stdout, done.stderr) == ("3\n", "")
