@@ -170,7 +170,7 @@ def group(cosines: Array) -> Grouping:
     cuts = [(np.zeros(n, np.int64), 0.0)]
     if n < 3:
         return Grouping(np.arange(n), *cuts[0], 0.0)
-    distances = 1 - cosines
+    distances = np.maximum(1 - cosines, 0)  # rounding leaves equal vectors with a cosine just over 1
     np.fill_diagonal(distances, 0)
     tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
     for k in range(2, min(_MAX_GROUPS, n - 1) + 1):

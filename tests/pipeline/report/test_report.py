@@ -112,6 +112,7 @@ def test_groups_by_hand():
     distances = np.where(np.eye(7, dtype=bool), 0.0, 1 - cosines)
     assert metrics.silhouette_score(distances, [0, 0, 0, 0, 1, 1, 1], metric="precomputed") < 0.1
     assert group(np.where(np.eye(5, dtype=bool), 1.0, 0.5)).groups.tolist() == [0] * 5
+    assert group(np.full((4, 4), 1 + 1e-7)).groups.tolist() == [0] * 4  # equal vectors, and rounding
 
 
 def test_the_page(workplace, report):
