@@ -29,6 +29,7 @@ L4 = "type:nvidia-l4;count:1;install-nvidia-driver"
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
 CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
+ENCODE = "encode/ParDo(_EncodeBlock)"  # the step that runs the encoder, inside the composite transform
 MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
 
 
@@ -97,8 +98,8 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert submission.job.name == "layerbeam-vectors-659a7960"
     assert submission.hints("encode") == {}
     # Nothing of this machine is sent: no pickled session, no package; only what Beam always sends.
-    assert sorted(submission.files) == ["layerbeam.pipeline.pb", "submission_environment_dependencies.txt"]
-    assert {"find", "wordpiece", "encode", "write", "finish"} <= set(submission.stages)
+    assert sorted(submission.files) == ["pipeline.pb", "submission_environment_dependencies.txt"]
+    assert {"find", "tokenize", "encode", "write", "finish"} <= set(submission.stages)
 
 
 def test_command_line_overrides_configuration(workplace, cloud):
@@ -143,7 +144,8 @@ def right_fitting(workplace: Workplace) -> str:
 def test_right_fitting_requests_gpus_only_for_encode(workplace, cloud):
     submission = submit(workplace, cloud, right_fitting(workplace))
     asked = {stage: submission.hints(stage) for stage in submission.stages}
-    assert asked.pop("encode") == {"accelerator": L4, "min_ram_bytes": "16000000000"}
+    for stage in ("encode", ENCODE):
+        assert asked.pop(stage) == {"accelerator": L4, "min_ram_bytes": "16000000000"}
     assert set(map(str, asked.values())) == {"{}"}
     assert list(submission.job.environment.service_options) == []
     assert submission.images == {IMAGE}
@@ -182,7 +184,7 @@ def test_two_submissions_give_same_pipeline(workplace, cloud, config):
     pipelines = [submission.pipeline for submission in (first, second)]
     for pipeline in pipelines:
         for transform in pipeline.components.transforms.values():
-            if transform.unique_name == "encode":
+            if transform.unique_name == ENCODE:
                 transform.spec.payload = b""  # Beam's Shared generates a new name each time
     before, after = (pipeline.components.transforms for pipeline in pipelines)
     assert [before[name].unique_name for name in before if before[name] != after[name]] == []
@@ -348,7 +350,7 @@ sys.exit(status)
 def test_interrupt_keeps_job_running_and_says_how_to_cancel(workplace, cloud, number):
     cloud.states = ["JOB_STATE_RUNNING"]
     command = [sys.executable, "-c", WAITING, "run", shipped("cpu"), *PLACES, *MINE, at(cloud)]
-    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"}
     waiting = subprocess.Popen(command, env=os.environ | paths, stderr=subprocess.PIPE, text=True)
     asked = "GET /v1b3/projects/proj/locations/europe-west1/jobs/2026-01-01_00_00_00-1"
     while asked not in cloud.calls:
