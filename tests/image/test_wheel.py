@@ -101,7 +101,7 @@ def test_check_rejects_wrong_labels_and_missing_model():
     ("listed", "message"),
     [
         (True, "layerbeam/transforms/write/word_types.py: is missing"),
-        (False, "layerbeam.transforms.write.block: cannot be imported"),
+        (False, "layerbeam.transforms.write: cannot be imported"),
     ],
 )
 def test_check_names_missing_module(wheel, tmp_path, listed, message):
