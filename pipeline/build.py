@@ -8,7 +8,7 @@ import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import FindWork
-from layerbeam.pipeline.output.finish import FinishRun, RecordRunEnd, RefuseIfSuperseded
+from layerbeam.pipeline.output.finish import FinishRun
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -33,12 +33,15 @@ def build(
     config, encoder = job.config, job.encoder
     hardware = Hardware(num_threads, config.encoder.device)
 
-    find = FindWork(config.input.files, job.output.path, prune_missing=prune_missing)
-    read = ReadBlocks(job.limits, job.records, hardware)
+    fingerprint = job.output.fingerprint
+    find = FindWork(config.input.files, job.output.path, prune_missing, config.input.limit, job.records, fingerprint)
+    read = ReadBlocks(job.limits, job.records, hardware, fingerprint)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=hardware)
     write = WriteBlocks(job.output, encoder, views=job.views)
-    finish = FinishRun(job.output, job.views, job.head, config.input.max_reject_rate, job.records)
+    finish = FinishRun(
+        job.output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, config.input.limit
+    )
 
     # Which files there are, and what of them is done already.
     files = root | beam.Create([None]) | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)
@@ -57,14 +60,10 @@ def build(
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
-    reports = (
+    return (
         (files[FindWork.KNOWN], slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], commits)
         | "reports" >> beam.Flatten()
         | "under one key" >> beam.WithKeys(0)
         | "all together" >> beam.GroupByKey()
+        | "finish" >> beam.ParDo(finish)
     )
-    if run_number is None:
-        return reports | "finish" >> beam.ParDo(finish)
-    newest = reports | "only newest" >> beam.ParDo(RefuseIfSuperseded(job.output.path, run_number))
-    manifest = newest | "finish" >> beam.ParDo(finish)
-    return manifest | "end log" >> beam.ParDo(RecordRunEnd(job.output.path, run_number))

@@ -11,6 +11,10 @@ class UsageError(Exception):
     """Wrong configuration or usage: exit status 2. The message names the setting, its value and what is allowed."""
 
 
+class OutputError(UsageError, ValueError):
+    """An output folder holds no finished run, or a damaged one. A ValueError, too, for `open_run`."""
+
+
 class BusyError(Exception):
     """Another run is active in the output folder: exit status 4."""
 

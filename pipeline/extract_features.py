@@ -5,21 +5,21 @@ An ordinary run, in its own folder inside the output folder. Its parts are then 
 
 from __future__ import annotations
 
+import collections
 import glob
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import listed_commits
+from layerbeam.pipeline.output.commits import listed_commits, parts_of
 from layerbeam.pipeline.output.manifest import read_manifest
-from layerbeam.transforms import storage
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.layout import TEMPORARY
 
-OWN_FOLDER = ".layerbeam"
 VIEW = "features"
 # The index of the documents that this command wrote, and of the parts they were made of.
 DOCUMENTS = "documents.json"
@@ -52,6 +52,7 @@ def settings(
     return {
         "input": {
             "files": [_pattern(input_folder)],
+            "format": "text",
             "blank": "keep",
             # WordPiece drops the character that replaces an invalid byte, as if the byte were not there.
             "invalid_bytes": "replace",
@@ -79,7 +80,7 @@ def settings(
 
 def own_folder(output_folder: str) -> str:
     """The output folder of the run itself."""
-    return storage.join(output_folder, OWN_FOLDER)
+    return storage.join(output_folder, ".layerbeam")
 
 
 def _pattern(input_folder: str) -> str:
@@ -137,15 +138,14 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
     """
     own = own_folder(output_folder)
     inputs = {entry["path"]: entry for entry in read_manifest(own)["inputs"]}
-    parts: dict[str, list[Part]] = {path: [] for path in inputs}
+    parts: dict[str, list[Part]] = collections.defaultdict(list)
     for commit in listed_commits(own):
-        if commit.block.file.path in inputs and VIEW in commit.parts:
-            parts[commit.block.file.path].append(commit.parts[VIEW])
-    wanted = {
-        document_name(path): {"file": path, "parts": _digest(parts[path])}
-        for path, entry in inputs.items()
-        if entry["left_out"] is None
-    }
+        parts[commit.block.file.path] += parts_of(VIEW, [commit])
+    wanted = {}
+    for path, entry in inputs.items():
+        if entry["left_out"] is None:
+            digest = hashlib.sha256("".join(part.sha256 for part in parts[path]).encode("ascii")).hexdigest()
+            wanted[document_name(path)] = {"file": path, "parts": digest}
     before = _load(output_folder)
     sizes = storage.list_folder(output_folder)
     unchanged = [
@@ -166,22 +166,18 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
     for name in written:
         size = _concatenate(own, parts[wanted[name]["file"]], storage.join(output_folder, name))
         now[name] = wanted[name] | {"bytes": size}
-    storage.delete_files(storage.join(output_folder, name) for name in removed)
     for name in removed:
+        storage.delete_files([storage.join(output_folder, name)])
         del now[name]
     if now != before:
         _save(output_folder, now)
-    storage.delete_folder(storage.join(own, TEMPORARY))
+    storage.delete_folder(storage.join(own, layout.TEMPORARY))
     return {"written": written, "unchanged": sorted(unchanged), "removed": removed}
-
-
-def _digest(parts: Sequence[Part]) -> str:
-    return hashlib.sha256("".join(part.sha256 for part in parts).encode("ascii")).hexdigest()
 
 
 def _concatenate(own: str, parts: Sequence[Part], target: str) -> int:
     """Write the parts one after the other, decompressed. Returns the number of bytes."""
-    with storage.write_whole(target, temporary=storage.join(own, TEMPORARY)) as file:
+    with storage.write_whole(target, temporary=storage.join(own, layout.TEMPORARY)) as file:
         for part in parts:
             with storage.open_binary(storage.join(own, part.path)) as stream:
                 for chunk in storage.read_chunks(stream, part.path):
@@ -195,14 +191,11 @@ def _load(output_folder: str) -> dict[str, Any]:
     return {
         name: document
         for name, document in documents.items()
-        if name == os.path.basename(name)
-        and name not in ("", ".", "..")
-        and isinstance(document, dict)
-        and isinstance(document.get("file"), str)
+        if re.fullmatch(r"[^/]+\.jsonl", name) and isinstance(document, dict) and isinstance(document.get("file"), str)
     }
 
 
 def _save(output_folder: str, documents: Mapping[str, Any]) -> None:
     own = own_folder(output_folder)
-    with storage.write_whole(storage.join(own, DOCUMENTS), temporary=storage.join(own, TEMPORARY)) as file:
+    with storage.write_whole(storage.join(own, DOCUMENTS), temporary=storage.join(own, layout.TEMPORARY)) as file:
         file.write(json.dumps(documents, indent=1, sort_keys=True).encode("ascii") + b"\n")

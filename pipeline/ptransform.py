@@ -7,12 +7,9 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.pipeline.config.job import EmbedJob
-from layerbeam.pipeline.config.layers import open_for, resolve_views
-from layerbeam.pipeline.config.load import check_sections
-from layerbeam.pipeline.config.schema import EmbedConfig
+from layerbeam.pipeline.config.job import resolve_embedding
+from layerbeam.pipeline.config.load import check_embedding
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.run.versions import versions
 from layerbeam.transforms.embed import EmbedTexts
 from layerbeam.transforms.hardware import Hardware
 
@@ -36,32 +33,17 @@ class EmbedText(beam.PTransform):
         self, *, encoder: str | Mapping[str, Any] = "minilm", views: Mapping[str, Any], num_threads: int = 1
     ) -> None:
         super().__init__()
-        settings = {
-            "encoder": {"handle": encoder} if isinstance(encoder, str) else dict(encoder),
-            "views": {name: dict(view) for name, view in views.items()},
-        }
         try:
-            config = check_sections(EmbedConfig, settings, source="EmbedText")
-            for name, view in config.views.items():
-                if view.aggregates or view.level == "record":
-                    raise UsageError(f"EmbedText: views.{name}.level: {view.level} is for runs over files only")
+            config = check_embedding(encoder, views, source="EmbedText")
             if config.encoder.long_text == "reject":
                 raise UsageError("EmbedText: encoder.long_text: reject is for runs over files; filter texts before")
-            source = open_for(config)
-            self._job = EmbedJob(config, source, resolve_views(config.views, source), versions())
+            self._job = resolve_embedding(config)
         except UsageError as error:
             raise ValueError(str(error)) from error
         self._num_threads = num_threads
 
     def expand(self, texts: Any) -> Any:
         job = self._job
-        embed = EmbedTexts(
-            job.load_encoder,
-            job.encoder.vocabulary,
-            job.views,
-            job.sequences,
-            job.encoding,
-            do_lower_case=job.encoder.do_lower_case,
-            hardware=Hardware(self._num_threads),
-        )
+        hardware = Hardware(self._num_threads)
+        embed = EmbedTexts(job.load_encoder, job.encoder, job.views, job.sequences, job.encoding, hardware)
         return texts | beam.ParDo(embed)

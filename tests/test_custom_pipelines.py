@@ -78,6 +78,6 @@ def test_all_exports_can_be_imported_and_are_known_to_the_type_checker():
     tree = ast.parse((ROOT / "layerbeam" / "__init__.py").read_text())
     (for_types,) = (node for node in tree.body if isinstance(node, ast.If))
     imported = {alias.name for node in for_types.body for alias in node.names if isinstance(node, ast.ImportFrom)}
-    assert imported - {"Run"} == set(layerbeam.__all__) - {"__version__", "open_run"}
+    assert imported == set(layerbeam.__all__) - {"__version__"}
     assert all(getattr(layerbeam, name) is not None for name in layerbeam.__all__)
-    assert set(layerbeam.__all__) <= set(dir(layerbeam))
+    assert dir(layerbeam) == sorted(layerbeam.__all__)

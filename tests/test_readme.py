@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/output.md work on the output of the demo."""
+"""The snippets of README.md, docs/output.md and docs/python.md work on the output of the demo."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ from layerbeam.pipeline.config import load
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 OUTPUT = (ROOT / "docs" / "output.md").read_text()
-# By the tool's name, which begins the first line.
-SNIPPETS = {
-    re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet
-    for snippet in re.findall(r"```python\n(.*?)```", OUTPUT, re.DOTALL)
-}
+PYTHON = (ROOT / "docs" / "python.md").read_text()
+
+
+def snippets(page: str) -> dict[str, str]:
+    """The snippets of a page by the tool's name, which begins the first line."""
+    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return {re.split("[:,]", snippet.splitlines()[0][2:])[0]: snippet for snippet in found}
+
+
+SNIPPETS = snippets(OUTPUT)
+IN_PYTHON = snippets(PYTHON)
 # In the extra `readers`, which `make test-readers` installs.
 HEAVY = {"PySpark": "pyspark", "Hugging Face datasets": "datasets"}
 
@@ -59,13 +65,13 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             session.stop()
 
 
-@pytest.mark.parametrize("tool", SNIPPETS)
+@pytest.mark.parametrize("tool", [*SNIPPETS, *IN_PYTHON])
 def test_snippet_runs(demo, tool, monkeypatch, request):
     if tool in HEAVY:
         request.getfixturevalue("heavy")
         pytest.importorskip(HEAVY[tool], reason=f"{HEAVY[tool]} is not installed: make test-readers")
     monkeypatch.chdir(demo)
-    snippet = SNIPPETS[tool]
+    snippet = (SNIPPETS | IN_PYTHON)[tool]
     names: dict = {"__name__": "snippet"}
     exec(snippet, names)
     stated = re.search(r"vectors = .*# \[(\d+), (\d+)\]", snippet)
@@ -86,15 +92,18 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 
 def test_explained_configurations_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    explained, other = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    explained, other, sentences = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
     for source, text in {"README.md": short, "configuration.md": explained}.items():
         assert load.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
     settings = yaml.safe_load(explained) | yaml.safe_load(other)
     assert load.check(settings, source="configuration.md").input.id_field == "key"
+    settings = yaml.safe_load(explained) | yaml.safe_load(sentences)
+    assert load.check(settings, source="configuration.md").input.language == "de"
 
 
 def test_named_tools_have_snippets():
     own = ["layerbeam", "NumPy", "tf.data"]
+    assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run", "EmbedText"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
     assert re.findall(r"```python\n(.*?)```", README, re.DOTALL) == [SNIPPETS["layerbeam"]]

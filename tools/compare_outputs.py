@@ -122,7 +122,7 @@ def plain(path: Path, names: dict[str, str]) -> Any:
         footer = int.from_bytes(data[-8:-4], "little")
         file = pq.ParquetFile(io.BytesIO(data))
         metadata = dict(file.schema_arrow.metadata)
-        metadata.pop(b"layerbeam.fingerprint")
+        metadata.pop(b"layerbeam.fingerprint", None)  # of older versions
         groups = [file.metadata.row_group(index).to_dict() for index in range(file.num_row_groups)]
         return data[: -8 - footer], len(data), file.schema_arrow, metadata, groups
     if path.name == "manifest.json":

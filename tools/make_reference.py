@@ -3,15 +3,86 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal, Union
 
 from layerbeam.pipeline.cli import parser as command_line
-from layerbeam.pipeline.config.reference import BEAM, SECTIONS, Setting, settings
+from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
+from layerbeam.pipeline.config.template import to_yaml
+from layerbeam.transforms.settings import REQUIRED
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """`default` and `allowed` as in YAML; `default` is None if the setting is required.
+
+    `choices`: the allowed words, if there are only a few. `only`: the levels or formats that have the setting, with
+    the choices that each allows; empty if all have it.
+    """
+
+    name: str
+    default: str | None
+    allowed: str
+    choices: tuple[str, ...]
+    meaning: str
+    only: Mapping[str, tuple[str, ...]]
+
+
+def settings(section: str) -> Iterator[Setting]:
+    """The settings of a section; for `views` those of one view."""
+    types_of = typing.get_type_hints(SECTIONS[section], include_extras=True)
+    for field in fields_of(SECTIONS[section]):
+        default, annotation = default_of(field), types_of[field.name]
+        choices = tuple(_kinds(annotation)) if typing.get_origin(annotation) is Literal else ()
+        only = field.metadata.get("only", ())
+        yield Setting(
+            name=field.name,
+            default=None if default is REQUIRED else to_yaml(default),
+            allowed=", ".join([*_kinds(annotation), *_limits(field.metadata)]),
+            choices=choices,
+            meaning=field.metadata["description"],
+            only={name: only[name] if isinstance(only, Mapping) else choices for name in only},
+        )
+
+
+_KINDS = {int: "integer", float: "number", str: "text", bool: "true, false", types.NoneType: "null", Any: "anything"}
+
+
+def _kinds(annotation: Any) -> list[str]:
+    """The values that a type allows.
+
+    >>> _kinds(Literal["cpu", "gpu"] | None), _kinds(dict[str, int]), _kinds(list[int | str])
+    (['cpu', 'gpu', 'null'], ['mapping of text to integer'], ['list of integer or text'])
+    """
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _kinds(inner[0])
+    if origin is Literal:
+        return [to_yaml(value) for value in inner]
+    if origin in (Union, types.UnionType):
+        return [kind for part in inner for kind in _kinds(part)]
+    if origin in (list, Sequence):
+        return [f"list of {' or '.join(_kinds(inner[0]))}"]
+    if origin is dict:
+        return [f"mapping of text to {' or '.join(_kinds(inner[1]))}"]
+    return [_KINDS[annotation]]
+
+
+def _limits(facts: Mapping[str, Any]) -> Iterator[str]:
+    if "ge" in facts:
+        yield f"at least {facts['ge']}"
+    if "le" in facts:
+        yield f"at most {facts['le']}"
+    if "min_length" in facts:
+        yield "not empty"
 
 
 def settings_page() -> str:

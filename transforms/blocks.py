@@ -54,6 +54,7 @@ class Slice:
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `done`: commits of blocks that begin in it.
+    `max_records`: only so many of its records are read.
     """
 
     file: InputFile
@@ -61,6 +62,7 @@ class Slice:
     end: int | None
     first_line: int
     done: tuple[Commit, ...] = ()
+    max_records: int | None = None
 
 
 @dataclasses.dataclass
@@ -73,7 +75,7 @@ class TextBlock:
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
-    each, of the declared types, null if a record has none.
+    each, of the declared types, null if a record has none. `earlier`: the block's commit without some of the views.
     """
 
     block: BlockId
@@ -86,6 +88,7 @@ class TextBlock:
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
+    earlier: Commit | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str], *, name: str = "texts", first_line: int = 0) -> TextBlock:
@@ -123,23 +126,15 @@ class TextBlock:
         )
 
 
-def _no_int32() -> Int32Array:
-    return np.empty(0, np.int32)
-
-
-def _no_strings() -> pa.StringArray:
-    return pa.array([], pa.string())
-
-
 @dataclasses.dataclass
 class DroppedTokens:
     """The D tokens of a block that were cut off, int32 [D] each."""
 
-    text: Int32Array = dataclasses.field(default_factory=_no_int32)
-    segment: Int32Array = dataclasses.field(default_factory=_no_int32)
-    start: Int32Array = dataclasses.field(default_factory=_no_int32)
-    word_index: Int32Array = dataclasses.field(default_factory=_no_int32)
-    form: Int32Array = dataclasses.field(default_factory=_no_int32)
+    text: Int32Array
+    segment: Int32Array
+    start: Int32Array
+    word_index: Int32Array
+    form: Int32Array
 
 
 @dataclasses.dataclass
@@ -195,9 +190,9 @@ class TokenBlock:
     end: Int32Array
     word_index: Int32Array
     num_dropped: Int32Array
-    form: Int32Array = dataclasses.field(default_factory=_no_int32)
-    forms: pa.StringArray = dataclasses.field(default_factory=_no_strings)
-    dropped: DroppedTokens = dataclasses.field(default_factory=DroppedTokens)
+    form: Int32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
+    forms: pa.StringArray = dataclasses.field(default_factory=lambda: pa.array([], pa.string()))
+    dropped: DroppedTokens = dataclasses.field(default_factory=lambda: DroppedTokens(*[np.empty(0, np.int32)] * 5))
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
 
 

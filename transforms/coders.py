@@ -23,13 +23,11 @@ def block_bytes(value: Any) -> int:
     """Bytes of all arrays in a block, including the blocks inside it."""
     if isinstance(value, np.ndarray | pa.Array):
         return int(value.nbytes)
-    if isinstance(value, dict):
-        return block_bytes(list(value.values()))
-    if isinstance(value, list):
-        return sum(block_bytes(item) for item in value)
     if isinstance(value, TextBlock | TokenBlock | VectorBlock):
-        return sum(block_bytes(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return 0
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return sum(map(block_bytes, value)) if isinstance(value, list) else 0
 
 
 class BlockCoder(FastCoder):
@@ -37,9 +35,6 @@ class BlockCoder(FastCoder):
 
     def _create_impl(self) -> Any:
         return coder_impl.CallbackCoderImpl(pickle.dumps, pickle.loads, lambda value, nested=False: block_bytes(value))
-
-    def is_deterministic(self) -> bool:
-        return False
 
 
 def register() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from layerbeam.transforms.blocks import (
     Int8Array,
     Int32Array,
     Int64Array,
-    Rows,
     TextBlock,
     TokenBlock,
 )
@@ -40,35 +38,23 @@ def schema(view: View) -> pa.Schema:
     return pa.schema([*columns[:after], *copied, *columns[after:], *vectors])
 
 
-@dataclasses.dataclass
-class BatchOutput:
-    """The encoder's output for B texts with n real tokens, row after row, from one forward pass or several windows.
-
-    `layers[k]`: [n, H]; `pooled_output`: [B, H] or None. `cls[k]`: [B, H] if it differs from the first tokens' rows.
-    """
-
-    layers: Mapping[int, Float32Array]
-    pooled_output: Float32Array | None
-    cls: Mapping[int, Float32Array] | None = None
-
-
-def empty_vectors(view: View, rows: int) -> list[Float32Array]:
-    """Uninitialized arrays for the vectors of this many rows, one per vector column."""
-    return [np.empty((rows, view.width), np.float32) for _ in view.vector_columns]
-
-
-def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits: Int64Array) -> list[Float32Array]:
+def batch_vectors(
+    view: View,
+    layers: Mapping[int, Float32Array],
+    pooled_output: Float32Array | None,
+    positions: Int64Array,
+    splits: Int64Array,
+) -> list[Float32Array]:
     """The vectors of r rows, an array [r, W] per vector column, before `finish_vectors`.
 
-    Row i is made of the tokens `positions[splits[i]:splits[i + 1]]` of the batch. For the pooler, and for [CLS]
-    vectors that the batch holds separately, `positions` are indices of texts.
+    `layers[k]`: [n, H], `pooled_output`: [B, H] for B texts from the encoder. Row i is made of the tokens
+    `positions[splits[i]:splits[i + 1]]`; for the pooler `positions` are indices of texts.
     """
     if view.uses_pooler:
-        if batch.pooled_output is None:
+        if pooled_output is None:
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder did not compute")
-        return [batch.pooled_output[positions][:, : view.width]]
-    source = batch.layers if not reads_cls(view, batch) or batch.cls is None else batch.cls
-    columns = combine_layers(_at([source[layer] for layer in view.layers], positions), view.combine)
+        return [pooled_output[positions][:, : view.width]]
+    columns = combine_layers([_at(layers[layer], positions) for layer in view.layers], view.combine)
     if view.pooling != "mean_max":
         columns = [values[:, : view.width] for values in columns]
     if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
@@ -77,19 +63,14 @@ def batch_vectors(view: View, batch: BatchOutput, positions: Int64Array, splits:
     return [pool(values, splits, pooling)[:, : view.width] for values in columns]
 
 
-def _at(layers: list[Float32Array], positions: Int64Array) -> list[Float32Array]:
-    """The layers' rows at `positions`; the layers themselves if these are all rows in order, as in most views.
+def _at(layer: Float32Array, positions: Int64Array) -> Float32Array:
+    """The layer's rows at `positions`, without a copy if these are the first rows in order, as in most views.
 
     Rows are gathered before layers are combined, so a view that keeps few words computes few rows.
     """
-    if layers and np.array_equal(positions, np.arange(len(layers[0]))):
-        return layers
-    return [values[positions] for values in layers]
-
-
-def reads_cls(view: View, batch: BatchOutput) -> bool:
-    """Whether the view's rows are [CLS] vectors that the batch holds separately from the tokens' vectors."""
-    return view.level == "text" and view.pooling == "cls" and batch.cls is not None
+    if np.array_equal(positions, np.arange(len(positions))):
+        return layer[: len(positions)]
+    return layer[positions]
 
 
 def records_of(block: TextBlock) -> Int64Array:
@@ -114,9 +95,9 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
     """The other columns of the view's rows of a block, in the order line, sentence, index."""
     rows = tokens.rows[view.name]
     text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
-    columns = _COLUMNS_OF[view.level](tokens, rows, vocabulary)
+    columns = _level_columns(view, tokens, vocabulary)
     block, place = tokens.text, pa.array(text)
-    columns |= {"file": _repeated(printable(block.block.file.path), len(text)), "line": block.line[text]}
+    columns |= {"file": pa.repeat(printable(block.block.file.path), len(text)), "line": block.line[text]}
     columns |= {"sentence": block.sentence[text]}
     if view.include_text:
         columns["text"] = block.texts.take(place)
@@ -132,7 +113,7 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     """The view's rows of a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
     columns |= {name: vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
-    return pa.Table.from_arrays([columns[field.name] for field in schema(view)], schema=schema(view))
+    return pa.Table.from_pydict(columns, schema(view))
 
 
 def text_splits(table: pa.Table) -> Int64Array:
@@ -152,48 +133,39 @@ def splits_by_text(table: pa.Table) -> Int64Array:
     return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 
-def _token_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    positions = rows.positions
-    ids = tokens.token_ids[positions]
+def _level_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
+    """The columns that only rows of the view's level have."""
+    text, rows = tokens.text, tokens.rows[view.name]
+    if view.level == "record":
+        return {"num_texts": np.diff(records_of(text))}
+    if view.level == "text":
+        return {
+            "start": text.offset,
+            "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
+            "text": text.texts,
+            "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1], dtype=np.int64),
+            "num_dropped": tokens.num_dropped,
+        }
+    if rows.words is not None:
+        words = rows.words
+        own = own_characters(text, rows.text, words.segment, words.start, words.end)
+        return {
+            "start": words.start,
+            "end": words.end,
+            "word_index": words.word_index,
+            "word": pa.array(own, pa.string()),
+            "num_tokens": np.diff(rows.splits),
+        }
+    ids = tokens.token_ids[rows.positions]
     return {
-        "start": tokens.start[positions],
-        "end": tokens.end[positions],
-        "token_index": positions - tokens.row_splits[rows.text],
-        "word_index": tokens.word_index[positions],
+        "start": tokens.start[rows.positions],
+        "end": tokens.end[rows.positions],
+        "token_index": rows.positions - tokens.row_splits[rows.text],
+        "word_index": tokens.word_index[rows.positions],
         "token": vocabulary.take(pa.array(ids)),
         "token_id": ids,
-        "segment_id": tokens.segment_ids[positions],
+        "segment_id": tokens.segment_ids[rows.positions],
     }
-
-
-def _word_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    words = rows.words
-    assert words is not None  # noqa: S101 - for mypy
-    return {
-        "start": words.start,
-        "end": words.end,
-        "word_index": words.word_index,
-        "word": pa.array(own_characters(tokens.text, rows.text, words.segment, words.start, words.end), pa.string()),
-        "num_tokens": np.diff(rows.splits),
-    }
-
-
-def _text_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    text = tokens.text
-    return {
-        "start": text.offset,
-        "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
-        "text": text.texts,
-        "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1]) if len(text.texts) else [],
-        "num_dropped": tokens.num_dropped,
-    }
-
-
-def _record_columns(tokens: TokenBlock, rows: Rows, vocabulary: pa.StringArray) -> dict[str, Any]:
-    return {"num_texts": np.diff(records_of(tokens.text))}
-
-
-_COLUMNS_OF = {"token": _token_columns, "word": _word_columns, "text": _text_columns, "record": _record_columns}
 
 
 def own_characters(
@@ -208,10 +180,6 @@ def own_characters(
         sides[side][0][index][first - sides[side][1][index] : last - sides[side][1][index]]
         for index, side, first, last in spans
     ]
-
-
-def _repeated(value: str, times: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(np.zeros(times, np.int32), [value]).cast(pa.string())
 
 
 def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32Array]:
@@ -243,9 +211,9 @@ def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Arra
     elif pooling == "last":
         pooled = vectors[splits[1:][filled] - 1]
     elif pooling == "max":
-        pooled = np.maximum.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+        pooled = np.maximum.reduceat(vectors, starts, axis=0)
     elif pooling in ("mean", "sum"):
-        pooled = np.add.reduceat(vectors, starts, axis=0) if len(starts) else vectors[:0]
+        pooled = np.add.reduceat(vectors, starts, axis=0)
         if pooling == "mean":
             pooled = (pooled / counts[filled].astype(np.float32)[:, None]).astype(np.float32, copy=False)
     else:

@@ -6,65 +6,48 @@ import base64
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, StrictFloat, StrictInt, TypeAdapter, ValidationError
 
 from layerbeam.transforms import layout
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
+Record = TypeVar("Record")
 _PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
 
-
-class _Strict:
-    """Marks a field for pydantic: no bool and no text as a number. pydantic's own mark would import pydantic."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return handler(source) | {"strict": True}
+# What checks plain JSON values against a type. Use `validate_python` on what `json.loads` gives: pydantic's own JSON
+# parser refuses lone surrogates, which stand for the bytes of local paths that are not UTF-8.
+adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
-_Int = Annotated[int, _Strict()]
-_Float = Annotated[float, _Strict()]
-_NO_OTHER_FIELDS: dict[str, Any] = {"extra": "forbid"}
-
-
-@functools.cache
-def adapter(type_: Any) -> TypeAdapter[Any]:
-    """What checks plain JSON values against a type.
-
-    Use `validate_python` on what `json.loads` gives: pydantic's own JSON parser refuses lone surrogates, which stand
-    for the bytes of local paths that are not UTF-8. Imported here: it takes 0.2 s that most workers can save.
-    """
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(type_)
-
-
-def _validate(type_: Any, record: Any, what: str) -> Any:
+def _validate(type_: type[Record], record: Any, what: str) -> Record:
     """The JSON value as that type. ValueError, with the first problem in one line, if it is not."""
-    from pydantic import ValidationError
-
     try:
-        return adapter(type_).validate_python(record)
+        valid: Record = adapter(type_).validate_python(record)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"is not {what}: {place}{': ' if place else ''}{first['msg']}") from error
+    return valid
+
+
+class _Exact:
+    """Base of the records that are refused if they have further fields."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclasses.dataclass(frozen=True)
-class InputFile:
+class InputFile(_Exact):
     """One input file as it was found.
 
     `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not).
     """
 
-    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
-
     path: str
-    size: _Int
-    modified: _Float
+    size: StrictInt
+    modified: StrictFloat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,20 +59,18 @@ class SkippedFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockId:
+class BlockId(_Exact):
     """Where a block comes from, and the hash that says whether it still holds the same bytes.
 
     `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
     hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines).
     """
 
-    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
-
     file: InputFile
-    first_line: _Int
-    num_lines: _Int
-    first_byte: _Int
-    end_byte: _Int
+    first_line: StrictInt
+    num_lines: StrictInt
+    first_byte: StrictInt
+    end_byte: StrictInt
     sha256: str
 
     @property
@@ -108,18 +89,16 @@ def printable(path: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rejected:
+class Rejected(_Exact):
     """A record that could not be embedded, with the reason and its raw bytes: nothing is lost.
 
     `byte_offset`: in the file, decompressed; -1 if only the line is known. `raw`: the bytes of the file if the record
     could not be read; the text as UTF-8 for a Parquet row and for what a later stage rejected.
     """
 
-    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
-
     file: str
-    line: _Int
-    byte_offset: _Int
+    line: StrictInt
+    byte_offset: StrictInt
     stage: str
     reason: str
     raw: bytes
@@ -141,19 +120,16 @@ class Rejected:
             record = record | {"raw": base64.b64decode(record["raw"], validate=True)}
         except (TypeError, KeyError) as error:
             raise ValueError(f"is not a reject: {error}") from error
-        reject: Rejected = _validate(Rejected, record, "a reject")
-        return reject
+        return _validate(Rejected, record, "a reject")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(_Exact):
     """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
 
-    __pydantic_config__: ClassVar[Any] = _NO_OTHER_FIELDS
-
     path: str
-    rows: _Int
-    bytes: _Int
+    rows: StrictInt
+    bytes: StrictInt
     sha256: str
 
 
@@ -166,8 +142,13 @@ class Commit:
 
     fingerprint: str
     block: BlockId
-    counts: Mapping[str, _Int]
+    counts: Mapping[str, StrictInt]
     parts: Mapping[str, Part]
+
+    @property
+    def part_paths(self) -> set[str]:
+        """The paths of all parts."""
+        return {part.path for part in self.parts.values()}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
@@ -176,7 +157,7 @@ class Commit:
     @staticmethod
     def from_json(record: Any) -> Commit:
         """The commit that `to_json` wrote. ValueError for anything else: a damaged disk, or somebody's changes."""
-        commit: Commit = _validate(Commit, record, "a commit")
+        commit = _validate(Commit, record, "a commit")
         for part in commit.parts.values():
             if not layout.is_part_path(part.path):
                 raise ValueError(f"is not a commit: {part.path!r} is not a part of this output")

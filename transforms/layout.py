@@ -28,8 +28,6 @@ WORD_TYPES = "word_types"
 # The name of any part of a view, without suffix: that of a block, see `block_name`, or of the part without rows.
 PART_NAME = rf"(?:.+-[0-9a-f]{{8}}-\d{{12}}|{EMPTY})"
 
-_STEM_BYTES = 64
-
 
 def file_name(path: str) -> str:
     """The start of the names of all parts of an input file: its stem and 8 hex digits of the SHA-256 of its path.
@@ -45,7 +43,7 @@ def file_name(path: str) -> str:
     name = re.sub(r"(?<=.)\.[^.]*$", "", name)
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")
     key = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    return f"{name[:_STEM_BYTES] or 'file'}-{key}"
+    return f"{name[:64] or 'file'}-{key}"
 
 
 def block_name(path: str, first_line: int) -> str:
@@ -67,19 +65,12 @@ def is_part_path(path: str) -> bool:
 
 
 def commit_path(block: str) -> str:
-    """The file of a block's commit."""
     return f"{COMMITS}/{block}.json"
 
 
 def rejects_path(block: str) -> str:
-    """The file of a block's rejected records."""
     return f"{REJECTS}/{block}.jsonl"
 
 
 def run_path(number: int) -> str:
-    """The file of the record of one run in the folder.
-
-    >>> run_path(2)
-    '_runs/2.json'
-    """
     return f"{RUNS}/{number}.json"

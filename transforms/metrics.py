@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 NAMESPACE = "layerbeam"
@@ -11,13 +12,12 @@ EMBEDDED = "embedded"
 BLANK = "blank_skipped"
 FILTERED = "filtered"
 REJECTED = "rejected"
-# The same for sentences, if the unit is a sentence.
 SENTENCES = "sentences_read"
-SENTENCES_EMBEDDED = "sentences_embedded"
-SENTENCES_BLANK = "sentences_blank_skipped"
-SENTENCES_FILTERED = "sentences_filtered"
-SENTENCES_REJECTED = "sentences_rejected"
+# {outcome of a record: the same of a sentence, if the unit is a sentence}
+OF_SENTENCES = {outcome: f"sentences_{outcome}" for outcome in (EMBEDDED, BLANK, FILTERED, REJECTED)}
+SENTENCES_EMBEDDED = OF_SENTENCES[EMBEDDED]
 DUPLICATE_IDS = "doubled_ids"  # ids seen before: in the block (commit), in the run (manifest)
+WITHOUT_PAIR = "records_without_pair"  # embedded as single texts although there is a pair_field
 TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
@@ -30,26 +30,10 @@ ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoc
 PADDED_TOKENS = "padded_tokens"  # padding included
 ENCODED_TOKENS = "encoded_tokens"  # without padding; with [CLS] and [SEP], and overlapping windows counted twice
 HALVED_BATCHES = "halved_batches"  # did not fit in memory
-READ_TIME = "read_microseconds"
-TOKENIZE_TIME = "tokenize_microseconds"
-FORWARD_TIME = "forward_microseconds"
-POOLING_TIME = "pooling_microseconds"
-WRITE_TIME = "write_microseconds"
-STAGES = {
-    "read": READ_TIME,
-    "tokenize": TOKENIZE_TIME,
-    "forward": FORWARD_TIME,
-    "pooling": POOLING_TIME,
-    "write": WRITE_TIME,
-}
+STAGES = {stage: f"{stage}_microseconds" for stage in ("read", "tokenize", "forward", "pooling", "write")}
 
 # {number read: the outcomes that must add up to it}
-BALANCES = {
-    RECORDS: (EMBEDDED, BLANK, FILTERED, REJECTED),
-    SENTENCES: (SENTENCES_EMBEDDED, SENTENCES_BLANK, SENTENCES_FILTERED, SENTENCES_REJECTED),
-}
-# A sentence's counter by a record's.
-OF_SENTENCES = {FILTERED: SENTENCES_FILTERED, REJECTED: SENTENCES_REJECTED}
+BALANCES = {RECORDS: tuple(OF_SENTENCES), SENTENCES: tuple(OF_SENTENCES.values())}
 
 
 def unbalanced(counts: Mapping[str, int]) -> str | None:
@@ -82,8 +66,7 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     >>> total([{"tokens": 1}, {"tokens": 2, "embedded": 1}])
     {'embedded': 1, 'tokens': 3}
     """
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for one in counts:
-        for name, count in one.items():
-            sums[name] = sums.get(name, 0) + count
+        sums.update(one)
     return dict(sorted(sums.items()))

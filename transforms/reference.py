@@ -38,9 +38,12 @@ class ReferenceWordPiece:
     Written from the algorithm of `tokenization.py` of google-research/bert.
     """
 
-    def __init__(self, vocab: Sequence[str], do_lower_case: bool) -> None:
+    def __init__(
+        self, vocab: Sequence[str], do_lower_case: bool, max_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD
+    ) -> None:
         self.ids = {entry: index for index, entry in enumerate(vocab)}
         self.do_lower_case = do_lower_case
+        self.max_chars_per_word = max_chars_per_word
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -62,13 +65,15 @@ class ReferenceWordPiece:
         words: list[str] = []
         for token in "".join(map(_clean, text)).split():
             if self.do_lower_case:
-                token = _strip_accents(token.lower())
+                token = "".join(
+                    c for c in unicodedata.normalize("NFD", token.lower()) if unicodedata.category(c) != "Mn"
+                )
             words += "".join(map(_space_out_punctuation, token)).split()
         return words
 
     def pieces(self, word: str) -> list[str]:
         """The word cut greedily: its longest prefix in the vocabulary, then that of the rest, and so on."""
-        if len(word) > MAX_INPUT_CHARS_PER_WORD:
+        if len(word) > self.max_chars_per_word:
             return ["[UNK]"]
         pieces: list[str] = []
         start = 0
@@ -95,10 +100,6 @@ def _clean(char: str) -> str:
     return f" {char} " if any(first <= ord(char) <= last for first, last in CHINESE) else char
 
 
-def _strip_accents(token: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFD", token) if unicodedata.category(char) != "Mn")
-
-
 @functools.cache
 def _space_out_punctuation(char: str) -> str:
     """The character; punctuation between spaces. In ASCII, all but letters and digits is punctuation, also `$`."""
@@ -117,17 +118,14 @@ def _erf(x: Array) -> Array:
     place = (np.clip(x, -6, 6).astype(np.float64) + 6) * _ERF_STEPS
     index = place.astype(np.int64)
     below, above = _erf_table()[index], _erf_table()[index + 1]
-    y: Array = below + (above - below) * (place - index)
-    return y
+    return np.asarray(below + (above - below) * (place - index))
 
 
 def gelu(x: Array, hidden_act: str) -> Array:
     """GELU by erf (`gelu`) or by the tanh approximation. Source: Hendrycks and Gimpel, https://arxiv.org/abs/1606.08415"""
-    if hidden_act == "gelu":
-        y: Array = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
-    else:
-        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return y.astype(x.dtype, copy=False)
+    is_exact = hidden_act == "gelu"
+    tail = _erf(x / math.sqrt(2)) if is_exact else np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    return np.asarray(0.5 * x * (1 + tail), x.dtype)
 
 
 def forward(
@@ -140,18 +138,15 @@ def forward(
     """
 
     def dense(name: str, x: Array) -> Array:
-        y: Array = x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-        return y
+        return np.asarray(x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"])
 
     def layer_norm(name: str, x: Array) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
-        y: Array = normal * weights[f"{name}/LayerNorm/gamma"] + weights[f"{name}/LayerNorm/beta"]
-        return y
+        return np.asarray(normal * weights[f"{name}/LayerNorm/gamma"] + weights[f"{name}/LayerNorm/beta"])
 
     def heads(x: Array) -> Array:
-        split: Array = np.transpose(x.reshape(len(x), config.num_attention_heads, -1), (1, 0, 2))
-        return split
+        return np.transpose(x.reshape(len(x), config.num_attention_heads, -1), (1, 0, 2))
 
     def table(name: str) -> Array:
         return weights[f"bert/embeddings/{name}"]

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler
 
 REQUIRED = dataclasses.MISSING
 FieldType = Literal["string", "int64", "float64", "bool"]
+# `auto`, in a configuration only: found from the names and first bytes of the files before anything is read.
+Format = Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"]
 
 
 def setting(default: Any, meaning: str, **facts: Any) -> Any:
@@ -57,22 +59,49 @@ def check_encoding(encoding: str) -> str:
     return name
 
 
-_FIELDS = ("jsonl", "parquet")
+def check_splitter(name: str) -> str:
+    """ValueError unless it is sentencex, tensorflow_text or has the form module:function."""
+    module, _, function = name.partition(":")
+    if name in ("sentencex", "tensorflow_text") or all(map(str.isidentifier, [*module.split("."), function])):
+        return name
+    raise ValueError("should be sentencex, tensorflow_text or your own module:function, such as my_package.text:split")
+
+
+# The languages that sentencex has rules and tests for. It reads any other by the rules of English, without a message.
+Language = Literal[
+    "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "he", "hi", "hy", "it", "ja", "kk",
+    "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "ur", "zh",
+]  # fmt: skip
+_DELIMITED = ("csv", "tsv")
+_FIELDS = ("jsonl", "parquet", *_DELIMITED)
+
+
+def _check_character(given: str | None) -> str | None:
+    if given is not None and (len(given) != 1 or not given.isascii() or given in "\r\n"):
+        raise ValueError("should be one ASCII character, or null")
+    return given
+
+
+_Character = Annotated[str | None, AfterValidator(_check_character)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordFormat(Settings):
     """What a record is and how it is read."""
 
-    format: Literal["text", "jsonl", "parquet"] = setting("text", "what the files hold")
+    format: Format = setting("text", "what the files hold")  # noqa: RUF009
     record: Literal["line", "paragraph", "file"] = setting(
         "line", "what one record is; a worker holds a whole record in memory, even a file", only=("text",)
     )
     unit: Literal["record", "sentence"] = setting("record", "what is embedded as one text")
+    sentences: Annotated[str, AfterValidator(check_splitter)] = setting(
+        "sentencex", "what splits sentences: sentencex, tensorflow_text, or your own function as module:function"
+    )
+    language: Language = setting("en", "the language of the texts, for sentencex")  # noqa: RUF009
     encoding: Annotated[str, AfterValidator(check_encoding)] = setting(
         "utf-8",
         "utf-8 or a single-byte encoding (latin-1, cp1252, ...); a UTF-8 byte order mark is dropped",
-        only=("text", "jsonl"),
+        only=("text", "jsonl", *_DELIMITED),
     )
     invalid_bytes: Literal["reject", "replace"] = setting(
         "reject", "what happens to a record that is not valid text; replace: invalid bytes become U+FFFD"
@@ -82,11 +111,27 @@ class RecordFormat(Settings):
     pair_separator: str | None = setting(None, '" ||| " reads pairs as extract_features.py does', only=("text",))
     id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
     keep_fields: dict[str, FieldType] = setting({}, "more fields to copy to the output, with their types", only=_FIELDS)  # noqa: RUF009
+    delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
+    quote: _Character = setting('"', "what encloses a field with line breaks; null: nothing", only=_DELIMITED)  # noqa: RUF009
+    column_names: list[str] | None = setting(None, "null: the first row has them", only=_DELIMITED, min_length=1)  # noqa: RUF009
     blank: Literal["skip", "keep"] = setting("skip", "what happens to a record that is empty or only white space")
 
     @property
     def is_whole_file(self) -> bool:
         return self.format == "text" and self.record == "file"
+
+    @property
+    def is_delimited(self) -> bool:
+        return self.format in _DELIMITED
+
+    @property
+    def fields_read(self) -> list[tuple[str, str]]:
+        """(name, type) of each field that is read: text, pair, id (its type is `id`) and kept fields."""
+        text, pair, id_ = (self.text_field, "string"), (self.pair_field, "string"), (self.id_field, "id")
+        return [(name, type_) for name, type_ in (text, pair, id_, *self.keep_fields.items()) if name is not None]
+
+
+LINES = RecordFormat()
 
 
 @dataclasses.dataclass(frozen=True)

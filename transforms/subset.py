@@ -67,21 +67,15 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
     new_number[texts] = np.arange(len(texts))
     shift = np.zeros(len(tokens.num_dropped), np.int64)
     shift[texts] = row_splits[:-1] - tokens.row_splits[:-1][texts]
-    dropped = tokens.dropped
-    kept = new_number[dropped.text] >= 0
+    kept = new_number[tokens.dropped.text] >= 0
+    dropped = DroppedTokens(*(values[kept] for values in vars(tokens.dropped).values()))
     columns = ("token_ids", "segment_ids", "start", "end", "word_index", "form")
     return dataclasses.replace(
         tokens,
         text=text,
         row_splits=row_splits,
         num_dropped=tokens.num_dropped[texts],
-        dropped=DroppedTokens(
-            text=new_number[dropped.text[kept]].astype(np.int32),
-            segment=dropped.segment[kept],
-            start=dropped.start[kept],
-            word_index=dropped.word_index[kept],
-            form=dropped.form[kept],
-        ),
+        dropped=dataclasses.replace(dropped, text=new_number[dropped.text].astype(np.int32)),
         rows={name: _take_rows(rows, new_number, shift) for name, rows in tokens.rows.items()},
         **{name: getattr(tokens, name)[positions] for name in columns},
     )

@@ -33,8 +33,13 @@ def _check_layers(layers: Any) -> Any:
 
 def _check_forms(forms: Any) -> Any:
     items = forms if isinstance(forms, list) else [forms]
-    if forms is not None and not all(isinstance(form, str) for form in items):
-        raise ValueError("should be a list of words or the name of a file")
+    wrong = [form for form in items if not isinstance(form, str)]
+    if forms is not None and wrong:
+        # YAML reads 3, true and yes as a number and as truth values.
+        raise ValueError(
+            f"should be a list of words or the name of a file; {wrong[0]!r} is not a word: quote it, as in "
+            "['3', 'true']"
+        )
     return forms
 
 
@@ -93,6 +98,11 @@ class ViewSettings(Settings):
     def uses_pooler(self) -> bool:
         return self.level == "text" and self.pooling == "pooler"
 
+    @property
+    def is_extract_features(self) -> bool:
+        """Whether the view is written as extract_features.py writes it: tokens, their layers separate."""
+        return (self.format, self.level, self.combine) == ("jsonl", "token", "separate")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View(ViewSettings):
@@ -138,6 +148,11 @@ class View(ViewSettings):
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
     """The layers that any of the views reads, ascending."""
     return tuple(sorted({layer for view in views for layer in view.layers}))
+
+
+def needs_pooler(views: Iterable[View]) -> bool:
+    """Whether any of the views reads the pooled output."""
+    return any(view.uses_pooler for view in views)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
@@ -13,6 +14,16 @@ from layerbeam.pipeline.errors import UsageError, did_you_mean
 
 # Former names of layerbeam's own options.
 _RENAMED = {"--remove-gone": "--prune-missing", "--files": "--checksums", "--color": "--color-by"}
+# Options of other programs, and the settings that they are here.
+_SETTINGS = {
+    "--batch-size": "encoder.batch_tokens=N, the tokens in one batch, padding included",
+    "--batch_size": "encoder.batch_tokens=N, the tokens in one batch, padding included",
+    "--max-seq-length": "encoder.max_seq_length=N",
+    "--max_seq_length": "encoder.max_seq_length=N",
+    "--device": "encoder.device=cpu",
+    "--model": "encoder.handle=HANDLE",
+    "--layers": "views.NAME.layers=[-1]",
+}
 
 
 class _Parser(_BeamArgumentParser):
@@ -21,7 +32,9 @@ class _Parser(_BeamArgumentParser):
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """The configuration's options as arguments of Beam's command line.
+    """The options in a configuration's `beam` as arguments of Beam's command line.
+
+    Raises UsageError for options unknown to Beam and values of the wrong type.
 
     >>> as_arguments({"project": "p", "no_auth": True, "streaming": False, "labels": ["a=1", "b=2"]})
     ['--project=p', '--no_auth', '--labels=a=1', '--labels=b=2']
@@ -31,28 +44,21 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     known = {option: action for action in _parser()._actions for option in action.option_strings}
     arguments = []
     for name, value in settings.items():
-        if value is None:
-            continue
         flag, no_flag = known.get(f"--{name}"), known.get(f"--no_{name}")
-        if isinstance(value, bool):
-            if value:
-                arguments += [f"--{name}"] if flag or not no_flag else []
-            elif no_flag:
-                arguments.append(f"--no_{name}")
-            elif flag is None or flag.nargs != 0:
-                arguments.append(f"--{name}=false")
-        else:
+        if value is True:
+            arguments += [f"--{name}"] if flag or not no_flag else []
+        elif value is False and no_flag:
+            arguments.append(f"--no_{name}")
+        elif value is False:
+            arguments += [f"--{name}=false"] if flag is None or flag.nargs != 0 else []
+        elif value is not None:
             items = value if isinstance(value, list) else [value]
             arguments += [f"--{name}={json.dumps(item) if isinstance(item, dict) else item}" for item in items]
-    return arguments
-
-
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option in the configuration's `beam` that Beam does not know, or a wrong type."""
-    unknown = _first_unknown(as_arguments(settings))
+    unknown = _first_unknown(arguments)
     if unknown is not None:
-        hint = did_you_mean(unknown, known_options()).replace("--", "")
+        hint = did_you_mean(unknown, known).replace("--", "")
         raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
+    return arguments
 
 
 def check_arguments(arguments: list[str], own_options: Collection[str]) -> None:
@@ -61,13 +67,19 @@ def check_arguments(arguments: list[str], own_options: Collection[str]) -> None:
     `own_options`: the command's own options, for "did you mean".
     """
     unknown = _first_unknown(arguments)
-    if unknown is not None and not unknown.startswith("-"):
-        raise UsageError(f"{unknown}: unexpected argument")
-    if unknown is not None and _RENAMED.get(unknown) in own_options:
+    if unknown is None:
+        return
+    if not unknown.startswith("-"):
+        hint = ""
+        if os.path.exists(unknown):
+            hint = "; a shell replaces a glob by the files that match: quote it, as in --input 'corpus/*.txt'"
+        raise UsageError(f"{unknown}: unexpected argument{hint}")
+    if _RENAMED.get(unknown) in own_options:
         raise UsageError(f"{unknown}: was renamed to {_RENAMED[unknown]}")
-    if unknown is not None:
-        hint = did_you_mean(unknown, [*own_options, *known_options()])
-        raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
+    if unknown in _SETTINGS and "--set" in own_options:
+        raise UsageError(f"{unknown}: not an option but a setting: --set {_SETTINGS[unknown]}")
+    hint = did_you_mean(unknown, [*own_options, *known_options()])
+    raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
 
 
 def known_options() -> list[str]:

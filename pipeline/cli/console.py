@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 
 def plain_console(**settings: Any) -> Any:
     """The terminal: what comes from a corpus is never read as markup, and a reader who left is an error as usual."""
+    from rich import box
     from rich.console import Console
+    from rich.table import Table
 
     class PlainConsole(Console):
         def render_str(self, text: str, **settings: Any) -> Any:
@@ -17,6 +24,28 @@ def plain_console(**settings: Any) -> Any:
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
+
+        def print_section(self, heading: str, lines: Iterable[str]) -> None:
+            """Print lines below each other, the first one after the heading."""
+            for number, line in enumerate(lines):
+                self.print(f"{'' if number else heading:10}{line}")
+
+        def print_table(
+            self,
+            headings: Sequence[str],
+            rows: Iterable[Sequence[str]],
+            *,
+            left: Collection[str],
+            title: str = "",
+            **column: Any,
+        ) -> None:
+            """Print a table; its columns are aligned to the right unless they are among `left`."""
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
+            for heading in headings:
+                table.add_column(heading, justify="left" if heading in left else "right", **column)
+            for row in rows:
+                table.add_row(*row)
+            self.print(table)
 
     return PlainConsole(highlight=False, markup=False, **settings)
 
@@ -61,6 +90,18 @@ def count_noun(count: int, noun: str, plural: str | None = None) -> str:
     ('1 file', '2,000 files', '2 batches')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def command_name() -> str:
+    """How this shell starts the command: `layerbeam` if that is on PATH, else its path, such as .venv/bin/layerbeam."""
+    script = Path(sys.executable).with_name("layerbeam")
+    found = shutil.which("layerbeam")
+    if found is not None and os.path.realpath(found) == os.path.realpath(script):
+        return "layerbeam"
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m layerbeam"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
 
 
 def echo(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError, open_encoder
+from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
 from layerbeam.transforms.encoders.bert import weight_shapes
 
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
@@ -62,3 +62,6 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
     console = plain_console(soft_wrap=True)
     for name, value in lines.items():
         console.print(f"{name:14} {'unknown' if value is None else value}")
+    note = vocabulary_note(encoder)
+    if note is not None:
+        console.print(f"{'note':14} {note}")

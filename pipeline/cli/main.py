@@ -5,91 +5,107 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
+import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.console import echo, echo_error
-from layerbeam.pipeline.cli.parser import PATHS, escape_negative_layers, make_parser
+from layerbeam.pipeline.cli.console import command_name, echo, echo_error
+from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
 from layerbeam.pipeline.run.signals import only_main_thread_prints
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
     from layerbeam.pipeline.config.schema import Config
+    from layerbeam.pipeline.run.run import Ended
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
     """Run the command and return its exit status; `layerbeam run --help` lists them."""
+    began = time.monotonic()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        make_parser(version).print_help(sys.stderr)
+        return USAGE
     verbose = "-v" in given or "--verbose" in given
     with contextlib.nullcontext() if verbose else only_main_thread_prints():
-        return _main(given, version, verbose)
+        try:
+            escaped = escape_negative_layers(given) if given[:1] == ["extract-features"] else given
+            options, beam_arguments = make_parser(version).parse_known_args(escaped)
+            options.began = began
+            quiet_logs(options.verbose)
+            return COMMANDS[options.command](options, beam_arguments)
+        except (UsageError, BusyError) as error:
+            echo_error(str(error))
+            return BUSY if isinstance(error, BusyError) else USAGE
+        except InterruptedRunError as error:
+            return 128 + error.number
+        except Exception as error:
+            if verbose:
+                raise
+            echo_error(f"failed: {root_cause(error)}")
+            if options.command in ("run", "extract-features"):
+                echo_error("completed blocks are kept; rerun the same command to resume (-v shows the whole error)")
+            else:
+                echo_error("-v shows the whole error")
+            return FAILED
 
 
-def _main(given: list[str], version: str, verbose: bool) -> int:
-    try:
-        escaped = escape_negative_layers(given) if given[:1] == ["extract-features"] else given
-        options, beam_arguments = make_parser(version).parse_known_args(escaped)
-        quiet_logs(options.verbose)
-        return COMMANDS[options.command](options, beam_arguments)
-    except UsageError as error:
-        echo_error(str(error))
-        return USAGE
-    except BusyError as error:
-        echo_error(str(error))
-        return BUSY
-    except InterruptedRunError as error:
-        return 128 + error.number
-    except Exception as error:
-        if verbose:
-            raise
-        echo_error(f"failed: {root_cause(error)}")
-        if options.command in ("run", "extract-features"):
-            echo_error("completed blocks are kept; rerun the same command to resume (-v shows the whole error)")
-        else:
-            echo_error("-v shows the whole error")
-        return FAILED
+def _reach(
+    options: argparse.Namespace, given: list[str], *paths: str, configured: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Configure Beam's file systems; returns Beam's options from configuration and command line, as arguments.
 
-
-def _reach(paths: Iterable[str], beam_arguments: Iterable[str]) -> None:
-    """Configure Beam's file systems. Raises UsageError for a path that they cannot reach."""
+    UsageError for unknown options, and for a path that the file systems cannot reach.
+    """
+    from layerbeam.pipeline.cli import beam_options
     from layerbeam.transforms import storage
 
-    storage.set_options(beam_arguments)
+    settings = {name: value for name, value in (configured or {}).items() if name != "runner"}
+    arguments = beam_options.as_arguments(settings) + given
+    beam_options.check_arguments(given, options.own_options)
+    storage.set_options(arguments)
     for path in paths:
         reason = storage.unsupported_reason(path)
         if reason is not None:
             raise UsageError(f"{path}: {reason}")
+    return arguments
 
 
 def _reach_stores(options: argparse.Namespace, beam_arguments: list[str], *paths: str) -> None:
     """Configure Beam's file systems if options are given or a path is in a store; Beam's import takes 0.9 s."""
     if beam_arguments or any(map(_is_in_store, paths)):
-        _reach(paths, _beam_arguments(options, {}, beam_arguments))
+        _reach(options, beam_arguments, *paths)
 
 
 def _is_in_store(path: str) -> bool:
     return "://" in path and not path.lower().startswith(("https://", "http://", "hf://"))
 
 
+def _announce_loading() -> None:
+    """Tell at once what takes seconds; not where it is loaded already."""
+    if "apache_beam" not in sys.modules:
+        echo("loading Apache Beam and TensorFlow ...")
+
+
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    config = _load_config(options)
-    complete = _run_config(config, options, beam_arguments, runner=options.runner)
-    _print_summary(options, config.output.path)
-    return DONE if complete else INCOMPLETE
+    config = load_config(options)
+    ended = _run_config(config, options, beam_arguments)
+    _print_summary(options, config.output.path, speed=ended.did_work)
+    return DONE if ended else INCOMPLETE
 
 
 def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    started = time.perf_counter()
-    config = _load_config(options)
+    config = load_config(options)
     job, _ = _resolve(options, config, beam_arguments)
     from layerbeam.pipeline.cli.render_plan import print_plan
     from layerbeam.pipeline.plan.plan import Machines, make_plan, vcpus_of
@@ -98,7 +114,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if options.machines or options.vcpus or options.price_per_hour is not None:
         vcpus = options.vcpus or vcpus_of(config.beam.get("machine_type"))
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
-    plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, started=started)
+    plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, began=options.began)
     _print(options, plan, print_plan)
     return DONE
 
@@ -110,19 +126,21 @@ def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach([options.output], _beam_arguments(options, {}, beam_arguments))  # the run's input may be in a store
+    # Read when NumPy is imported. Several threads in the small products of one sequence take longer than one thread.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _announce_loading()
+    _reach(options, beam_arguments, options.output)  # also because the run's input may be in a store
+    from layerbeam.pipeline.cli.render_verdict import print_files_verdict, print_verdict
+    from layerbeam.pipeline.output.integrity import FilesVerdict, verify_files
+    from layerbeam.pipeline.verify.verify import Verdict, verify
+
+    verdict: Verdict | FilesVerdict
     if options.checksums:
-        from layerbeam.pipeline.cli.render_verdict import print_files_verdict
-        from layerbeam.pipeline.output.integrity import verify_files
-
-        files_verdict = verify_files(options.output)
-        _print(options, files_verdict, print_files_verdict)
-        return {"pass": DONE, "fail": FAILED}[files_verdict.result]
-    from layerbeam.pipeline.cli.render_verdict import print_verdict
-    from layerbeam.pipeline.verify.verify import verify
-
-    verdict = verify(options.output, sample=options.sample, seed=options.seed)
-    _print(options, verdict, print_verdict)
+        verdict = verify_files(options.output)
+        _print(options, verdict, print_files_verdict)
+    else:
+        verdict = verify(options.output, sample=options.sample, seed=options.seed)
+        _print(options, verdict, print_verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
@@ -133,20 +151,23 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     result = write_report(
         options.output,
         words=options.word,
+        texts=options.text,
         color_by=options.color_by,
         sample=options.sample,
         seed=options.seed,
         to=options.to,
     )
     _print(options, result, print_report_result)
-    return DONE
+    for problem in result.problems:
+        echo_error(problem)
+    return FAILED if result.problems else DONE
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
 
     if beam_arguments or _is_in_store(options.handle):
-        _reach([], _beam_arguments(options, {}, beam_arguments))
+        _reach(options, beam_arguments)
     _print(options, describe_encoder(options.handle), print_encoder)
     return DONE
 
@@ -169,9 +190,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     try:
         checked = load.check(settings, source="extract-features")
         extract_features.check_folders(options.input_folder, folder)
-        complete = _run_config(
-            checked, options, beam_arguments, runner=None, extra_bytes_ratio=extract_features.EXTRA_BYTES_RATIO
-        )
+        ended = _run_config(checked, options, beam_arguments, extra_bytes_ratio=extract_features.EXTRA_BYTES_RATIO)
     except UsageError as error:
         message = str(error)
         for setting, argument in extract_features.ARGUMENTS.items():
@@ -180,11 +199,11 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     own = extract_features.own_folder(folder)
     with only_writer(own):
         documents = extract_features.assemble(folder, prune_missing=options.prune_missing)
-    _print_summary(options, own, documents=documents)
+    _print_summary(options, own, speed=ended.did_work, documents=documents)
     if not options.json:
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
-    return DONE if complete else INCOMPLETE
+    return DONE if ended else INCOMPLETE
 
 
 def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -192,7 +211,8 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     _refuse_arguments(beam_arguments)
     template.write(options.config)
-    echo(f"{options.config}: written; it reads {template.INPUT}. Next: layerbeam run {shlex.quote(options.config)}")
+    following = f"{command_name()} run {shlex.quote(options.config)}"
+    echo(f"{options.config}: written; it reads {template.INPUT}. Next: {following}")
     return DONE
 
 
@@ -202,11 +222,11 @@ def _completion(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _refuse_arguments(beam_arguments)
     parser = make_parser("")
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for command in commands.choices.values():
-        for action in command._actions:
-            kind = PATHS.get(str(action.metavar))
-            if kind is not None:
-                action.complete = getattr(shtab, kind)
+    for action in (action for command in commands.choices.values() for action in command._actions):
+        if action.metavar in PATHS:
+            action.complete = getattr(shtab, PATHS[action.metavar])
+        elif "--runner" in action.option_strings:
+            action.choices = RUNNERS
     with _tolerate_closed_pipe():
         print(shtab.complete(parser, options.shell))
     return DONE
@@ -236,24 +256,35 @@ def _print_summary(
     output_path: str,
     *,
     rows: bool = False,
+    speed: bool = True,
     documents: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Print what an output folder holds."""
+    """Print what an output folder holds. `speed`: also how fast its last run was."""
     from layerbeam.pipeline.cli.render_summary import print_next, print_rows, print_summary
     from layerbeam.pipeline.output.summary import summarize
 
     summary = dataclasses.replace(summarize(output_path), documents=documents)
-    _print(options, summary, print_summary, *([print_rows] if rows else []), print_next)
+    _print(options, summary, functools.partial(print_summary, speed=speed), *([print_rows] if rows else []), print_next)
 
 
 def _print(options: argparse.Namespace, result: Any, *printers: Callable[[Any], None]) -> None:
     """Print a result with `printers`, or as JSON with --json (by its `to_json` unless it is a dict)."""
     with _tolerate_closed_pipe():
         if options.json:
-            print(json.dumps(result if isinstance(result, dict) else result.to_json(), indent=1))
+            values = result if isinstance(result, dict) else result.to_json()
+            print(json.dumps(_without_nan(values), indent=1))
             return
         for print_result in printers:
             print_result(result)
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with null for NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 @contextlib.contextmanager
@@ -266,7 +297,7 @@ def _tolerate_closed_pipe() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _load_config(options: argparse.Namespace) -> Config:
+def load_config(options: argparse.Namespace) -> Config:
     import yaml
 
     from layerbeam.pipeline.config import load
@@ -278,43 +309,35 @@ def _load_config(options: argparse.Namespace) -> Config:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
         try:
             overrides[key] = load.parse_yaml(value)
-        except load.RepeatedKeyError as error:
-            raise UsageError(f"--set {item}: {error}") from error
         except (yaml.YAMLError, ValueError) as error:
-            raise UsageError(f"--set {item}: the value is not YAML") from error
+            what = str(error) if isinstance(error, load.RepeatedKeyError) else "the value is not YAML"
+            raise UsageError(f"--set {item}: {what}") from error
     if options.input:
         overrides["input.files"] = options.input
+    if options.limit is not None:
+        overrides["input.limit"] = options.limit
     if options.output is not None:
         overrides["output.path"] = options.output
     return load.load(options.config, overrides)
 
 
 def _run_config(
-    config: Config,
-    options: argparse.Namespace,
-    beam_arguments: list[str],
-    *,
-    runner: str | None,
-    extra_bytes_ratio: float = 0,
-) -> bool:
-    """Run a configuration; True if all of its input is embedded afterwards."""
+    config: Config, options: argparse.Namespace, beam_arguments: list[str], *, extra_bytes_ratio: float = 0
+) -> Ended:
+    """Run a configuration."""
     job, arguments = _resolve(options, config, beam_arguments)
     from layerbeam.pipeline.remote.submit import RemoteRun
     from layerbeam.pipeline.run.engines import LocalRunner, choose_runner
     from layerbeam.pipeline.run.run import LocalRun, Run
 
-    chosen = choose_runner(
-        arguments,
-        runner or config.beam.get("runner"),
-        config.output.path,
-        workers=options.workers,
-        processes=options.processes,
-    )
+    runner = options.runner or config.beam.get("runner")
+    chosen = choose_runner(arguments, runner, config.output.path, workers=options.workers, processes=options.processes)
     given = {
         "job": job,
         "force": options.force,
         "prune_missing": options.prune_missing,
         "verbose": options.verbose,
+        "began": options.began,
         "extra_bytes_ratio": extra_bytes_ratio,
     }
     run: Run = LocalRun(local=chosen, **given) if isinstance(chosen, LocalRunner) else RemoteRun(remote=chosen, **given)
@@ -323,28 +346,17 @@ def _run_config(
 
 def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[str]) -> tuple[Job, list[str]]:
     """The job and Beam's options. Raises UsageError for settings that do not fit, and paths out of reach."""
-    from layerbeam.pipeline.config.layers import open_for
-
-    if _is_in_store(config.encoder.handle):
-        _reach([], _beam_arguments(options, config.beam, beam_arguments))
-    encoder = open_for(config)
+    _announce_loading()
     from layerbeam.pipeline.config.job import resolve
-    from layerbeam.pipeline.remote import preflight
+
+    if any(map(_is_in_store, [config.encoder.handle, *(str(view.keep_words) for view in config.views.values())])):
+        _reach(options, beam_arguments, configured=config.beam)
+    job = resolve(config)
+    from layerbeam.pipeline.remote import preflight  # it imports Beam
 
     preflight.check_hints(config)
-    arguments = _beam_arguments(options, config.beam, beam_arguments)
-    _reach([*config.input.files, config.output.path], arguments)
-    return resolve(config, encoder), arguments
-
-
-def _beam_arguments(options: argparse.Namespace, configured: Mapping[str, Any], given: list[str]) -> list[str]:
-    """Beam's options from configuration and command line, as command-line arguments. UsageError for unknown ones."""
-    from layerbeam.pipeline.cli import beam_options
-
-    settings = {name: value for name, value in configured.items() if name != "runner"}
-    beam_options.check_settings(settings)
-    beam_options.check_arguments(given, options.own_options)
-    return beam_options.as_arguments(settings) + given
+    paths = [*config.input.files, config.output.path]
+    return job, _reach(options, beam_arguments, *paths, configured=config.beam)
 
 
 def quiet_logs(verbose: bool) -> None:

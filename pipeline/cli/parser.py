@@ -8,8 +8,6 @@ from typing import Any, NoReturn, TypeAlias
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
-SHELLS = ("bash", "zsh", "fish")
-
 # What a shell completes after arguments with these names.
 PATHS = {
     "CONFIG": "FILE",
@@ -21,8 +19,13 @@ PATHS = {
     "OUTPUT_FOLDER": "DIRECTORY",
     "BERT_MODEL_DIR": "DIRECTORY",
 }
+RUNNERS = ("local", "DataflowRunner", "FlinkRunner", "SparkRunner", "PrismRunner", "PortableRunner")
 _STORE_OPTIONS = "Options of Beam's file systems may follow, for example --s3_region_name=..."
-_LOGS_AND_TRACEBACKS = "show the logs of TensorFlow and Beam, and tracebacks"
+# What --verbose shows; in other commands tracebacks.
+_VERBOSE = {
+    **dict.fromkeys(("run", "plan", "extract-features"), "show the logs of TensorFlow and Beam, and tracebacks"),
+    **dict.fromkeys(("verify", "encoder"), "show the logs of TensorFlow, and tracebacks"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,7 +51,8 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_run, _plan, _show, _verify, _report, _encoder, _extract_features, _init, _completion):
         add(commands)
-    for command in commands.choices.values():
+    for name, command in commands.choices.items():
+        command.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE.get(name, "show tracebacks"))
         command.set_defaults(own_options=tuple(command._option_string_actions))
     return parser
 
@@ -64,15 +68,8 @@ def _run(commands: _Commands) -> None:
     )
     _add_config(command)
     _add_workers(command)
-    command.add_argument(
-        "--runner", metavar="NAME", help="local, DataflowRunner, FlinkRunner, SparkRunner, PrismRunner, PortableRunner"
-    )
-    command.add_argument("--force", action="store_true", help="start even if the disk looks too small")
-    command.add_argument(
-        "--prune-missing", action="store_true", help="delete the rows of input files that no longer exist"
-    )
-    _add_json(command, "print the closing summary as JSON")
-    _add_verbose(command, _LOGS_AND_TRACEBACKS)
+    command.add_argument("--runner", metavar="NAME", help=", ".join(RUNNERS))
+    _add_run_options(command, prunes="rows of input files")
 
 
 def _plan(commands: _Commands) -> None:
@@ -83,20 +80,12 @@ def _plan(commands: _Commands) -> None:
         epilog=_STORE_OPTIONS,
     )
     _add_config(command)
-    command.add_argument(
-        "--workers", metavar="N", type=_positive, help="the number that the run will have; default: one per core"
-    )
-    command.add_argument("--machines", metavar="N", type=_positive, help="on Dataflow: estimate the hours there")
-    command.add_argument(
-        "--vcpus",
-        metavar="N",
-        type=_positive,
-        help="of each machine; default: read from beam.machine_type, else 1",
-    )
+    _add_number(command, "--workers", "the number that the run will have; default: one per core")
+    _add_number(command, "--machines", "on Dataflow: estimate the hours there")
+    _add_number(command, "--vcpus", "of each machine; default: read from beam.machine_type, else 1")
     command.add_argument("--price-per-hour", metavar="P", type=_price, help="of a machine: estimate the cost")
-    _add_seed(command, "sample")
+    _add_seed(command)
     _add_json(command)
-    _add_verbose(command, _LOGS_AND_TRACEBACKS)
 
 
 def _show(commands: _Commands) -> None:
@@ -105,7 +94,6 @@ def _show(commands: _Commands) -> None:
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
     _add_json(command)
-    _add_verbose(command)
 
 
 def _verify(commands: _Commands) -> None:
@@ -119,8 +107,8 @@ def _verify(commands: _Commands) -> None:
         + _STORE_OPTIONS,
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
-    command.add_argument("--sample", metavar="N", type=_positive, default=100, help="texts to sample; default: 100")
-    _add_seed(command, "sample")
+    _add_number(command, "--sample", "texts to sample; default: 100", default=100)
+    _add_seed(command)
     command.add_argument(
         "--checksums",
         action="store_true",
@@ -128,7 +116,6 @@ def _verify(commands: _Commands) -> None:
         "next run rewrites what differs",
     )
     _add_json(command)
-    _add_verbose(command, "show the logs of TensorFlow, and tracebacks")
 
 
 def _report(commands: _Commands) -> None:
@@ -136,20 +123,25 @@ def _report(commands: _Commands) -> None:
         "report",
         help="write a page about a run: lengths, rejects, layers, projections, words over the layers, neighbours",
         description="Write one self-contained HTML page about a run, finished or not.",
-        epilog=_STORE_OPTIONS,
+        epilog="Exit status: 0 done; 1 failed, or a word does not occur (the page is written); 2 wrong usage. "
+        + _STORE_OPTIONS,
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
     command.add_argument("--word", metavar="W", action="append", default=[], help="show it in every layer; repeatable")
     command.add_argument(
-        "--color-by", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"
+        "--text",
+        metavar="T",
+        action="append",
+        default=[],
+        help="show its nearest neighbours; encodes it with the encoder and settings of the run; repeatable",
     )
     command.add_argument(
-        "--sample", metavar="N", type=_positive, default=20_000, help="rows to sample from each view; default: 20,000"
+        "--color-by", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"
     )
-    _add_seed(command, "sample")
+    _add_number(command, "--sample", "rows to sample from each view; default: 20,000", default=20_000)
+    _add_seed(command)
     command.add_argument("--to", metavar="FILE", help="write to FILE instead of OUT/report.html")
     _add_json(command, "print the page's figures as JSON")
-    _add_verbose(command)
 
 
 def _encoder(commands: _Commands) -> None:
@@ -158,7 +150,6 @@ def _encoder(commands: _Commands) -> None:
     )
     command.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
     _add_json(command)
-    _add_verbose(command, "show the logs of TensorFlow, and tracebacks")
 
 
 def _extract_features(commands: _Commands) -> None:
@@ -186,12 +177,8 @@ def _extract_features(commands: _Commands) -> None:
     )
     command.add_argument("--sentences", action="store_true", help="write a line of JSON for each sentence")
     _add_workers(command)
-    command.add_argument("--force", action="store_true", help="start even if the disk looks too small")
-    command.add_argument(
-        "--prune-missing", action="store_true", help="delete the output of documents that no longer exist"
-    )
-    _add_json(command, "print the closing summary as JSON")
-    _add_verbose(command, _LOGS_AND_TRACEBACKS)
+    _add_run_options(command, prunes="output of documents")
+    command.set_defaults(runner=None)  # that of a local run
 
 
 def _init(commands: _Commands) -> None:
@@ -203,7 +190,6 @@ def _init(commands: _Commands) -> None:
     command.add_argument(
         "config", metavar="FILE", nargs="?", default="layerbeam.yaml", help="default: layerbeam.yaml, in this folder"
     )
-    _add_verbose(command)
 
 
 def _completion(commands: _Commands) -> None:
@@ -215,14 +201,14 @@ def _completion(commands: _Commands) -> None:
         "source. For every session put that line into ~/.bashrc, ~/.zshrc (after compinit) or "
         "~/.config/fish/config.fish.",
     )
-    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
-    _add_verbose(command)
+    command.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file")
     command.add_argument("--input", metavar="GLOB", action="append", help="replaces input.files; repeatable")
     command.add_argument("--output", metavar="PATH", help="replaces output.path")
+    _add_number(command, "--limit", "replaces input.limit: read the first N records only")
     command.add_argument(
         "--set",
         metavar="K=V",
@@ -233,27 +219,29 @@ def _add_config(command: argparse.ArgumentParser) -> None:
 
 
 def _add_workers(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--workers", metavar="N", type=_positive, help="blocks processed in parallel; default: one per core"
-    )
-    command.add_argument(
-        "--processes",
-        metavar="N",
-        type=_positive,
-        help="worker processes that share the workers, each with its own encoder; default: threads in one process",
-    )
+    _add_number(command, "--workers", "blocks processed in parallel; default: one per core")
+    processes = "worker processes that share the workers, each with its own encoder; default: threads in one process"
+    _add_number(command, "--processes", processes)
 
 
-def _add_seed(command: argparse.ArgumentParser, what: str) -> None:
-    command.add_argument("--seed", metavar="S", type=_natural, default=0, help=f"seed of the {what}; default: 0")
+def _add_run_options(command: argparse.ArgumentParser, prunes: str) -> None:
+    command.add_argument(
+        "--force", action="store_true", help="start even if the disk looks too small or a field missing"
+    )
+    command.add_argument("--prune-missing", action="store_true", help=f"delete the {prunes} that no longer exist")
+    _add_json(command, "print the closing summary as JSON")
+
+
+def _add_number(command: argparse.ArgumentParser, option: str, what: str, default: int | None = None) -> None:
+    command.add_argument(option, metavar="N", type=_positive, default=default, help=what)
+
+
+def _add_seed(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--seed", metavar="S", type=_natural, default=0, help="seed of the sample; default: 0")
 
 
 def _add_json(command: argparse.ArgumentParser, what: str = "print JSON") -> None:
     command.add_argument("--json", action="store_true", help=what)
-
-
-def _add_verbose(command: argparse.ArgumentParser, what: str = "show tracebacks") -> None:
-    command.add_argument("-v", "--verbose", action="store_true", help=what)
 
 
 def _natural(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The progress of a local run: a bar at a terminal, a line every half minute elsewhere.
+"""The progress of a run or a check: a bar at a terminal, a line every half minute elsewhere.
 
 Beam's metrics come at the end only. So progress comes from the commits of this run, which worker processes also write,
 and from the tokens that this process has encoded. The total is the estimate that the run prints at its start.
@@ -10,7 +10,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ class Progress:
             self._known.add(name)
             texts = metrics.embedded_texts(counts)
             self.texts += texts
-            self.rejected += counts.get(metrics.SENTENCES_REJECTED, 0) or counts.get(metrics.REJECTED, 0)
+            self.rejected += counts.get(metrics.OF_SENTENCES[metrics.REJECTED], 0) or counts.get(metrics.REJECTED, 0)
             self._committed_tokens += counts.get(metrics.TOKENS, 0) + 2 * texts
         # Equal texts are encoded once, so the commits may be ahead of the encoder.
         self.tokens = max(self.tokens, self._committed_tokens, TOKENS_ENCODED.value - self._encoded_before)
@@ -96,10 +95,29 @@ class Progress:
         return set()
 
 
+@dataclasses.dataclass
+class Steps:
+    """A known number of equal steps; whoever does them counts them in `done`."""
+
+    noun: str
+    total: int
+    done: int = 0
+
+    def update(self) -> None:
+        """Nothing has to be read."""
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.total if self.total else 0.0
+
+    def describe(self) -> str:
+        """`3 of 8 texts`."""
+        return f"{self.done:,} of {count_noun(self.total, self.noun)}"
+
+
 @contextlib.contextmanager
-def show_progress(progress: Progress, *, stream: TextIO | None = None, plain: bool = False) -> Iterator[None]:
+def show_progress(progress: Progress | Steps, *, stream: TextIO, plain: bool = False) -> Iterator[None]:
     """Show progress while this is entered: a bar if the stream is a terminal and not `plain`, else lines."""
-    stream = sys.stderr if stream is None else stream
     ended = threading.Event()
     bar = None if plain or not stream.isatty() else _make_bar(stream)
     thread = threading.Thread(target=_keep_showing, args=(progress, stream, bar, ended), name="progress", daemon=True)
@@ -112,7 +130,7 @@ def show_progress(progress: Progress, *, stream: TextIO | None = None, plain: bo
             thread.join()
 
 
-def _keep_showing(progress: Progress, stream: TextIO, bar: Any, ended: threading.Event) -> None:
+def _keep_showing(progress: Progress | Steps, stream: TextIO, bar: Any, ended: threading.Event) -> None:
     task = bar.add_task("", total=1.0, status="") if bar is not None else None
     logged = time.monotonic()
     while not ended.wait(_POLL_INTERVAL_SECONDS):

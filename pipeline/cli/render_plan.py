@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console, size_text
 from layerbeam.pipeline.output.manifest import shape_text
-from layerbeam.pipeline.plan.estimate import count_text
-from layerbeam.pipeline.plan.plan import Duration, Estimated, InputSummary, Lengths, Plan
+from layerbeam.pipeline.plan.estimate import Statistic, count_text
+from layerbeam.pipeline.plan.plan import Duration, InputSummary, Lengths, Plan
 
 _MAX_NAMED = 5
 _BAR_WIDTH = 40
@@ -20,47 +19,30 @@ def print_plan(plan: Plan) -> None:
 
     console = plain_console(soft_wrap=True)
     console.print(Text(f"{plan.path}: what a run will do", style="bold"))
-    _print_section(console, "encoder", [f"{plan.encoder['handle']}: {shape_text(plan.encoder)}"])
-    _print_section(console, "input", _input_lines(plan.input))
-    _print_section(console, "texts", _text_lines(plan))
-    _print_section(console, "rejects", _reject_lines(plan))
+    console.print_section("encoder", [f"{plan.encoder['handle']}: {shape_text(plan.encoder)}"])
+    console.print_section("input", _input_lines(plan.input))
+    console.print_section("texts", _text_lines(plan))
+    console.print_section("rejects", _reject_lines(plan))
     _print_lengths(console, plan.lengths)
     truncations = [(f"{t.max_seq_length:,}", _percent(t.longer), _percent(t.tokens_lost)) for t in plan.max_seq_lengths]
-    _print_table(console, ("max_seq_length", "longer texts", "tokens beyond it"), truncations)
+    console.print_table(("max_seq_length", "longer texts", "tokens beyond it"), truncations, left=())
     views = [
-        (name, about(Estimated(view.rows, view.margin)), size_text(view.vector_bytes), size_text(view.bytes))
+        (name, about(Statistic(view.rows, view.margin)), size_text(view.vector_bytes), size_text(view.bytes))
         for name, view in plan.views.items()
     ]
-    _print_table(console, ("view", "rows", "vectors", "files"), views)
-    _print_section(console, "disk", [_disk_line(plan)])
-    _print_section(console, "time", _time_lines(plan.time))
-    _print_section(console, "Dataflow", _dataflow_lines(plan))
+    console.print_table(("view", "rows", "vectors", "files"), views, left=("view",))
+    console.print_section("disk", [_disk_line(plan)])
+    console.print_section("time", _time_lines(plan.time))
+    console.print_section("Dataflow", _dataflow_lines(plan))
     for hint in plan.hints:
-        _print_section(console, "note", [hint])
+        console.print_section("note", [hint])
 
 
-def _print_section(console: Any, heading: str, lines: list[str]) -> None:
-    for number, line in enumerate(lines):
-        console.print(f"{heading if number == 0 else '':10}{line}")
-
-
-def _print_table(console: Any, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "view" else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def about(estimated: Estimated, noun: str = "") -> str:
+def about(estimated: Statistic, noun: str = "") -> str:
     """
-    >>> about(Estimated(12_345, 0), "text"), about(Estimated(1, 0), "text")
+    >>> about(Statistic(12_345, 0), "text"), about(Statistic(1, 0), "text")
     ('12,345 texts', '1 text')
-    >>> about(Estimated(2_000_000, 25_000)), about(Estimated(3, 4))
+    >>> about(Statistic(2_000_000, 25_000)), about(Statistic(3, 4))
     ('about 2 M +- 1.2%', 'about 3 +- 4')
     """
     value, margin = estimated.value, estimated.margin
@@ -86,7 +68,7 @@ def _input_lines(given: InputSummary) -> list[str]:
         chunks, files = count_noun(sample.places, "chunk"), count_noun(sample.files, "file")
         lines.append(f"sample: {size_text(sample.text_bytes)} in {chunks} of {files}; +- is the 95% error bound")
     if sample.beginnings_only:
-        lines.append("compressed files were sampled at the start only; the error bound ignores later changes")
+        lines.append("compressed and CSV files were sampled at the start only; the error bound ignores later changes")
     lines += [f"cannot be read: {path}: {reason}" for path, reason in list(given.left_out.items())[:_MAX_NAMED]]
     if len(given.left_out) > _MAX_NAMED:
         lines.append(f"and {len(given.left_out) - _MAX_NAMED:,} more that cannot be read")
@@ -119,6 +101,7 @@ def _reject_lines(plan: Plan) -> list[str]:
     return [
         about(plan.estimates["rejected"], "record"),
         *(f"{count_noun(count, 'time')} in the sample: {reason}" for reason, count in reasons),
+        *(f"to fix {remedy}" for remedy in plan.remedies),
     ]
 
 

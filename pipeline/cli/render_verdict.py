@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.table import Table
-
 from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.output.integrity import FilesVerdict
 from layerbeam.pipeline.verify.verify import Verdict
@@ -17,12 +14,8 @@ _PLACES = 5
 def print_verdict(verdict: Verdict) -> None:
     """Print the comparison of rows and vectors."""
     console = plain_console(soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    numbers = ("rows", "largest diff.", "smallest cosine")
-    for heading in ("view", "column", "type", *numbers, ""):
-        table.add_column(heading, justify="right" if heading in numbers else "left")
-    for column in verdict.columns:
-        table.add_row(
+    rows = [
+        (
             column.view,
             column.column,
             column.dtype,
@@ -31,9 +24,12 @@ def print_verdict(verdict: Verdict) -> None:
             f"{column.min_cosine:.9f}" if column.rows else "-",
             "FAIL" if column.failures else "pass" if column.rows else "",
         )
+        for column in verdict.columns
+    ]
     texts = f"{verdict.sampled:,} of {count_noun(verdict.texts, 'text')} (seed {verdict.seed})"
     console.print(f"{verdict.path}: {texts} against {verdict.compared_with}")
-    console.print(table)
+    names = ("view", "column", "type")
+    console.print_table((*names, "rows", "largest diff.", "smallest cosine", ""), rows, left=(*names, ""))
     for view in verdict.hash_only:
         console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
     allowed = {(column.dtype, FORMATS[column.format].rounding > 0): column.tolerance for column in verdict.columns}

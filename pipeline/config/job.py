@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from layerbeam.pipeline.config.layers import resolve_views
-from layerbeam.pipeline.config.schema import Config, EmbedConfig
+from layerbeam.pipeline.config.rules import find_in_input
+from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output import manifest
-from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.pipeline.run.versions import check_versions, versions
-from layerbeam.transforms.encoders import EncoderSource, load_encoder
+from layerbeam.transforms import storage
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
-from layerbeam.transforms.parts.jsonl import is_extract_features
+from layerbeam.transforms.input.content import FORMAT_NAMES
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.settings import BlockLimits, EncodeSettings, RecordFormat, SequenceSettings
-from layerbeam.transforms.views import View, needed_layers
+from layerbeam.transforms.reference import ReferenceWordPiece
+from layerbeam.transforms.settings import BlockLimits, EncodeSettings, Format, RecordFormat, SequenceSettings
+from layerbeam.transforms.splitters import SplitterError, open_splitter
+from layerbeam.transforms.views import View, ViewSettings, needed_layers, needs_pooler
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encode.forward import Encoder  # the stage imports Beam
 
 
 _NO_LIMIT = 1 << 40
+# Settings that are not in the fingerprints of runs without them.
+_ADDED_LATER = ("limit", "delimiter", "quote", "column_names")
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
 
@@ -68,7 +73,7 @@ class EmbedJob:
             return load_encoder(
                 self.encoder,
                 layers=needed_layers(self.views),
-                pooler=any(view.uses_pooler for view in self.views),
+                pooler=needs_pooler(self.views),
                 compute_dtype=self.config.encoder.compute_dtype,
                 xla=self.config.encoder.xla,
             )
@@ -79,43 +84,188 @@ class Job(EmbedJob):
     """Everything a run needs to know."""
 
     config: Config
-    head: RunIdentity
+    head: manifest.RunIdentity
     output: Output
     limits: BlockLimits
-    records: RecordFormat
+
+    @property
+    def records(self) -> RecordFormat:
+        return self.config.input
 
 
-def resolve(config: Config, encoder: EncoderSource) -> Job:
-    """The job of a configuration and the encoder that `config.layers.open_for` opened for it."""
+def resolve(config: Config) -> Job:
+    """The job of a configuration. UsageError as `resolve_embedding`, or if the splitter cannot be imported here."""
+    if config.input.unit == "sentence" and config.input.sentences != "tensorflow_text":
+        try:
+            open_splitter(config.input.sentences, config.input.language)
+        except SplitterError as error:
+            raise UsageError(str(error)) from error
     ids = [("id", "string")] if config.input.id_field is not None else []
-    views = resolve_views(config.views, encoder, [*ids, *config.input.keep_fields.items()])
-    identity = identify(config, encoder, views)
+    return _make_job(config, resolve_embedding(config, [*ids, *config.input.keep_fields.items()]))
+
+
+def with_format(job: Job, format_: Format) -> Job:
+    """The job with an input of this format. UsageError if it lacks a setting that was given."""
+    config = dataclasses.replace(job.config, input=dataclasses.replace(job.config.input, format=format_))
+    mistakes = [f"input.{mistake}" for mistake in find_in_input(config.input, config.encoder)]
+    if mistakes:
+        raise UsageError("\n".join(f"{mistake}; the files are {FORMAT_NAMES[format_]}" for mistake in mistakes))
+    return _make_job(config, job)
+
+
+def _make_job(config: Config, job: EmbedJob) -> Job:
+    identity = _identify(config, job)
     settings = dataclasses.asdict(config)
     del settings["output"]["path"]  # equal runs into two folders are equal
-    head = RunIdentity(manifest.fingerprint(identity), identity, encoder.describe(), settings, versions())
-    output = Output(config.output.path, head.fingerprint, config.output.byte_stream_split)
-    return Job(config, encoder, views, head.versions, head, output, block_limits(config, views), config.input)
+    head = manifest.identify_run(identity, job.encoder.describe(), settings, job.versions)
+    output = Output(config.output.path, head["fingerprint"], config.output.byte_stream_split)
+    return Job(config, job.encoder, job.views, job.versions, head, output, _block_limits(config, job.views))
 
 
-def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) -> dict[str, Any]:
+def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = ()) -> EmbedJob:
+    """The encoder, of which only the small files are read, and the views with nothing left open.
+
+    `fields`: name and type of the columns copied from the input. UsageError if encoder and settings do not fit.
+    """
+    encoder = _open_encoder(config.encoder)
+    views = tuple(_resolve_view(name, settings, encoder, tuple(fields)) for name, settings in config.views.items())
+    return EmbedJob(config, encoder, views, versions())
+
+
+def _open_encoder(settings: EncoderConfig) -> EncoderSource:
+    try:
+        encoder = open_encoder(settings.handle, do_lower_case=settings.do_lower_case, engine=settings.engine)
+    except EncoderError as error:
+        raise UsageError(f"encoder.handle: {error}") from error
+    if encoder.engine == "savedmodel":
+        for setting, only in (("compute_dtype", "float32"), ("xla", False)):
+            if getattr(settings, setting) != only:
+                raise UsageError(
+                    f"encoder.{setting}: engine savedmodel runs {settings.handle} as it was saved "
+                    f"({encoder.engine_because}); remove `{setting}`, or set engine: native for a plain BERT"
+                )
+    positions, buckets = encoder.max_position_embeddings, settings.length_buckets
+    if positions is not None and settings.max_seq_length > positions:
+        raise UsageError(
+            f"encoder.max_seq_length: is {settings.max_seq_length}; {settings.handle} has {positions} positions, "
+            f"so at most {positions}"
+        )
+    if positions is not None and buckets and buckets[-1] > positions:
+        raise UsageError(
+            f"encoder.length_buckets: ends with {buckets[-1]}; {settings.handle} has {positions} positions"
+        )
+    return encoder
+
+
+def _resolve_view(
+    name: str, settings: ViewSettings, encoder: EncoderSource, fields: tuple[tuple[str, str], ...]
+) -> View:
+    """The view with absolute layers, none for the pooler, and the forms to keep."""
+    try:
+        layers = expand_layers(settings.layers or [], encoder.num_hidden_layers, settings.layer_numbering)
+    except ValueError as error:
+        raise UsageError(f"views.{name}.layers: {error}") from error
+    pooler = settings.uses_pooler
+    unsupported_reason = encoder.unsupported_reason(tuple(layers), pooler=pooler)
+    if unsupported_reason is not None:
+        raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {unsupported_reason}")
+    forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder.do_lower_case)
+    resolved = {"layers": tuple(layers), "given_layers": tuple(layers.values()), "keep_words": forms}
+    view = View(**vars(settings) | resolved, name=name, hidden_size=encoder.hidden_size, fields=fields)
+    if view.truncate_dim is not None and view.truncate_dim > view.full_width:
+        raise UsageError(
+            f"views.{name}.truncate_dim: is {view.truncate_dim}; the vectors have {view.full_width} dimensions"
+        )
+    return view
+
+
+def expand_layers(
+    layers: Sequence[int | str] | Literal["all"], num_layers: int, layer_numbering: str = "hidden_states"
+) -> dict[int, int]:
+    """{absolute number: the number with the sign that it was written with} of each layer, in the order given.
+
+    `num_layers` is L; `layer_numbering` as in `ViewSettings`. ValueError for a layer that the encoder does not have or
+    that occurs twice.
+
+    >>> expand_layers([-1, "0..2"], 6)
+    {6: -1, 0: 0, 1: 1, 2: 2}
+    >>> list(expand_layers("all", 2))
+    [0, 1, 2]
+    >>> expand_layers([-1, 0], 2, "extract_features")
+    {2: -1, 1: 0}
+    """
+    first = 1 if layer_numbering == "extract_features" else 0
+    last = num_layers - first
+    expanded: dict[int, int] = {}
+    for item in [f"0..{last}"] if layers == "all" else layers:
+        ends = [int(end) for end in str(item).split("..")]
+        for layer in ends:
+            if not -last - 1 <= layer <= last:
+                raise ValueError(
+                    f"there is no layer {layer}: the encoder has {num_layers} Transformer blocks, so layers 0 to "
+                    f"{last} or -{last + 1} to -1"
+                )
+        start, stop = ends[0] % (last + 1), ends[-1] % (last + 1)
+        step = 1 if stop >= start else -1
+        for from_first in range(start, stop + step, step):
+            from_last = from_first - last - 1
+            if first + from_first in expanded:
+                raise ValueError(f"layer {from_first} occurs twice ({from_first} and {from_last} are the same)")
+            expanded[first + from_first] = from_last if str(item).startswith("-") else from_first
+    return expanded
+
+
+def _forms_to_keep(where: str, view: ViewSettings, do_lower_case: bool) -> tuple[str, ...] | None:
+    """The forms of `keep_words`, a list or a file with one per line. UsageError for a form of several words."""
+    given = view.keep_words
+    if given is None:
+        return None
+    if isinstance(given, str):
+        file = given
+        try:
+            given = storage.read_bytes(file).decode("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = storage.reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+            word = "" if os.path.splitext(file)[1] or os.sep in file else f"; for the word itself, give [{file}]"
+            raise UsageError(f"{where}: {file}: cannot be read ({why}){word}") from error
+    forms = tuple(dict.fromkeys(form.strip() for form in given if form.strip()))
+    if not forms:
+        raise UsageError(f"{where}: has no forms; name at least one, or remove it")
+    reference = ReferenceWordPiece([], do_lower_case)
+    for form in forms:
+        words = form.split() if view.words == "whitespace" else reference.words(form)
+        if len(words) > 1:
+            hint = "" if view.words == "whitespace" or " " in form else ", or use level word and words: whitespace"
+            raise UsageError(
+                f"{where}: {form!r} is several words ({', '.join(words)}) and would never match; name one of them{hint}"
+            )
+    return forms
+
+
+def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     """The fingerprint's content: encoder and settings that decide rows, columns, values or where blocks end."""
     settings = dataclasses.asdict(config)
     for name in ("files", "max_reject_rate"):
         del settings["input"][name]
-    for view in views:
+    if config.input.unit == "record":  # nothing is split
+        del settings["input"]["sentences"], settings["input"]["language"]
+    for field in fields_of(InputConfig):
+        if field.name in _ADDED_LATER and settings["input"][field.name] == default_of(field):
+            del settings["input"][field.name]  # earlier runs have the same rows
+    for view in job.views:
         of_view = settings["views"][view.name]
         del of_view["layer_numbering"]
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
-        if is_extract_features(view):  # its lines show how each layer was written in the configuration
+        if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
     in_encoder = ("max_seq_length", "long_text", "window_overlap", "compute_dtype")
     return {
         "schema_version": manifest.SCHEMA_VERSION,
         "input": settings["input"],
         "encoder": {
-            "fingerprint": encoder.fingerprint,
-            "engine": encoder.engine,  # engines differ by rounding only, but the manifest names one
-            "do_lower_case": encoder.do_lower_case,
+            "fingerprint": job.encoder.fingerprint,
+            "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
+            "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
         },
         "views": settings["views"],
@@ -123,7 +273,7 @@ def identify(config: Config, encoder: EncoderSource, views: tuple[View, ...]) ->
     }
 
 
-def block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
+def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     """How much goes into a block, so that the part of its largest view stays near `target_part_bytes`."""
     part_bytes = config.output.target_part_bytes
     # A block has fewer words than tokens: counting words as tokens is on the safe side.

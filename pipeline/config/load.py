@@ -1,12 +1,10 @@
 """A configuration from YAML, checked before anything starts. Each mistake is one line that says how to fix it.
 
-Checks that need the encoder (which layers there are, how many positions) are in `config.layers`.
+Checks that need the encoder (which layers there are, how many positions) are in `config.job`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -14,7 +12,7 @@ import pydantic
 import yaml
 
 from layerbeam.pipeline.config.rules import find_contradictions
-from layerbeam.pipeline.config.schema import Config, EmbedConfig, fields_of
+from layerbeam.pipeline.config.schema import SECTIONS, Config, EmbedConfig, fields_of
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
 # Former names of settings.
@@ -24,6 +22,14 @@ _RENAMED = {
     "max_rejected": "max_reject_rate",
     "numbering": "layer_numbering",
     "part_bytes": "target_part_bytes",
+}
+# What is said for pydantic's errors of these types.
+_MESSAGES = {
+    "missing": "is missing",
+    "string_too_short": "is empty",
+    "too_short": "is empty; at least one is needed",
+    "string_pattern_mismatch": "a view's name is also a folder's: letters, digits, `_` and `-`, without `_` or `-` at "
+    "its start",
 }
 _Sections = TypeVar("_Sections", bound=EmbedConfig)
 
@@ -59,10 +65,9 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
     except OSError as error:
         hint = "; `layerbeam init` writes one to begin with" if isinstance(error, FileNotFoundError) else ""
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
-    except RepeatedKeyError as error:
-        raise UsageError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        what = "" if isinstance(error, RepeatedKeyError) else "is not YAML: "
+        raise UsageError(f"{path}: {what}{' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise UsageError(
             f"{path}: a configuration has sections (input, encoder, views, output); this is {settings!r:.60}"
@@ -97,14 +102,24 @@ def check(settings: Mapping[str, Any], *, source: str) -> Config:
 
 
 def check_sections(sections: type[_Sections], settings: Mapping[str, Any], *, source: str) -> _Sections:
-    """As `check`, also for the sections of `EmbedText` only."""
+    """As `check`, also for `EmbedConfig`."""
     try:
         config = pydantic.TypeAdapter(sections).validate_python(settings)
     except pydantic.ValidationError as error:
         raise UsageError("\n".join(_explain(source, mistake) for mistake in error.errors())) from None
-    mistakes = find_contradictions(config, settings)
+    mistakes = [f"{source}: {mistake}" for mistake in find_contradictions(config, settings)]
     if mistakes:
-        raise UsageError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
+        raise UsageError("\n".join(mistakes))
+    return config
+
+
+def check_embedding(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedConfig:
+    """Encoder and views for texts that come from no file. `encoder`: a handle or a section; UsageError as `check`."""
+    settings = {"encoder": {"handle": encoder} if isinstance(encoder, str) else encoder, "views": views}
+    config = check_sections(EmbedConfig, settings, source=source)
+    for name, view in config.views.items():
+        if view.aggregates or view.level == "record":
+            raise UsageError(f"{source}: views.{name}.level: {view.level} is for runs over files only")
     return config
 
 
@@ -123,31 +138,16 @@ def _explain(source: str, mistake: Any) -> str:
     place = [str(part) for part in mistake["loc"] if part != "[key]"]
     name, kind = ".".join(place), mistake["type"]
     if kind == "unexpected_keyword_argument":
-        known = _known_keys(place[:-1])
+        known = [field.name for field in fields_of(SECTIONS[place[0]] if len(place) > 1 else Config)]
         if _RENAMED.get(place[-1]) in known:
             return f"{source}: {name}: was renamed to {_RENAMED[place[-1]]}"
         hint = did_you_mean(place[-1], known) or f"; known here: {', '.join(known)}"
         return f"{source}: {name}: unknown setting{hint}"
-    if kind == "string_pattern_mismatch":
-        what = "a view's name is also a folder's: letters, digits, `_` and `-`, without `_` or `-` at its start"
-    elif kind in ("dataclass_type", "missing", "string_too_short", "too_short"):
-        what = {
-            "dataclass_type": f"should be a mapping of settings; given: {mistake['input']!r:.80}",
-            "missing": "is missing",
-            "string_too_short": "is empty",
-            "too_short": "is empty; at least one is needed",
-        }[kind]
+    if kind in _MESSAGES:
+        what = _MESSAGES[kind]
     else:
         message = mistake["msg"].removeprefix("Value error, ").replace("Input should", "should")
+        if kind == "dataclass_type":
+            message = "should be a mapping of settings"
         what = f"{message}; given: {mistake['input']!r:.80}"
     return f"{source}: {name}: {what}"
-
-
-def _known_keys(place: list[str]) -> list[str]:
-    section: Any = Config
-    for key in place:
-        if dataclasses.is_dataclass(section):
-            section = typing.get_type_hints(section)[key]
-        else:
-            section = typing.get_args(section)[-1]  # of `views`, a mapping with any keys
-    return [field.name for field in fields_of(section)]

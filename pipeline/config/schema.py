@@ -9,9 +9,9 @@ import dataclasses
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from layerbeam.transforms.settings import REQUIRED, RecordFormat, Settings, setting
+from layerbeam.transforms.settings import REQUIRED, Format, RecordFormat, Settings, setting
 from layerbeam.transforms.views import ViewSettings
 
 # A local path may begin with ~.
@@ -23,13 +23,19 @@ _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 class InputConfig(RecordFormat):
     """What is read."""
 
-    files: list[_Path] = setting(
-        REQUIRED,
-        "globs, on any Beam file system (local, gs://, s3://, hdfs://); .gz, .bz2 and .zst are read",
-        min_length=1,
+    files: Annotated[list[_Path], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = (
+        setting(
+            REQUIRED,
+            "globs, files or folders (in a store with / at the end), one or a list, on any Beam file system (local, "
+            "gs://, s3://, hdfs://), relative to the current folder; .gz, .bz2 and .zst are read; of a folder, the "
+            "files in it with a known ending",
+            min_length=1,
+        )
     )
+    format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")
+    limit: int | None = setting(None, "records to read: the first ones, in the order of files and lines", ge=1)
     max_reject_rate: float = setting(
-        1.0, "fraction of the records; if more are rejected, the run ends with status 3 and no _SUCCESS", ge=0, le=1
+        0.01, "fraction of the records; if more are rejected, the run ends with status 3 and no _SUCCESS", ge=0, le=1
     )
     slice_bytes: int = setting(
         1 << 20, "the most bytes of a file in a block, and in a worker's unit of work", ge=1, le=1 << 30
@@ -98,6 +104,17 @@ class Config(EmbedConfig):
     input: InputConfig
     output: OutputConfig
     beam: dict[str, Any] = setting({}, "Beam's own options by their own names; the command line has priority")
+
+
+# The settings of a section; for `views` those of one view.
+SECTIONS: dict[str, type[Settings]] = {
+    "input": InputConfig,
+    "encoder": EncoderConfig,
+    "views": ViewSettings,
+    "output": OutputConfig,
+}
+# What the section `beam` is: it has no settings of its own.
+BEAM: str = Config.__dataclass_fields__["beam"].metadata["description"]
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

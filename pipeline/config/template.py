@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from layerbeam.pipeline.config.reference import BEAM, SECTIONS, Setting, settings, to_yaml
+import yaml
+
+from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.settings import Settings
 
 NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"
-OUTPUT = "out/first"
 _WIDTH = 100
 _HEAD = f"""\
 # A configuration of layerbeam, ready to run:
 #
-#     layerbeam run {NAME}
+#     layerbeam run {{path}}
 #
 # It reads {INPUT} and writes two views: a vector for each token in four layers, and one for each line.
 # Lines that begin with # and a letter are settings with their default: remove the # to change one.
@@ -27,7 +29,7 @@ _HEAD = f"""\
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
     "encoder": {"handle": "minilm", "max_seq_length": 128},
-    "output": {"path": OUTPUT},
+    "output": {"path": "out/first"},
 }
 _VIEWS: dict[str, dict[str, Any]] = {
     "tokens": {"level": "token", "layers": [-4, -3, -2, -1]},
@@ -50,44 +52,44 @@ def write(path: str) -> None:
 
 def text(path: str = NAME) -> str:
     """The whole file."""
-    lines = [_HEAD.replace(NAME, shlex.quote(path)).rstrip()]
+    lines = _HEAD.format(path=shlex.quote(path)).splitlines()
     for section, model in SECTIONS.items():
         lines += ["", f"# {model.__doc__}", f"{section}:"]
-        if section == "views":
-            lines += _views()
-        else:
-            for setting in settings(section):
-                only = f"{', '.join(setting.only)}: " if setting.only else ""
-                setting = dataclasses.replace(setting, meaning=only + setting.meaning)
-                lines += _lines(setting, setting.choices, _GIVEN[section], indent=2)
-    lines += ["", f"# {BEAM}", "#beam: {}"]
-    return "\n".join(lines) + "\n"
+        if section in _GIVEN:
+            lines += _settings(model, _GIVEN[section], "  ", set())
+            continue
+        explained: set[str] = set()
+        for view, given in _VIEWS.items():
+            lines += [f"  {view}:", *_settings(model, given, "    ", explained)]
+    return "\n".join([*lines, "", f"# {BEAM}", "#beam: {}"]) + "\n"
 
 
-def _views() -> Iterator[str]:
-    explained: set[str] = set()
-    for view, given in _VIEWS.items():
-        yield f"  {view}:"
-        for setting in settings("views"):
-            # The second view repeats a setting of the first only where it sets it.
-            known, level = setting.name in explained, given["level"]
-            if (setting.only and level not in setting.only) or (known and setting.name not in given):
-                continue
-            choices = setting.only.get(level, setting.choices)
-            yield from _lines(setting, choices, given, indent=4, explained=known)
-            explained.add(setting.name)
+def _settings(model: type[Settings], given: Mapping[str, Any], margin: str, explained: set[str]) -> Iterator[str]:
+    """Each setting after its meaning; of a view those of its level, and after the first view only what it sets."""
+    types, level = typing.get_type_hints(model), given.get("level")
+    for field in fields_of(model):
+        name, meaning, only = field.name, field.metadata["description"], field.metadata.get("only")
+        if level is not None and ((only and level not in only) or (name in explained and name not in given)):
+            continue
+        if name not in explained:
+            explained.add(name)
+            choices = typing.get_args(types[name]) if typing.get_origin(types[name]) is Literal else ()
+            if isinstance(only, Mapping):
+                choices = only[level]
+            elif only and level is None:
+                meaning = f"{', '.join(only)}: {meaning}"
+            if not all(choice in meaning for choice in choices):
+                meaning += f" [{' | '.join(choices)}]"
+            yield from textwrap.wrap(meaning, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
+        mark = "" if name in given else "#"
+        yield f"{margin}{mark}{name}: {to_yaml(given.get(name, default_of(field)))}"
 
 
-def _lines(
-    setting: Setting, choices: Sequence[str], given: Mapping[str, Any], *, indent: int, explained: bool = False
-) -> Iterator[str]:
-    margin = " " * indent
-    if not explained:
-        meaning = setting.meaning
-        if not all(choice in meaning for choice in choices):
-            meaning += f" [{' | '.join(choices)}]"
-        yield from textwrap.wrap(meaning, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
-    if setting.name in given:
-        yield f"{margin}{setting.name}: {to_yaml(given[setting.name])}"
-    else:
-        yield f"{margin}#{setting.name}: {setting.default}"
+def to_yaml(value: Any) -> str:
+    """The value as YAML on one line.
+
+    >>> to_yaml(None), to_yaml([-1, "0..2"]), to_yaml({}), to_yaml(1.0)
+    ('null', '[-1, 0..2]', '{}', '1.0')
+    """
+    # The dumper ends a plain scalar with the document's end.
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import did_you_mean
-from layerbeam.pipeline.output.commits import listed_commits
-from layerbeam.pipeline.output.manifest import (
-    NoManifestError,
-    load_manifest,
-    read_manifest,
-    shape_text,
-    table_parts,
-)
+from layerbeam.pipeline.output.commits import listed_commits, parts_of
+from layerbeam.pipeline.output.manifest import load_manifest, read_manifest, shape_text, table_parts
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
@@ -23,7 +18,17 @@ from layerbeam.transforms.layout import MANIFEST, RUNS, SUCCESS
 
 
 def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
-    """The run in an output folder; see `layerbeam.open_run`."""
+    """The run in an output folder on any Beam file system, opened for reading: `views`, `view(name)`, `manifest`.
+
+    Args:
+        path: The output folder.
+        allow_incomplete: Also open a run that ended without `_SUCCESS` because files were skipped or too many records
+            were rejected (exit status 3).
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        ValueError: The run has not ended, is incomplete or is damaged.
+    """
     path = os.fspath(path)
     runs = load_runs(path)
     if not runs and not storage.exists(storage.join(path, MANIFEST)):
@@ -35,14 +40,11 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         )
     if not storage.exists(storage.join(path, SUCCESS)):
         _check_ended(path, runs[-1] if runs else {}, allow_incomplete)
-    try:
-        manifest = read_manifest(path)
-    except NoManifestError as error:
-        raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it") from error
-    parts: dict[str, list[Part]] = {name: [] for name in manifest["views"]}
-    for commit in listed_commits(path):
-        for view, part in commit.parts.items():
-            parts.setdefault(view, []).append(part)
+    if storage.read_json(storage.join(path, MANIFEST)) is None:
+        raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
+    manifest = read_manifest(path)
+    commits = listed_commits(path)
+    parts = {name: parts_of(name, commits) for name in manifest["views"]}
     parts |= {name: [table] for name, table in table_parts(manifest).items()}
     return Run(path, dict(manifest), parts)
 
@@ -64,13 +66,16 @@ def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> 
         )
 
 
+@dataclasses.dataclass(repr=False, eq=False)
 class Run:
-    """A run that has ended: `path`, `manifest` (the content of `manifest.json`) and its views."""
+    """A run that has ended: `path`, `manifest` (the content of `manifest.json`) and its views.
 
-    def __init__(self, path: str, manifest: dict[str, Any], parts: Mapping[str, Sequence[Part]]) -> None:
-        self.path = path
-        self.manifest = manifest
-        self._parts = parts
+    `run["tokens"]` is a view, `"tokens" in run` asks for one, `list(run)` has their names, `len(run)` their number.
+    """
+
+    path: str
+    manifest: dict[str, Any]
+    _parts: Mapping[str, Sequence[Part]]
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -85,6 +90,18 @@ class Run:
                 f"{did_you_mean(str(name), self.views)}"
             )
         return View(self.path, name, self.manifest["views"][name], tuple(self._parts[name]))
+
+    def __getitem__(self, name: str) -> View:
+        return self.view(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.views)
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.views)
 
     def __repr__(self) -> str:
         encoder = self.manifest["encoder"]

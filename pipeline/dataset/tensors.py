@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,65 +22,44 @@ if TYPE_CHECKING:
 _TEXT_COLUMNS = ("file", "line", "sentence", "text")
 
 
-def dataset_of_rows(view: View, names: Sequence[str]) -> tf.data.Dataset:
-    """One element per row: {column: [W] of a vector column, else a scalar}."""
-    import tensorflow as tf
+def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.Dataset:
+    """One element per row: {column: [W] of a vector column, else a scalar}.
 
-    signature = {name: _spec(view.schema.field(name)) for name in names}
-    parts = tf.data.Dataset.from_generator(functools.partial(_read_rows, view, names), output_signature=signature)
-    return parts.flat_map(tf.data.Dataset.from_tensor_slices)
-
-
-def dataset_of_texts(view: View, names: Sequence[str]) -> tf.data.Dataset:
-    """One element per text: {column: a scalar if all rows of a text share it, else [n] or [n, W]}."""
+    `by_text`: one element per text: {column: a scalar if all rows of a text share it, else [n] or [n, W]}.
+    """
     import tensorflow as tf
 
     fields = [view.schema.field(name) for name in names]
-    scalars = {field.name for field in fields if field.nullable or field.name in _TEXT_COLUMNS}
-    parts = tf.data.Dataset.from_generator(
-        functools.partial(_read_texts, view, names, scalars),
-        output_signature=(tf.TensorSpec([None], tf.int64), {field.name: _spec(field) for field in fields}),
-    )
-    return parts.flat_map(functools.partial(_texts_of_part, scalars))
+    shared = {field.name for field in fields if by_text and (field.nullable or field.name in _TEXT_COLUMNS)}
+
+    def read_parts() -> Iterator[tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]]:
+        """(first row of each text and the end, values by column) of each part; `shared` have one value per text."""
+        for part in view.parts:
+            table = view.read(part, [*names, "line", "sentence"] if by_text else names)
+            splits = splits_by_text(table) if by_text else np.zeros(0, np.int64)
+            values = {name: _values(name, table[name]) for name in names}
+            yield splits, {name: value[splits[:-1]] if name in shared else value for name, value in values.items()}
+
+    def elements_of_part(splits: tf.Tensor, values: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        def text(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            rows = slice(splits[number], splits[number + 1])
+            return {name: value[number] if name in shared else value[rows] for name, value in values.items()}
+
+        if by_text:
+            return tf.data.Dataset.range(tf.size(splits, tf.int64) - 1).map(text)
+        return tf.data.Dataset.from_tensor_slices(values)
+
+    def spec(values: npt.NDArray[Any]) -> tf.TensorSpec:
+        return tf.TensorSpec([None, *values.shape[1:]], tf.string if values.dtype == object else values.dtype)
+
+    no_rows = view.empty(names)
+    columns = {name: spec(_values(name, no_rows[name])) for name in names}
+    signature = (tf.TensorSpec([None], tf.int64), columns)
+    return tf.data.Dataset.from_generator(read_parts, output_signature=signature).flat_map(elements_of_part)
 
 
-def _read_rows(view: View, names: Sequence[str]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """The values of each part by column."""
-    for part in view.parts:
-        yield _values(view.read(part, names), names)
-
-
-def _read_texts(
-    view: View, names: Sequence[str], scalars: Collection[str]
-) -> Iterator[tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]]:
-    """(first row of each text and the end, values by column) of each part; `scalars` have one value per text."""
-    for part in view.parts:
-        table = view.read(part, [*names, "line", "sentence"])
-        splits = splits_by_text(table)
-        values = _values(table, names)
-        yield splits, {name: value[splits[:-1]] if name in scalars else value for name, value in values.items()}
-
-
-def _texts_of_part(scalars: Collection[str], splits: tf.Tensor, values: dict[str, tf.Tensor]) -> tf.data.Dataset:
-    import tensorflow as tf
-
-    numbers = tf.data.Dataset.range(tf.size(splits, tf.int64) - 1)
-    return numbers.map(functools.partial(_text_of_part, scalars, splits, values))
-
-
-def _text_of_part(
-    scalars: Collection[str], splits: tf.Tensor, values: dict[str, tf.Tensor], number: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    rows = slice(splits[number], splits[number + 1])
-    return {name: value[number] if name in scalars else value[rows] for name, value in values.items()}
-
-
-def _values(table: pa.Table, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """The columns as TensorFlow takes them: strings as bytes, no nulls."""
-    return {name: _column_values(name, table[name]) for name in names}
-
-
-def _column_values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
+def _values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """A column as TensorFlow takes it: strings as bytes, no nulls."""
     type_ = column.type
     if pa.types.is_fixed_size_list(type_):
         return as_matrix(column.combine_chunks())
@@ -92,16 +70,5 @@ def _column_values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
             f"column {name} has null in {column.null_count:,} rows of a part, which a tensor of {type_} cannot hold; "
             "name the columns to read without it, or fill the nulls in what `to_arrow` gives"
         )
-    values: npt.NDArray[Any] = column.combine_chunks().to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = column.to_numpy()
     return values
-
-
-def _spec(field: pa.Field) -> tf.TensorSpec:
-    """The type and shape of a column's values in a part."""
-    import tensorflow as tf
-
-    if pa.types.is_fixed_size_list(field.type):
-        return tf.TensorSpec([None, field.type.list_size], tf.as_dtype(field.type.value_type.to_pandas_dtype()))
-    if pa.types.is_string(field.type):
-        return tf.TensorSpec([None], tf.string)
-    return tf.TensorSpec([None], tf.as_dtype(field.type.to_pandas_dtype()))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,16 +26,17 @@ from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.parts import as_matrix, read_tables
+from layerbeam.transforms.parts import FORMATS, as_matrix
 
 if TYPE_CHECKING:
+    import pandas as pd
     import tensorflow as tf
 
 # Levels with several rows for one text; the others have one row for each element.
 _LEVELS_OF_ROWS = ("token", "word")
 _BATCH_ROWS = 4096
 # Object stores answer slowly, and many requests at once.
-_FILES_AT_ONCE = 8
+FILES_AT_ONCE = 8
 _REWRITE = "run the configuration again to rewrite it"
 
 
@@ -44,10 +46,6 @@ class UnknownNameError(KeyError):
     def __str__(self) -> str:
         # KeyError shows its message quoted and escaped.
         return str(self.args[0])
-
-
-class _WrongSizeError(ValueError):
-    """A part has another size than its commit lists."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -127,26 +125,29 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
-        with self._open(part) as file:
-            if self.format == "parquet":
-                table = pq.ParquetFile(file).read(columns=names)
-            else:
-                # Selected piece by piece, so that not all vectors of the part are in memory together.
-                pieces = (_select(piece, names) for piece in self._pieces(part))
-                table = pa.concat_tables([*pieces] or [self.schema.empty_table()])
-        table = _select(table, names)
+        pieces: Iterable[pa.Table] = self._pieces(part, names)
+        if self.format == "parquet":
+            with self._open(part) as file:
+                parquet = pq.ParquetFile(file)
+                if rows is not None:
+                    return _read_rows(parquet, names, rows)
+                pieces = [parquet.read(columns=names)]  # in one chunk, unlike its row groups
+        elif rows is not None:
+            pieces = _until(pieces, int(rows.max(initial=-1)))
+        # Selected piece by piece, so that not all vectors of the part are in memory together.
+        selected = [piece if names is None else piece.select(names) for piece in pieces]
+        table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
-        if not self.parts:
-            return self.schema.empty_table()
-        with self._open(self.parts[0]):
-            return next(self._pieces(self.parts[0]), self.schema.empty_table()).slice(0, count)
+        pieces = self._pieces(self.parts[0]) if self.parts else iter(())
+        return next(pieces, self.schema.empty_table()).slice(0, count)
 
-    def _pieces(self, part: Part) -> Iterator[pa.Table]:
+    def _pieces(self, part: Part, names: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of a part, some at a time."""
-        return read_tables(storage.join(self.path, part.path), self.schema)
+        with self._open(part) as file:
+            yield from FORMATS[self.format].read(file, storage.join(self.path, part.path), self.schema, names)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -162,13 +163,15 @@ class View:
         """
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
-        return self._iter_batches(self._known_in_parquet(columns), batch_rows)
+        names = self._known_in_parquet(columns)
 
-    def _iter_batches(self, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-        for part in self.parts:
-            with self._open(part) as file:
-                for batch in pq.ParquetFile(file).iter_batches(rows, columns=names):
-                    yield batch.select(names)
+        def batches() -> Iterator[pa.RecordBatch]:
+            for part in self.parts:
+                with self._open(part) as file:
+                    for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=names):
+                        yield batch.select(names)
+
+        return batches()
 
     def to_numpy(self, column: str, *, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """A vector column as [n, W], any other column as [n].
@@ -181,8 +184,7 @@ class View:
         (name,) = self._known_in_parquet([column])
         is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
         if out is None and (not is_vector or len(self.parts) < 2):
-            chunks = [_values(chunk) for part in self.parts for chunk in self.read(part, [name])[name].chunks]
-            chunks = chunks or [_values(chunk) for chunk in self.empty([name])[name].chunks]
+            chunks = [_values(chunk) for chunk in self.to_arrow([name])[name].chunks]
             return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         shape, dtype = ((self.num_rows, self.width), self.dtype) if is_vector else ((self.num_rows,), None)
         if out is None:
@@ -199,6 +201,15 @@ class View:
                 row += len(chunk)
         return out
 
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """All rows as a pandas DataFrame, of these columns or of all; a vector is a NumPy array [W]."""
+        if importlib.util.find_spec("pandas") is None:
+            raise ImportError(
+                "to_pandas needs pandas, which is not installed here: pip install pandas; to_arrow and to_numpy work "
+                "without it"
+            )
+        return self.to_arrow(columns).to_pandas()
+
     def to_tf_dataset(self, columns: Sequence[str] | None = None) -> tf.data.Dataset:
         """A `tf.data.Dataset` of dicts by column, with one part in memory at a time.
 
@@ -213,14 +224,14 @@ class View:
         import tensorflow as tf
 
         names, by_text = self._known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
-        dataset = (tensors.dataset_of_texts if by_text else tensors.dataset_of_rows)(self, names)
+        dataset = tensors.make_dataset(self, names, by_text=by_text)
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
 
     @cached_property
     def _num_texts(self) -> int:
         """Texts that have rows, from two columns that are small compared with the vectors."""
-        with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        with concurrent.futures.ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), self.parts)
             return sum(len(splits_by_text(table)) - 1 for table in tables)
 
@@ -252,35 +263,52 @@ class View:
     def _open(self, part: Part) -> Iterator[BinaryIO]:
         """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
         path = storage.join(self.path, part.path)
-        damaged = f"if it is damaged, delete it and {_REWRITE}"
         try:
-            with storage.open_binary(path) as file:
+            with FORMATS[self.format].open(path) as file:
                 size = file.seek(0, os.SEEK_END)
-                if part.sha256 and size != part.bytes:
-                    raise _WrongSizeError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
                 file.seek(0)
-                yield file
-        except _WrongSizeError:
-            raise
-        except OSError as error:
-            if not storage.exists(path):
+                if not part.sha256 or size == part.bytes:
+                    yield file
+                    return
+        except (OSError, ValueError, pa.ArrowException) as error:
+            kind = OSError if isinstance(error, OSError) else ValueError
+            if kind is OSError and not storage.exists(path):
                 raise FileNotFoundError(f"{path}: is missing; {_REWRITE}") from error
-            raise OSError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
-        except (ValueError, pa.ArrowException) as error:
-            raise ValueError(f"{path}: cannot be read ({_first_line(error)}); {damaged}") from error
+            why = str(error).partition("\n")[0]
+            raise kind(f"{path}: cannot be read ({why}); if it is damaged, delete it and {_REWRITE}") from error
+        raise ValueError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
 
 
-def _select(table: pa.Table, names: list[str] | None) -> pa.Table:
+def draw_evenly(sizes: Sequence[int], count: int, random: np.random.Generator) -> list[npt.NDArray[np.int64]]:
+    """At most `count` elements, drawn evenly from groups of these sizes: the ascending indices in each group."""
+    splits = np.cumsum([0, *sizes])
+    drawn = np.sort(random.choice(splits[-1], min(count, splits[-1]), replace=False))
+    ends = np.searchsorted(drawn, splits)
+    return [drawn[i:j] - first for i, j, first in zip(ends, ends[1:], splits, strict=False)]
+
+
+def _read_rows(parquet: pq.ParquetFile, names: list[str] | None, rows: npt.NDArray[np.integer[Any]]) -> pa.Table:
+    """These rows of a file; row groups that have none of them are not read."""
+    sizes = np.array([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)], np.int64)
+    group = np.searchsorted(np.cumsum(sizes), rows, side="right")
+    read = np.unique(group)
+    skipped = np.cumsum(np.where(np.isin(np.arange(len(sizes)), read), 0, sizes))
+    table = parquet.read_row_groups(read.tolist(), columns=names).take(pa.array(rows - skipped[group]))
     return table if names is None else table.select(names)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _until(pieces: Iterable[pa.Table], last_row: int) -> Iterator[pa.Table]:
+    """The pieces up to the one that holds this row."""
+    read = 0
+    for piece in pieces:
+        yield piece
+        read += piece.num_rows
+        if read > last_row:
+            return
 
 
 def _values(chunk: pa.Array) -> npt.NDArray[Any]:
     """[n, W] of fixed-size lists, not copied; [n] of anything else."""
-    if pa.types.is_fixed_size_list(chunk.type):
-        return as_matrix(chunk)
-    values: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
+    is_vector = pa.types.is_fixed_size_list(chunk.type)
+    values: npt.NDArray[Any] = as_matrix(chunk) if is_vector else chunk.to_numpy(zero_copy_only=False)
     return values

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
-from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Commit, Part
-from layerbeam.transforms.layout import COMMITS, DAMAGED, PARTS, TEMPORARY
-from layerbeam.transforms.parts import is_part_file
+from layerbeam.pipeline.errors import OutputError
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.commits import Commit, Part, adapter
 
 # Object stores answer slowly, and many at once.
 _FILES_AT_ONCE = 32
 
 
 def load_commits(output_path: str) -> list[Commit]:
-    """The commits of an output folder whose parts are intact, see `sound_commits`. Other blocks are done again."""
+    """The commits of an output folder whose parts are intact. Other blocks are done again."""
     return sound_commits(output_path, recorded_commits(output_path))
 
 
-def sound_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
+def sound_commits(output_path: str, commits: Sequence[Commit]) -> list[Commit]:
     """The commits whose parts have their full size, and none of which `verify --checksums` found changed."""
-    damaged = load_damaged(output_path)
-    return [
-        commit
-        for commit in whole_commits(output_path, commits)
-        if not any(part.path in damaged for part in commit.parts.values())
-    ]
+    unsound = load_damaged(output_path) | broken_parts(output_path, commits).keys()
+    return [commit for commit in commits if unsound.isdisjoint(commit.part_paths)]
 
 
 def recorded_commits(output_path: str) -> list[Commit]:
@@ -37,11 +32,11 @@ def recorded_commits(output_path: str) -> list[Commit]:
     the block.
     """
     commits: dict[str, Commit] = {}
-    for line in _read(storage.join(output_path, PARTS)).splitlines():
+    for line in _read(storage.join(output_path, layout.PARTS)).splitlines():
         commit = _parse(line)
         if commit is not None:
             commits[commit.block.name] = commit
-    folder = storage.join(output_path, COMMITS)
+    folder = storage.join(output_path, layout.COMMITS)
     names = sorted(name for name in storage.list_folder(folder) if name.endswith(".json"))
     paths = [storage.join(folder, name) for name in names]
     with concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else _FILES_AT_ONCE) as threads:
@@ -54,52 +49,53 @@ def recorded_commits(output_path: str) -> list[Commit]:
 
 
 def listed_commits(output_path: str) -> list[Commit]:
-    """The commits in `parts.jsonl` of a finished run, whether or not their parts exist. ValueError if it is damaged."""
-    path = storage.join(output_path, PARTS)
+    """The commits in `parts.jsonl` of a finished run, whether or not their parts exist. OutputError if damaged."""
+    path = storage.join(output_path, layout.PARTS)
     try:
         return [Commit.from_json(json.loads(line)) for line in storage.read_bytes(path).splitlines()]
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); run the configuration again to rewrite it") from error
+        raise OutputError(f"{path}: cannot be read ({error}); run the configuration again to rewrite it") from error
 
 
-def whole_commits(output_path: str, commits: Iterable[Commit]) -> list[Commit]:
-    """The commits whose parts all exist in their full size."""
-    commits = list(commits)
-    broken = {commit.block.name for commit, part, size in found_parts(output_path, commits) if size != part.bytes}
-    return [commit for commit in commits if commit.block.name not in broken]
+def parts_of(view: str, commits: Iterable[Commit]) -> list[Part]:
+    """The parts of a view."""
+    return [commit.parts[view] for commit in commits if view in commit.parts]
 
 
-def found_parts(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, Part, int | None]]:
-    """Each part of the commits with the size of its file, None if it is missing."""
+def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
+    """{path: what is wrong} of the parts that are missing or have another size than listed."""
     sizes: dict[str, dict[str, int]] = {}
+    broken = {}
     for commit in commits:
         for part in commit.parts.values():
             folder, _, name = part.path.rpartition("/")
             if folder not in sizes:
                 sizes[folder] = storage.list_folder(storage.join(output_path, folder))
-            yield commit, part, sizes[folder].get(name)
+            problem = size_problem(part, sizes[folder].get(name))
+            if problem is not None:
+                broken[part.path] = problem
+    return broken
 
 
-def stray_parts(output_path: str, folder: str, listed: Container[str]) -> list[str]:
-    """Paths of the parts in a view's folder that are not listed: an earlier run left them."""
-    names = storage.list_folder(storage.join(output_path, folder))
-    paths = (f"{folder}/{name}" for name in sorted(names) if is_part_file(name))
-    return [path for path in paths if path not in listed]
+def size_problem(part: Part, size: int | None) -> str | None:
+    """What is wrong with a part whose file has this size, or is missing."""
+    if size is None:
+        return "is missing"
+    return None if size == part.bytes else f"has {size:,} bytes, not {part.bytes:,}"
 
 
 def load_damaged(output_path: str) -> set[str]:
     """Paths of the files that `verify --checksums` found changed and no run has rewritten since."""
     try:
-        paths = json.loads(_read(storage.join(output_path, DAMAGED)) or b"[]")
+        return set(adapter(list[str]).validate_python(json.loads(_read(storage.join(output_path, layout.DAMAGED)))))
     except ValueError:
         return set()
-    return {path for path in paths if isinstance(path, str)} if isinstance(paths, list) else set()
 
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     """Make the next run rewrite these files. OSError if the folder cannot be written."""
-    temporary = storage.join(output_path, TEMPORARY)
-    with storage.write_whole(storage.join(output_path, DAMAGED), temporary=temporary) as file:
+    temporary = storage.join(output_path, layout.TEMPORARY)
+    with storage.write_whole(storage.join(output_path, layout.DAMAGED), temporary=temporary) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
     storage.delete_empty_folder(temporary)
 

@@ -20,9 +20,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.transforms import storage
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.layout import LOCK, WRITER
 
 _HEARTBEAT_INTERVAL_SECONDS = 30
 # A writer without a heartbeat for so long is dead: on a slow store a few may be late.
@@ -31,16 +30,14 @@ _SETTLE_SECONDS = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 
 
-@contextlib.contextmanager
-def only_writer(output_path: str) -> Iterator[None]:
+def only_writer(output_path: str) -> contextlib.AbstractContextManager[None]:
     """Hold the output folder. Raises BusyError while another run holds it; a run that died does not."""
-    with _file_lock(output_path) if storage.is_local(output_path) else _heartbeat_lock(output_path):
-        yield
+    return _file_lock(output_path) if storage.is_local(output_path) else _heartbeat_lock(output_path)
 
 
 @contextlib.contextmanager
 def _file_lock(output_path: str) -> Iterator[None]:
-    path = os.path.join(output_path, LOCK)
+    path = os.path.join(output_path, layout.LOCK)
     lock = contextlib.ExitStack()
     heartbeat: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     try:
@@ -67,7 +64,7 @@ def _not_writable(output_path: str, error: OSError) -> UsageError:
 
 @contextlib.contextmanager
 def _heartbeat_lock(output_path: str) -> Iterator[None]:
-    path = storage.join(output_path, WRITER)
+    path = storage.join(output_path, layout.WRITER)
     now = storage.stat_file(path)
     if isinstance(now, InputFile) and time.time() - now.modified < _DEAD_AFTER_SECONDS:
         other = storage.read_json(path) or {}

@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pydantic import ValidationError
 from typing_extensions import NotRequired, TypedDict
 
-from layerbeam.transforms import storage
+from layerbeam.pipeline.errors import OutputError
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema, vector_type
-from layerbeam.transforms.commits import Commit, InputFile, Part, SkippedFile, adapter
-from layerbeam.transforms.layout import MANIFEST
-from layerbeam.transforms.views import COLUMNS, View
+from layerbeam.transforms.commits import Part, adapter
+from layerbeam.transforms.views import COLUMNS, View, is_aggregated
 
 SCHEMA_VERSION = 1
 
 _NAMED_VECTORS = 4
 
 
-def fingerprint(identity: Mapping[str, Any]) -> str:
-    """16 hex digits for everything that decides rows, columns, values or where blocks are cut."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).hexdigest()[:16]
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """`setting: old value -> new value` for each that differs.
+    """`setting: old value -> new value` for each that differs; one line for a view that only one of them has.
 
     >>> differences({"encoder": {"max_seq_length": 64}}, {"encoder": {"max_seq_length": 128}})
     ['encoder.max_seq_length: 64 -> 128']
+    >>> differences({"views": {"a": {"level": "text", "dtype": "float32"}}}, {"views": {}})
+    ['views.a: is in the folder, and removed from the settings']
     """
-    before, after = dict(_flat(old)), dict(_flat(new))
-    names = sorted(before.keys() | after.keys())
-    return [
+    views, others = old.get("views", {}), new.get("views", {})
+    lines = [f"views.{name}: is in the folder, and removed from the settings" for name in sorted(views.keys() - others)]
+    lines += [f"views.{name}: is not in the folder" for name in sorted(others.keys() - views)]
+    both = views.keys() & others.keys()
+    before, after = (
+        _flat({**settings, "views": {name: settings["views"][name] for name in both}}) for settings in (old, new)
+    )
+    return lines + [
         f"{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
-        for name in names
+        for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     ]
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def only_adds_views(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a run's identity has all views of an older one, and differs in nothing else.
+
+    >>> only_adds_views({"input": 1, "views": {"a": {}}}, {"input": 1, "views": {"a": {}, "b": {}}})
+    True
+    """
+    new = json.loads(json.dumps(new))  # as the older one was read
+    views = {name: view for name, view in new["views"].items() if name in old.get("views", {})}
+    return {**new, "views": views} == old
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        nested = isinstance(value, Mapping) and value
+        flat |= _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return flat
 
 
 class ManifestView(TypedDict):
@@ -77,8 +90,8 @@ class InputEntry(TypedDict):
     records: int
 
 
-class Manifest(TypedDict):
-    """`manifest.json`: the `RunIdentity`, and the result of the run."""
+class RunIdentity(TypedDict):
+    """What is known of a run before it starts: the part of the manifest that does not depend on data."""
 
     schema_version: int
     fingerprint: str
@@ -86,6 +99,26 @@ class Manifest(TypedDict):
     encoder: dict[str, Any]
     settings: dict[str, dict[str, Any]]
     versions: NotRequired[dict[str, str]]
+
+
+def identify_run(
+    identity: dict[str, Any], encoder: dict[str, Any], settings: dict[str, Any], versions: Mapping[str, str]
+) -> RunIdentity:
+    """`identity`: everything that decides rows, columns, values or where blocks are cut; 16 hex digits stand for it."""
+    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).hexdigest()[:16]
+    return RunIdentity(
+        schema_version=SCHEMA_VERSION,
+        fingerprint=fingerprint,
+        identity=identity,
+        encoder=encoder,
+        settings=settings,
+        versions=dict(versions),
+    )
+
+
+class Manifest(RunIdentity):
+    """`manifest.json`."""
+
     complete: bool
     problems: list[str]
     counts: dict[str, int]
@@ -94,97 +127,55 @@ class Manifest(TypedDict):
     inputs: list[InputEntry]
 
 
-class ManifestError(ValueError):
-    """There is no usable manifest; the message says why."""
-
-
-class NoManifestError(ManifestError):
-    """There is no manifest, or it is not JSON."""
-
-
 def read_manifest(output_path: str) -> Manifest:
-    """The manifest of the last run that ended, from any folder, also an untrusted one. ManifestError if it is unusable.
+    """The manifest of the last run that ended, from any folder, also an untrusted one. OutputError if it is unusable.
 
     Only `_SUCCESS` tells whether a later run has begun since.
     """
-    path = storage.join(output_path, MANIFEST)
+    path = storage.join(output_path, layout.MANIFEST)
     manifest: Any = storage.read_json(path)
     if manifest is None:
-        why = f"{MANIFEST} cannot be read" if storage.exists(path) else f"no {MANIFEST} in it"
-        raise NoManifestError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
+        why = f"{layout.MANIFEST} cannot be read" if storage.exists(path) else f"no {layout.MANIFEST} in it"
+        raise OutputError(f"{output_path}: holds no finished run ({why}); run its configuration to the end")
     version = manifest.get("schema_version")
     if version not in (None, SCHEMA_VERSION):
-        raise ManifestError(
+        raise OutputError(
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
     invalid = ", ".join(sorted(_invalid_entries(manifest)))
     if invalid:
-        raise ManifestError(
-            f"{output_path}: {MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
+        raise OutputError(
+            f"{output_path}: {layout.MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
         )
     for name, view in manifest["views"].items():
         if name in ("", ".", "..") or "/" in name or view.get("path", f"{name}/").rpartition("/")[0] != name:
-            raise ManifestError(f"{output_path}: {MANIFEST} names files that do not lie in the folder; do not trust it")
+            raise OutputError(
+                f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
+            )
     return manifest  # type: ignore[no-any-return] # validated
 
 
 def _invalid_entries(manifest: Any) -> set[str]:
     """The entries that are missing or of another type."""
-    from pydantic import ValidationError
-
     try:
         adapter(Manifest).validate_python(manifest, strict=True)
     except ValidationError as error:
         return {".".join(map(str, problem["loc"])) for problem in error.errors()}
-    views = manifest["views"].items()
-    tables = [(name, view) for name, view in views if view["level"] == "word_type"]
-    return {f"views.{name}.{entry}" for name, view in tables for entry in ("path", "sha256") if entry not in view}
+    return {
+        f"views.{name}.{entry}"
+        for name, view in manifest["views"].items()
+        for entry in ("path", "sha256")
+        if is_aggregated(view["level"]) and entry not in view
+    }
 
 
 def load_manifest(output_path: str) -> Manifest | None:
     """As `read_manifest`, but None if there is no usable manifest: the next run rewrites it."""
     try:
         return read_manifest(output_path)
-    except (ManifestError, OSError):
+    except (OutputError, OSError):
         return None
-
-
-@dataclasses.dataclass(frozen=True)
-class MissingInput:
-    """An input file of an earlier run that no glob matches any more; its parts stay until --prune-missing."""
-
-    path: str
-
-
-# What is known of an input file, or of a block of it.
-Report = InputFile | SkippedFile | MissingInput | Commit
-
-
-def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: InputEntry | None) -> bool:
-    """Whether an earlier run read the file to its end, in its present state (size and time), and all its blocks exist.
-
-    `entry`: that of the file in the manifest.
-    """
-    if entry is None:
-        return False
-    blocks = sum(commit.block.file == file for commit in done)
-    recorded = (entry.get("size"), entry.get("modified"), entry["blocks"], entry["left_out"])
-    return recorded == (file.size, file.modified, blocks, None)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunIdentity:
-    """What is known of a run before it starts: the part of the manifest that does not depend on data. JSON values."""
-
-    fingerprint: str
-    identity: Mapping[str, Any]
-    encoder: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    versions: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
 
 
 def shape_text(encoder: Mapping[str, Any]) -> str:
@@ -231,7 +222,7 @@ def table_parts(manifest: Manifest) -> dict[str, Part]:
     return {
         name: Part(view["path"], view["rows"], view["bytes"], view["sha256"])
         for name, view in manifest["views"].items()
-        if view["level"] == "word_type"
+        if is_aggregated(view["level"])
     }
 
 

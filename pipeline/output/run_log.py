@@ -1,4 +1,4 @@
-"""What each run did: `_runs/<n>.json`. Times, hosts and workers are recorded here, never in the manifest."""
+"""What each run did and how fast: `_runs/<n>.json`. Times, hosts and workers are here, never in the manifest."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import TypedDict
 
-from layerbeam.transforms import storage
+from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import adapter
-from layerbeam.transforms.layout import RUNS, TEMPORARY, run_path
 
 # States of a run that is active, or died.
 ACTIVE = ("started", "submitted")
@@ -35,7 +35,7 @@ class RunRecord(TypedDict):
 
 def load_run(output_path: str, number: int) -> RunRecord | None:
     """The record of one run; None if it is missing or damaged."""
-    record: Any = storage.read_json(storage.join(output_path, run_path(number)))
+    record: Any = storage.read_json(storage.join(output_path, layout.run_path(number)))
     try:
         adapter(RunRecord).validate_python(record, strict=True)
     except ValueError:
@@ -45,7 +45,7 @@ def load_run(output_path: str, number: int) -> RunRecord | None:
 
 def load_runs(output_path: str) -> list[RunRecord]:
     """The records of all runs in the folder, oldest first; damaged ones are skipped."""
-    names = storage.list_folder(storage.join(output_path, RUNS))
+    names = storage.list_folder(storage.join(output_path, layout.RUNS))
     numbers = sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
     return [record for number in numbers if (record := load_run(output_path, number))]
 
@@ -56,9 +56,11 @@ class RunLog:
 
     output_path: str
     record: dict[str, Any]
+    _began: float = dataclasses.field(default_factory=time.time)
+    _started: float = dataclasses.field(default_factory=time.monotonic)
 
     @staticmethod
-    def begin(output_path: str, head: dict[str, Any], **facts: Any) -> RunLog:
+    def begin(output_path: str, head: Mapping[str, Any], **facts: Any) -> RunLog:
         """Write the first record. OSError if the folder cannot be written."""
         number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
         record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
@@ -71,6 +73,17 @@ class RunLog:
         peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _max_rss(resource.RUSAGE_CHILDREN)
         self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
         self.write()
+
+    def end_measured(self, result: Any) -> bool:
+        """Write it again with how fast the run was, by Beam's metrics; True if all of the input is embedded."""
+        try:
+            found = result.metrics().query()
+        except Exception:  # some runners have no metrics
+            found = {"counters": [], "distributions": []}
+        complete = storage.exists(storage.join(self.output_path, layout.SUCCESS))
+        performance = _measure(found, seconds=time.monotonic() - self._started, began=self._began)
+        self.end("done" if complete else "incomplete", **performance)
+        return complete
 
     @staticmethod
     def end_unattended(output_path: str, number: int, *, complete: bool) -> None:
@@ -86,18 +99,43 @@ class RunLog:
         self.record = {**now, "job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
         self.write()
 
+    def times(self) -> str:
+        """`11.4 s (9.3 s of start-up)`."""
+        startup = self.record["startup_seconds"]
+        return f"{startup + self.record['seconds']:.1f} s ({startup:.1f} s of start-up)"
+
     @property
     def number(self) -> int:
-        """The number of this run in its folder, from 1."""
         return int(self.record["run"])
 
     def write(self) -> None:
-        """Write the record as it is."""
-        path = storage.join(self.output_path, run_path(self.number))
-        temporary = storage.join(self.output_path, TEMPORARY)
+        path = storage.join(self.output_path, layout.run_path(self.number))
+        temporary = storage.join(self.output_path, layout.TEMPORARY)
         with storage.write_whole(path, temporary=temporary) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
         storage.delete_empty_folder(temporary)
+
+
+def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[str, Any]:
+    """The entries of a record for wall time, tokens per second, padding and shares of the stages.
+
+    `found`: Beam's metrics; `began`: seconds since the epoch. `seconds_to_first_block`: until the encoder was loaded
+    and had its first block. `stage_shares`: of the busy time of all threads; waiting does not count.
+    """
+    own = [metric for kind in ("counters", "distributions") for metric in found[kind]]
+    # `result` is the attempted value if the engine, such as Spark, does not report the committed one.
+    values = {m.key.metric.name: m.result for m in own if m.key.metric.namespace == metrics.NAMESPACE}
+    first = values.pop(metrics.ENCODING_BEGAN, None)
+    busy = {stage: values.get(name, 0) for stage, name in metrics.STAGES.items()}
+    encoded, padded = values.get(metrics.ENCODED_TOKENS, 0), values.get(metrics.PADDED_TOKENS, 0)
+    return {
+        "seconds": round(seconds, 2),
+        "seconds_to_first_block": None if first is None else round(max(first.min / 1000 - began, 0.0), 2),
+        "tokens_per_second": round(encoded / seconds, 1) if seconds else 0.0,
+        "padding_share": round(1 - encoded / padded, 4) if padded else 0.0,
+        "stage_shares": {stage: round(spent / (sum(busy.values()) or 1), 4) for stage, spent in busy.items()},
+        "counts": values,
+    }
 
 
 def _peak_memory_bytes() -> int:

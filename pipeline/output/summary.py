@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import load_commits
+from layerbeam.pipeline.output.commits import load_commits, parts_of
 from layerbeam.pipeline.output.manifest import count_rows, load_manifest, shape_text
+from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import RunRecord, load_runs
-from layerbeam.pipeline.run.speed import PERFORMANCE
-from layerbeam.transforms import metrics, storage
+from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
-from layerbeam.transforms.layout import REJECTS, SUCCESS
-from layerbeam.transforms.parts import read_rejects
+from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
+from layerbeam.transforms.views import is_aggregated
 
 # A larger share of [UNK] means that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.05
 _ROWS = 5
 _NAMED_FORMS = 10
 _UNITS = {metrics.RECORDS: ("records", "read"), metrics.SENTENCES: ("sentences", "found")}
-_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", *PERFORMANCE)
+_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes")
+_OF_SPEED = (
+    "startup_seconds",
+    "seconds",
+    "seconds_to_first_block",
+    "tokens_per_second",
+    "padding_share",
+    "stage_shares",
+    "counts",
+)
 UNFINISHED = {
     "started": "unfinished: running, or killed",
     "interrupted": "unfinished: interrupted",
@@ -35,20 +43,12 @@ UNFINISHED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class WordCounts:
-    """Words of a view that were lost to max_seq_length, words that normalize to nothing, and rows of each kept form."""
-
-    lost: int
-    empty: int
-    kept: Mapping[str, int] | None
-
-
-@dataclasses.dataclass(frozen=True)
 class RunSummary:
     """A run, finished or not. `views` and `words` are by view; `rejects` by reason, the most frequent first.
 
+    `words`: `lost` to max_seq_length, `empty` after they are normalized, and rows of each form in keep_words (`kept`).
     `ids_compared_in`: `run`, or `block` if duplicate ids were counted within blocks only. `last_start`: the last
-    attempt. `documents`: of `extract-features`.
+    attempt. `remedies`: settings against frequent rejects. `documents`: of `extract-features`.
     """
 
     path: str
@@ -62,8 +62,10 @@ class RunSummary:
     rejects: Mapping[str, int]
     views: Mapping[str, Mapping[str, Any]]
     last_start: Mapping[str, Any]
-    words: Mapping[str, WordCounts]
+    words: Mapping[str, Mapping[str, Any]]
     parts: Mapping[str, Sequence[Part]]
+    remedies: Sequence[str]
+    pair_field: str | None = None
     documents: Mapping[str, Sequence[str]] | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -75,25 +77,14 @@ class RunSummary:
         return self.state in UNFINISHED.values()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         values = dataclasses.asdict(self)
-        values["words"] = {view: _without_none(counts) for view, counts in values["words"].items()}
         values["parts"] = {view: [part.path for part in parts] for view, parts in self.parts.items()}
-        return _without_none(values)
+        return {name: value for name, value in values.items() if value is not None}
 
     def first_rows(self, view: str) -> list[dict[str, Any]]:
         """A few rows of a view."""
         rows = View(self.path, view, self.views[view], tuple(self.parts[view])).first_rows(_ROWS)
         return list(rows.to_pylist())
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def summarize(output_path: str) -> RunSummary:
-    """The summary of a run, finished or not. UsageError if the folder holds none."""
-    return summarize_attempt(output_path, last_attempt(output_path), load_commits(output_path))
 
 
 def last_attempt(output_path: str) -> RunRecord:
@@ -104,8 +95,10 @@ def last_attempt(output_path: str) -> RunRecord:
     return runs[-1]
 
 
-def summarize_attempt(output_path: str, attempt: Mapping[str, Any], commits: Sequence[Commit]) -> RunSummary:
-    """The summary of an output folder whose last attempt and commits are loaded already."""
+def summarize(output_path: str, commits: Sequence[Commit] | None = None) -> RunSummary:
+    """The summary of a run, finished or not, whose commits may be loaded already. UsageError if there is none."""
+    attempt: Mapping[str, Any] = last_attempt(output_path)
+    commits = load_commits(output_path) if commits is None else commits
     manifest = load_manifest(output_path)
     tables = manifest["views"] if manifest is not None else {}
     if manifest is not None and manifest["fingerprint"] != attempt["fingerprint"]:
@@ -114,8 +107,9 @@ def summarize_attempt(output_path: str, attempt: Mapping[str, Any], commits: Seq
     if manifest is not None and metrics.DUPLICATE_IDS in manifest["counts"]:
         counts[metrics.DUPLICATE_IDS] = manifest["counts"][metrics.DUPLICATE_IDS]
     read_bytes = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
+    rejects = count_rejects(output_path, commits)
     views, parts = _views_and_parts(attempt["views"], tables, commits)
-    finished = storage.exists(storage.join(output_path, SUCCESS))
+    finished = storage.exists(storage.join(output_path, layout.SUCCESS))
     return RunSummary(
         path=output_path,
         state="complete" if finished else UNFINISHED.get(attempt["state"], attempt["state"]),
@@ -125,11 +119,13 @@ def summarize_attempt(output_path: str, attempt: Mapping[str, Any], commits: Seq
         inputs=attempt["inputs"] | {"text_bytes_done": read_bytes},
         counts=counts,
         ids_compared_in="block" if manifest is None else manifest.get("ids_compared_in", "block"),
-        rejects=_count_rejects(output_path, [commit.parts[REJECTS] for commit in commits if REJECTS in commit.parts]),
+        rejects=rejects,
         views=views,
-        last_start={name: attempt[name] for name in _OF_ATTEMPT if name in attempt},
+        last_start={name: attempt[name] for name in (*_OF_ATTEMPT, *_OF_SPEED) if name in attempt},
         words=_count_words(counts, attempt["identity"]["views"]),
         parts=parts,
+        pair_field=attempt["identity"]["input"]["pair_field"],
+        remedies=frequent_remedies(rejects, counts.get(metrics.RECORDS, 0), attempt["identity"]["input"]["text_field"]),
     )
 
 
@@ -140,37 +136,28 @@ def _views_and_parts(
     views: dict[str, Mapping[str, Any]] = {}
     parts: dict[str, Sequence[Part]] = {}
     for name, view in described.items():
-        if view["level"] == "word_type":
-            table = {key: tables.get(name, {}).get(key, 0) for key in ("rows", "bytes", "parts", "path")}
+        parts[name] = parts_of(name, commits)
+        size: dict[str, Any] = count_rows(parts[name])
+        if is_aggregated(view["level"]):
+            size = {key: tables.get(name, {}).get(key, 0) for key in (*size, "path")}
             # No hash, so that its size is not checked: a run killed at its end leaves a table newer than the manifest.
-            parts[name] = [Part(table["path"], table["rows"], table["bytes"], "")] if table["path"] else []
-            views[name] = {**view, **table}
-        else:
-            parts[name] = [commit.parts[name] for commit in commits if name in commit.parts]
-            views[name] = {**view, **count_rows(parts[name])}
+            parts[name] = [Part(size["path"], size["rows"], size["bytes"], "")] if size["path"] else []
+        views[name] = {**view, **size}
     return views, parts
 
 
-def _count_rejects(output_path: str, parts: Iterable[Part]) -> dict[str, int]:
-    """{reason: number of rejected records}, the most frequent first."""
-    reasons: Counter[str] = Counter()
-    for part in parts:
-        for reject in read_rejects(storage.join(output_path, part.path)):
-            reasons[reject.kind if reject else "(damaged record)"] += 1
-    return dict(reasons.most_common())
-
-
-def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[str, WordCounts]:
+def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The counts of each view of words, or with keep_words."""
-    return {
-        name: WordCounts(
-            lost=counts.get(f"{LOST_WORDS}:{name}", 0),
-            empty=counts.get(f"{EMPTY_WORDS}:{name}", 0),
-            kept={form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in view["keep_words"] or ()} or None,
-        )
-        for name, view in settings.items()
-        if view["level"] in ("word", "word_type") or view["keep_words"]
-    }
+    words: dict[str, dict[str, Any]] = {}
+    for name, view in settings.items():
+        forms = view["keep_words"] or ()
+        if forms or view["level"] in ("word", "word_type"):
+            words[name] = {
+                "lost": counts.get(f"{LOST_WORDS}:{name}", 0),
+                "empty": counts.get(f"{EMPTY_WORDS}:{name}", 0),
+                **({"kept": {form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in forms}} if forms else {}),
+            }
+    return words
 
 
 def encoder_text(encoder: Mapping[str, Any]) -> str:
@@ -197,30 +184,35 @@ def notes(summary: RunSummary) -> list[str]:
     if duplicates:
         within = "" if summary.ids_compared_in == "run" else " (compared within blocks only)"
         lines.append(f"{count_noun(duplicates, 'record')} with the id of an earlier one{within}")
+    single = counts.get(metrics.WITHOUT_PAIR, 0)
+    if single:
+        lines.append(f"{count_noun(single, 'record')} without `{summary.pair_field}`: embedded as single texts")
     truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
     tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
+    small = vocabulary_note(summary.encoder)
     if truncated:
         texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
         share = dropped / (dropped + tokens)
         lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
     if tokens:
         line = f"{unknown / tokens:.2%} of the tokens are [UNK]"
-        if unknown / tokens > _UNKNOWN_SHARE:
+        if unknown / tokens > _UNKNOWN_SHARE and small is None:
             line += ": the vocabulary does not know this language or script; use an encoder that was trained on it"
         lines.append(line)
+    if small is not None:
+        lines.append(small)
     return lines + [f"{view}: {note}" for view, words in summary.words.items() for note in _word_notes(words)]
 
 
-def _word_notes(words: WordCounts) -> list[str]:
+def _word_notes(words: Mapping[str, Any]) -> list[str]:
     """What a view of words does not have rows for."""
     lines = []
-    if words.lost:
-        lines.append(f"{count_noun(words.lost, 'word')} lost to max_seq_length")
-    if words.empty:
-        lines.append(
-            f"{count_noun(words.empty, 'word')} that {'normalizes' if words.empty == 1 else 'normalize'} to nothing"
-        )
-    absent = [form for form, count in (words.kept or {}).items() if not count]
+    lost, empty = words["lost"], words["empty"]
+    if lost:
+        lines.append(f"{count_noun(lost, 'word')} lost to max_seq_length")
+    if empty:
+        lines.append(f"{count_noun(empty, 'word')} that {'normalizes' if empty == 1 else 'normalize'} to nothing")
+    absent = [form for form, count in words.get("kept", {}).items() if not count]
     if absent:
         more = f" and {len(absent) - _NAMED_FORMS:,} more" if len(absent) > _NAMED_FORMS else ""
         lines.append(f"keep_words with no matches: {', '.join(absent[:_NAMED_FORMS])}{more}")

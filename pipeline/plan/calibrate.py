@@ -10,46 +10,37 @@ import dataclasses
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.plan.estimate import ENCODED, TEXTS, Estimate, Tokenizer
-from layerbeam.pipeline.plan.sampling import Chunk, text_bytes
-from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit
-from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
+from layerbeam.pipeline.plan.estimate import TEXTS, Estimate, Tokenizer
+from layerbeam.pipeline.plan.sampling import text_bytes
+from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock
+from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.encode.batching import equal_texts
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
-from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, scan_range
+from layerbeam.transforms.slice.slices import byte_ranges
 from layerbeam.transforms.write.block import write_block
 
-SECONDS = 4.0
-_WHOLE_BLOCKS = 8
-_ROUNDS = 3
-# The warm-up takes a second or two on two cores, whatever the encoder's size.
-_WARM_UP_FLOP = 1e11
-_MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS = 512, 16_384
+SECONDS = 0.8  # of the warm-up's last round and, as many texts, of the measured one
+_BLOCKS = 8
+_MIN_TEXTS = 16  # of a block, to tell what a text costs from what a block costs
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
     """What was measured; all 0 if there is no text.
 
-    `tokens` were encoded and written in `seconds`. With all workers busy: `per_token`, seconds per padded token, and
-    `per_block`, seconds in addition to its tokens. `read_seconds`: of one core, per byte. `sizes`: bytes per row
-    and per part of each view. The rest is of `blocks` whole blocks: `padding`, padded tokens per token;
-    `duplicate_texts` and `duplicate_tokens`, fractions equal to an earlier text of their block, not encoded again.
+    `tokens` were encoded and written in `seconds`. With all workers busy: `per_token`, seconds per encoded token, and
+    `per_block`, seconds in addition to its tokens. `read_seconds`: of one core, per byte. `padding`: padded tokens per
+    token. `sizes`: bytes per row and per part of each view. `duplicates`: the fractions of texts and tokens that equal
+    an earlier text of their block and are not encoded again, and the number of different blocks measured.
     """
 
     tokens: int = 0
@@ -57,185 +48,120 @@ class Calibration:
     load_seconds: float = 0.0
     per_token: float = 0.0
     per_block: float = 0.0
+    padding: float = 1.0
     read_seconds: float = 0.0
     sizes: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    blocks: int = 0
-    duplicate_texts: float = 0.0
-    duplicate_tokens: float = 0.0
-    padding: float = 1.0
-
-
-@dataclasses.dataclass
-class _Blocks:
-    """Draws whole blocks as the run will cut them, around chunks of the sample. `seconds`: CPU time to read them."""
-
-    job: Job
-    chunks: list[Chunk]
-    random: np.random.Generator
-    found: dict[int, TextBlock] = dataclasses.field(default_factory=dict)
-    seconds: float = 0.0
-
-    def draw(self, statistic: str) -> list[TextBlock]:
-        """`_WHOLE_BLOCKS` blocks. Each token, or text, of the corpus is equally likely to be in them."""
-        sums = np.cumsum([chunk.weight * chunk[statistic] for chunk in self.chunks])
-        picks = (np.arange(_WHOLE_BLOCKS) + self.random.random()) / _WHOLE_BLOCKS * sums[-1]
-        indices = np.searchsorted(sums, picks, side="right").tolist()
-        started = time.process_time()
-        for index in set(indices) - set(self.found):
-            self.found[index] = _whole_block(self.job, cast(TextBlock, self.chunks[index].block))
-        self.seconds += time.process_time() - started
-        return [self.found[index] for index in indices]
-
-
-def _whole_block(job: Job, block: TextBlock) -> TextBlock:
-    """The first block of the slice that holds a chunk's block, as a run cuts it; the chunk's if that has no text."""
-    file, first = block.block.file, block.block.first_byte
-    pieces = byte_ranges(file, job.limits.text_bytes, job.records)
-    if job.records.format == "parquet":
-        scanned = scan_range(FileToRead(file), 0, None, job.limits, job.records)
-        pieces = [(start, end) for start, end, _ in scanned.pieces]
-    start, end = next((piece for piece in pieces if piece[1] is None or first < piece[1]), (0, None))
-    whole = next(read_blocks(Slice(file, start, end, 0), job.limits, job.records), None)
-    return whole if isinstance(whole, TextBlock) and len(whole.texts) else block
-
-
-def _measure_blocks(tokenize: Tokenizer, blocks: list[TextBlock]) -> tuple[float, float, float]:
-    """(fraction of duplicate texts, fraction of their tokens, padded tokens per token)."""
-    settings = tokenize.job.encoding
-    all_texts = all_tokens = texts = tokens = padded = 0
-    for found in map(tokenize, blocks):
-        first, _ = equal_texts(found.row_splits, found.token_ids, found.segment_ids)
-        every = np.arange(len(found.num_dropped))
-        all_lengths, lengths = (
-            np.diff(cut_sequences(found, some, settings.max_seq_length, settings.window_overlap).splits)
-            for some in (every, first)
-        )
-        all_texts, all_tokens = all_texts + len(every), all_tokens + int(all_lengths.sum())
-        texts, tokens = texts + len(first), tokens + int(lengths.sum())
-        for batch in plan_batches(lengths, settings.batch_tokens, settings.length_buckets):
-            rows, longest = padded_shape(len(batch), int(lengths[batch].max()), settings.length_buckets)
-            padded += rows * longest
-    if not tokens:  # `long_text: reject` rejected all texts
-        return 0.0, 0.0, 1.0
-    return 1 - texts / all_texts, 1 - tokens / all_tokens, padded / tokens
-
-
-def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int) -> Calibration:
-    """Encode and write subsamples of whole blocks for about `SECONDS`."""
-    job, random = tokenize.job, np.random.default_rng(seed)
-    blocks = _Blocks(job, [chunk for chunk in sample.chunks if chunk[ENCODED]], random)
-    if not blocks.chunks:
-        return Calibration()
-    # The time depends on the tokens, the size of what is kept per text on the texts.
-    by_tokens, by_texts = blocks.draw(ENCODED), blocks.draw(TEXTS)
-    num_bytes = sum(text_bytes(b, parquet=job.records.format == "parquet") for b in blocks.found.values())
-    duplicate_texts, duplicate_tokens, padding = _measure_blocks(tokenize, by_tokens)
-    started = time.perf_counter()
-    encoder = job.load_encoder()
-    load_seconds = time.perf_counter() - started
-    with tempfile.TemporaryDirectory(prefix="layerbeam-plan-") as folder:
-        stages = _Stages(tokenize, Forward(encoder, workers), workers, folder)
-
-        # Warm-up: TensorFlow compiles.
-        flop_per_token = 24 * max(job.encoder.num_hidden_layers, 1) * job.encoder.hidden_size**2
-        tokens = int(np.clip(_WARM_UP_FLOP / flop_per_token, _MIN_WARM_UP_TOKENS, _MAX_WARM_UP_TOKENS))
-        small, of_texts = (
-            [_subsample(block, tokens // _WHOLE_BLOCKS, job, random) for block in some]
-            for some in (by_tokens, by_texts)
-        )
-        single = [block.take(random.integers(0, len(block.texts), 1)) for block in by_texts * 2]
-        commits, text_commits, single_commits = (stages.run(some).commits for some in (small, of_texts, single))
-
-        # Sizes: of the parts of the warm-up.
-        sizes = {}
-        for view in job.views:
-            large_parts = text_commits if view.level in ("text", "record") else commits
-            sizes[view.name] = _sizes(large_parts, single_commits, view.name)
-
-        # Timing: of blocks of one text, then of larger ones that take `SECONDS`.
-        single_round, small_round = stages.run(single), stages.run(small)
-        rate = small_round.padded / max(small_round.seconds, 1e-6)
-        tokens = max(int(SECONDS / _ROUNDS * rate / workers), 2 * job.encoding.batch_tokens)
-        chosen = [by_tokens[number % _WHOLE_BLOCKS] for number in range(_ROUNDS * workers)]
-        large = stages.run([_subsample(block, tokens, job, random) for block in chosen])
-
-    padded = max(large.padded, 1)  # 0 if `long_text: reject` rejects all texts
-    per_block = max(single_round.seconds - large.seconds / padded * single_round.padded, 0) / len(single)
-    return Calibration(
-        tokens=large.encoded,
-        seconds=large.seconds,
-        load_seconds=load_seconds,
-        per_token=max(large.seconds - per_block * len(chosen), large.seconds / 2) / padded,
-        per_block=per_block,
-        read_seconds=blocks.seconds / max(num_bytes, 1),
-        sizes=sizes,
-        blocks=len({block.block.sha256 for block in by_tokens}),
-        duplicate_texts=duplicate_texts,
-        duplicate_tokens=duplicate_tokens,
-        padding=padding,
-    )
+    duplicates: dict[str, float] = dataclasses.field(default_factory=lambda: {"texts": 0.0, "tokens": 0.0, "blocks": 0})
 
 
 @dataclasses.dataclass(frozen=True)
 class _Round:
-    """One pass of some blocks through the stages: commits, wall seconds, tokens with padding and without."""
+    """One pass of some blocks through the stages. Of a block on average: (tokens, seconds), {view: (rows, bytes)}."""
 
-    commits: list[Commit]
+    tokens: int
+    padded_tokens: int
     seconds: float
-    padded: int
-    encoded: int
+    block_time: tuple[float, float]
+    part_sizes: dict[str, tuple[float, float]]
 
 
-class _Stages:
-    """The run's stages from texts to parts, in as many threads as it has workers."""
+def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int) -> Calibration:
+    """Encode and write some texts of whole blocks; so many that it takes about `SECONDS`, and one of each block."""
+    job, rng = tokenize.job, np.random.default_rng(seed)
+    chunks = [chunk for chunk in sample.chunks if chunk.weight * chunk[TEXTS]]
+    if not chunks:
+        return Calibration()
+    # Each text of the corpus is equally likely to be in the blocks.
+    sums = np.cumsum([chunk.weight * chunk[TEXTS] for chunk in chunks])
+    points = (np.arange(_BLOCKS) + rng.random()) / _BLOCKS * sums[-1]
+    chosen = [chunks[index].block for index in np.searchsorted(sums, points, side="right")]
+    started = time.process_time()
+    blocks = [_whole_block(job, block) for block in chosen if block is not None]
+    read_seconds = time.process_time() - started
+    num_bytes = sum(text_bytes(block, parquet=job.records.format == "parquet") for block in blocks)
+    texts, first_texts, tokens, first_tokens = np.sum([_distinct(tokenize(block)) for block in blocks], axis=0).tolist()
+    started = time.perf_counter()
+    encoder = job.load_encoder()
+    load_seconds = time.perf_counter() - started
+    forward = Forward(encoder, workers)
+    vocabulary = pa.array(job.encoder.vocabulary, pa.string())
+    copies = list(itertools.islice(itertools.cycle(blocks), max(_BLOCKS, 2 * workers)))
 
-    def __init__(self, tokenize: Tokenizer, forward: Forward, workers: int, folder: str) -> None:
-        self._job = tokenize.job
-        self._tokenize = tokenize
-        self._forward = forward
-        self._workers = workers
-        self._folder = folder
-        self._folder_numbers = itertools.count()
-        self._vocabulary = pa.array(self._job.encoder.vocabulary, pa.string())
+    def run(num_texts: int) -> _Round:
+        """Encode and write so many random texts of each block, `workers` blocks at a time."""
+        some = [block.take(np.sort(rng.permutation(len(block.texts))[:num_texts])) for block in copies]
+        costs = [EncodeCost() for _ in some]
 
-    def run(self, blocks: Sequence[TextBlock]) -> _Round:
-        """Encode and write these blocks, `workers` of them at a time."""
-        costs = [EncodeCost() for _ in blocks]
+        def process(block: TextBlock, cost: EncodeCost) -> Commit | SkippedFile:
+            vectors = encode_or_reject(
+                tokenize(block),
+                lambda texts: encode_block(texts, forward, job.views, job.encoding, cost),
+                forward.check,
+            )
+            # Subsamples of one block share its name, so each gets a folder.
+            output = dataclasses.replace(job.output, path=tempfile.mkdtemp(dir=folder))
+            return write_block(output, job.views, vocabulary, vectors)
+
         started = time.perf_counter()
-        with ThreadPoolExecutor(self._workers) as threads:
-            commits = [commit for commit in threads.map(self._process, blocks, costs) if commit is not None]
-        seconds = time.perf_counter() - started
-        return _Round(commits, seconds, sum(c.padded_tokens for c in costs), sum(c.encoded_tokens for c in costs))
+        with ThreadPoolExecutor(workers) as threads:
+            written = list(threads.map(process, some, costs))
+        seconds, encoded = time.perf_counter() - started, sum(cost.encoded_tokens for cost in costs)
+        sizes = {}
+        for view in job.views:
+            parts = [done.parts.get(view.name) for done in written if isinstance(done, Commit)]
+            rows, size = np.mean([(part.rows, part.bytes) for part in parts if part] or [(0, 0)], axis=0).tolist()
+            sizes[view.name] = (rows, size)
+        block_time = (encoded / len(costs), seconds / len(costs))
+        return _Round(encoded, sum(cost.padded_tokens for cost in costs), seconds, block_time, sizes)
 
-    def _process(self, block: TextBlock, cost: EncodeCost) -> Commit | None:
-        job = self._job
-        vectors = encode_or_reject(
-            self._tokenize(block),
-            lambda some: encode_block(some, self._forward, job.views, job.encoding, cost),
-            self._forward.check,
-        )
-        # Subsamples of one block share its name, so each gets a folder.
-        folder = storage.join(self._folder, str(next(self._folder_numbers)))
-        output = Output(folder, job.output.fingerprint, job.output.byte_stream_split)
-        written = write_block(output, job.views, self._vocabulary, vectors)
-        return written if isinstance(written, Commit) else None  # the input file has changed
-
-
-def _subsample(block: TextBlock, tokens: int, job: Job, random: np.random.Generator) -> TextBlock:
-    """Random texts of a block, of about so many tokens in total."""
-    order = random.permutation(len(block.texts))
-    lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64)[order]
-    count = int(np.searchsorted(np.cumsum(np.minimum(2 + lengths // 4, job.limits.max_seq_length)), tokens)) + 1
-    return block.take(np.sort(order[:count]))
-
-
-def _sizes(large: list[Commit], single: list[Commit], view: str) -> tuple[float, float]:
-    """(bytes per row, bytes per part) of a view: the line through the mean parts of many texts and of one text."""
-    (rows, size), (few_rows, few_bytes) = (
-        np.mean([(part.rows, part.bytes) for c in commits if (part := c.parts.get(view))] or [(0, 0)], axis=0)
-        for commits in (large, single)
+    with tempfile.TemporaryDirectory(prefix="layerbeam-plan-") as folder:
+        # A larger part compresses better, and few texts of a large encoder are enough to show that.
+        num_texts, most_texts = max(_MIN_TEXTS, 2**20 // job.encoder.hidden_size**2), max(len(b.texts) for b in blocks)
+        # In these rounds, TensorFlow compiles. The sizes are theirs, so that equal plans do not depend on the time.
+        single, many = run(1), run(num_texts)
+        sizes = {view: _line(single.part_sizes[view], many.part_sizes[view]) for view in many.part_sizes}
+        while run(num_texts).seconds < SECONDS and num_texts < most_texts:
+            num_texts *= 2
+        single, many = run(1), run(num_texts)
+    per_token, per_block = _line(single.block_time, many.block_time)
+    return Calibration(
+        tokens=many.tokens,
+        seconds=many.seconds,
+        load_seconds=load_seconds,
+        per_token=per_token,
+        per_block=per_block,
+        padding=many.padded_tokens / max(many.tokens, 1),
+        read_seconds=read_seconds / max(num_bytes, 1),
+        sizes=sizes,
+        duplicates={
+            "texts": 1 - first_texts / max(texts, 1),
+            "tokens": 1 - first_tokens / max(tokens, 1),
+            "blocks": len({block.block.sha256 for block in blocks}),
+        },
     )
-    if rows <= few_rows:
-        return float(size / max(rows, 1)), 0.0
-    row_bytes = max(float((size - few_bytes) / (rows - few_rows)), 0.0)
-    return row_bytes, max(float(few_bytes - few_rows * row_bytes), 0.0)
+
+
+def _whole_block(job: Job, block: TextBlock) -> TextBlock:
+    """A block as a run cuts it: the first of the range that holds a chunk's block, or the next row groups."""
+    file, first = block.block.file, block.block.first_byte
+    start, end = [one for one in byte_ranges(file, job.limits.text_bytes, job.records) if one[0] <= first][-1]
+    if job.records.format == "parquet":
+        start = first
+    whole = next(read_blocks(Slice(file, start, end, 0), job.limits, job.records), None)
+    return whole if isinstance(whole, TextBlock) and len(whole.texts) else block
+
+
+def _distinct(tokens: TokenBlock) -> tuple[int, int, int, int]:
+    """(texts of a block, those that equal no earlier one, tokens of the texts, tokens of those)."""
+    first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+    lengths = np.diff(tokens.row_splits)
+    return len(lengths), len(first), int(lengths.sum()), int(lengths[first].sum())
+
+
+def _line(few: tuple[float, float], many: tuple[float, float]) -> tuple[float, float]:
+    """(slope, value at 0) of the line through two points, or through 0 if these are close; neither is negative."""
+    (x, y), (more_x, more_y) = few, many
+    if more_x <= 2 * x:
+        return more_y / max(more_x, 1), 0.0
+    slope = max((more_y - y) / (more_x - x), 0.0)
+    return slope, max(y - slope * x, 0.0)

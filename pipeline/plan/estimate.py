@@ -15,17 +15,15 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.cli.console import size_text
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.plan.sampling import Budget, Chunk, Stratum, draw, text_bytes
+from layerbeam.pipeline.plan.sampling import Budget, Chunk, draw, text_bytes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.input.lines import tokens_by_length
-from layerbeam.transforms.settings import BlockLimits, SequenceSettings
-from layerbeam.transforms.slice.slices import byte_ranges
-from layerbeam.transforms.tokenize.row_index import keep_words_of
-from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
-from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.input.records import tokens_by_length
+from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.slice.slices import FileToRead, byte_ranges
+from layerbeam.transforms.tokenize import sequences
 from layerbeam.transforms.views import View
 
 # For `run`: read in some tenths of a second.
@@ -38,53 +36,57 @@ TEXT_BYTES = "text_bytes"
 BLOCK_ROWS = "block_rows"  # tokens as `BlockLimits` counts them
 ROWS = "rows:{}"
 
-# Student's t for 95 % and ten degrees of freedom: a stratum may have few chunks.
-_STANDARD_ERRORS = 2.2
+_STANDARD_ERRORS = 2.2  # Student's t for 95 % and ten degrees of freedom: a sample may have few chunks
+_HEAPS_EXPONENT = 0.6  # the number of word types grows with this power of the words
 
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """An estimated total. In 95 of 100 samples the truth is at most `error_bound` away; 0 if all was counted."""
+    """An estimated total. In 95 of 100 samples the truth is at most `margin` away; 0 if all was counted."""
 
     value: float
-    error_bound: float = 0.0
+    margin: float = 0.0
+
+    def rounded(self) -> Statistic:
+        return Statistic(round(self.value), round(self.margin))
 
 
 @dataclasses.dataclass
 class Estimate:
-    """What is left to do, by a sample."""
+    """What is left to do in these files, by a sample."""
 
-    strata: list[Stratum]
+    files: Sequence[FileToRead]
+    chunks: list[Chunk]
+    sizes: npt.NDArray[np.float64]
     views: Sequence[View]
 
-    @property
-    def chunks(self) -> list[Chunk]:
-        return [chunk for stratum in self.strata for chunk in stratum.chunks]
-
     def statistic(self, name: str) -> Statistic:
-        """The total of a statistic over the corpus."""
-        totals = [_total(stratum, name) for stratum in self.strata]
-        variance = sum(variance for _, variance in totals)
-        return Statistic(sum(value for value, _ in totals), _STANDARD_ERRORS * math.sqrt(variance))
+        """The total of a statistic over the corpus.
+
+        The regression estimator of Cochran, Sampling Techniques, chapter 7: the chunks' sizes have known totals.
+        """
+        weights = np.array([chunk.weight for chunk in self.chunks])
+        values = weights * np.array([chunk[name] for chunk in self.chunks])
+        if self.is_whole:
+            return Statistic(float(values.sum()))
+        sizes = np.array([chunk.sizes for chunk in self.chunks]) / self.sizes.clip(1)
+        slopes, _, rank, _ = np.linalg.lstsq(sizes, values, rcond=None)
+        total = float(values.sum() + (np.sign(self.sizes) - sizes.sum(axis=0)) @ slopes)
+        # What was read completely has no error.
+        residuals = np.sqrt(1 - 1 / weights.clip(1)) * (values - sizes @ slopes)
+        variance = len(values) / max(len(values) - rank, 1) * float(residuals @ residuals)
+        return Statistic(max(total, 0.0), _STANDARD_ERRORS * math.sqrt(variance))
 
     def rows(self, view: View) -> Statistic:
-        """Rows of a view."""
+        """Rows of a view. Of word types, as many more than in the sample as Heaps' law says."""
         rows = self.statistic(ROWS.format(view.name))
-        return self._word_types(view, rows.value) if view.aggregates else rows
-
-    def _word_types(self, view: View, words: float) -> Statistic:
-        """Word types among so many words: they grow as a power of the words (Heaps' law), as in the sample."""
-        chunks = [chunk for chunk in self.chunks if view.name in chunk.forms]
-        (half_words, half_types), (all_words, all_types) = (
-            (sum(c[ROWS.format(view.name)] for c in some), len(set().union(*(c.forms[view.name] for c in some))))
-            for some in (chunks[::2], chunks)
-        )
-        if self.is_whole or not all_types:
-            return Statistic(all_types)
-        exponent = 1.0
-        if half_types and all_words > half_words:
-            exponent = min(math.log(all_types / half_types) / math.log(all_words / half_words), 1.0)
-        value = all_types * max(words / all_words, 1.0) ** exponent
+        if not view.aggregates:
+            return rows
+        types = len(set().union(*(chunk.forms.get(view.name, ()) for chunk in self.chunks)))
+        if self.is_whole or not types:
+            return Statistic(types)
+        words = sum(chunk[ROWS.format(view.name)] for chunk in self.chunks)
+        value = types * max(rows.value / words, 1.0) ** _HEAPS_EXPONENT
         return Statistic(value, value / 2)
 
     @property
@@ -94,13 +96,9 @@ class Estimate:
         return {v.name: round(self.rows(v).value * values[v.name] * value_bytes(v)) for v in self.views}
 
     @property
-    def total_bytes(self) -> int:
-        return sum(self.view_bytes.values())
-
-    @property
     def is_whole(self) -> bool:
         """Whether the sample is the whole corpus: all statistics are counts then."""
-        return all(stratum.fraction_read > 1 - 1e-9 for stratum in self.strata)
+        return all(chunk.weight < 1 + 1e-9 for chunk in self.chunks)
 
     def lengths(self) -> tuple[Int64Array, npt.NDArray[np.float64]]:
         """(tokens of each text in the sample, how many texts of the corpus it represents)."""
@@ -114,34 +112,33 @@ class Tokenizer:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
-        self._keep = keep_words_of(job.views, self._wordpiece)
+        self._tokenize = sequences.Tokenizer(job.encoder, job.views, job.sequences)
 
     def __call__(self, block: TextBlock) -> TokenBlock:
-        return find_rows(tokenize_block(block, self._wordpiece, self.job.sequences), self.job.views, self._keep)
+        return self._tokenize(block)
 
     def lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
         """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
         settings = self.job.sequences
         if settings.long_text == "reject":
-            tokens = tokenize_block(block, self._wordpiece, SequenceSettings(settings.max_seq_length, "window"))
+            whole = SequenceSettings(settings.max_seq_length, "window")
+            tokens = sequences.tokenize_block(block, self._tokenize.wordpiece, whole)
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 
 def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
     """Sample and count the files that are left to do."""
-    strata = draw(tokenize.job, work.to_read, budget, seed)
-    for stratum in strata:
-        for chunk in stratum.chunks:
-            chunk.weight = stratum.weight * chunk.scale
-            if chunk.block is not None:
-                _count(tokenize, chunk, chunk.block)
-    return Estimate(strata, tokenize.job.views)
+    chunks, sizes = draw(tokenize.job, work.to_read, budget, seed)
+    for chunk in chunks:
+        if chunk.block is not None:
+            _count(tokenize, chunk, chunk.block)
+    return Estimate(work.to_read, chunks, sizes, tokenize.job.views)
 
 
 def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
     """Count what a chunk holds, by the run's own code."""
     job = tokenize.job
+    lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64)
     tokens = tokenize(block)
     num_texts = len(tokens.num_dropped)
     sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
@@ -153,7 +150,7 @@ def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
         metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
         metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
         TEXT_BYTES: text_bytes(block, parquet=job.records.format == "parquet"),
-        BLOCK_ROWS: _block_rows(block, job.limits),
+        BLOCK_ROWS: int(tokens_by_length(lengths + 1, dataclasses.replace(job.limits, sentence_bytes=None)).sum()),
     }
     for view in job.views:
         rows = tokens.rows[view.name]
@@ -165,52 +162,33 @@ def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
     chunk.reject_reasons.update(reject.kind for reject in tokens.text.rejected)
 
 
-def _block_rows(block: TextBlock, limits: BlockLimits) -> int:
-    lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64) + 1
-    if limits.sentence_bytes is not None:  # the limit is for lengths of records, these are of sentences
-        return int(2 * len(lengths) + lengths.sum() // 4)
-    return int(tokens_by_length(lengths, limits).sum())
-
-
-def _total(stratum: Stratum, name: str) -> tuple[float, float]:
-    """(the stratum's total of a statistic, its variance): the ratio estimate of Cochran, Sampling Techniques, ch. 6."""
-    sizes = np.array([chunk.size for chunk in stratum.chunks])
-    values = np.array([chunk[name] * chunk.scale for chunk in stratum.chunks])
-    if not sizes.sum():
-        return 0.0, 0.0
-    ratio, count, unread = values.sum() / sizes.sum(), len(sizes), 1 - stratum.fraction_read
-    total = float(ratio * stratum.total)
-    if unread < 1e-9:
-        return total, 0.0
-    if count < 2:
-        return total, (total / 2) ** 2  # one chunk does not show how much chunks differ
-    residuals = float(((values - ratio * sizes) ** 2).sum())
-    return total, unread * count / (count - 1) * residuals * stratum.weight**2
-
-
 def expected_blocks(estimate: Estimate, job: Job) -> int:
     """How many blocks a run cuts: a block ends at each limit and at the end of each byte range of a file."""
-    return round(sum(_blocks(stratum, job.limits) for stratum in estimate.strata))
-
-
-def _blocks(stratum: Stratum, limits: BlockLimits) -> float:
-    """The blocks of a stratum, by the mean length of its records; at least one per file."""
-    limit_of = {TEXT_BYTES: limits.text_bytes, BLOCK_ROWS: limits.token_rows, TEXTS: limits.text_rows}
-    sums = {name: sum(chunk[name] for chunk in stratum.chunks) for name in limit_of}
-    if stratum.kind == "files" or not sums[TEXT_BYTES] or not sums[TEXTS]:
-        return len(stratum.files) if stratum.kind == "files" else 0
-    record_bytes = sums[TEXT_BYTES] / sums[TEXTS]
-    block_bytes = max(sums[TEXT_BYTES] / max(sums[name] / limit for name, limit in limit_of.items()), record_bytes)
-    text_per_byte = sum(chunk[TEXT_BYTES] * chunk.weight for chunk in stratum.chunks) / stratum.total
+    limits = job.limits
+    records, size, rows, texts = (estimate.statistic(n).value for n in (metrics.RECORDS, TEXT_BYTES, BLOCK_ROWS, TEXTS))
+    if not texts or not size:
+        return 0
+    record_bytes = size / texts
+    per_byte = max(1 / limits.text_bytes, rows / size / limits.token_rows, texts / size / limits.text_rows)
+    block_bytes = max(1 / per_byte, record_bytes)
+    is_parquet = job.records.format == "parquet"
+    packed = {f.file.path: f.file.size for f in estimate.files if is_parquet or storage.is_compressed(f.file.path)}
+    packed_text = sum(chunk.weight * chunk[TEXT_BYTES] for chunk in estimate.chunks if chunk.path in packed)
+    empty = {chunk.path for chunk in estimate.chunks if chunk.weight <= 1}
+    empty -= {chunk.path for chunk in estimate.chunks if chunk[TEXTS] or chunk.weight > 1}
     blocks = 0.0
-    for file in stratum.files:
-        lengths = [file.file.size * text_per_byte]
-        if stratum.kind == "ranges":
-            lengths = [(end or 0) - start for start, end in byte_ranges(file.file, limits.text_bytes)]
+    for work in (work for work in estimate.files if work.file.path not in empty):
+        lengths = [
+            work.file.size * packed_text / sum(packed.values()) if end is None else end - start
+            for start, end in byte_ranges(work.file, limits.text_bytes, job.records)
+        ]
+        if work.max_records is not None:
+            lengths = [sum(c.weight * c[TEXT_BYTES] for c in estimate.chunks if c.path == work.file.path)]
         # A range in which no record begins has no block.
         in_file = [math.ceil(n / block_bytes) if n > block_bytes else min(n / record_bytes, 1) for n in lengths]
         blocks += max(sum(in_file), 1)
-    return blocks
+    # A block has at least one record.
+    return min(round(blocks), max(round(records), len(estimate.files)))
 
 
 def value_bytes(view: View) -> float:
@@ -244,7 +222,7 @@ def free_bytes(output_path: str) -> int | None:
     return shutil.disk_usage(folder).free
 
 
-def count_text(count: int) -> str:
+def count_text(count: float) -> str:
     """
     >>> count_text(1_070_000), count_text(12_345)
     ('1.07 M', '12,345')

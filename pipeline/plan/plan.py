@@ -7,31 +7,39 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from layerbeam.pipeline.cli.console import echo
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.find import PendingWork, check_output, find_run_work
+from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
+from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
+from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
 from layerbeam.pipeline.plan.estimate import (
     ENCODED,
     TEXT_BYTES,
     TEXTS,
     Estimate,
+    Statistic,
     Tokenizer,
     estimate,
     expected_blocks,
     free_bytes,
 )
+from layerbeam.pipeline.plan.fields import check_fields
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.plan.sampling import Budget
-from layerbeam.transforms import metrics
+from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.hardware import cores
+from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead
 
 # A few seconds of reading and tokenizing.
@@ -69,7 +77,7 @@ class Machines:
 
 @dataclasses.dataclass(frozen=True)
 class SampleSize:
-    """What was read. `places`: chunks. `beginnings_only`: compressed files were sampled at the start only."""
+    """What was read. `places`: chunks. `beginnings_only`: compressed and CSV files were sampled at the start only."""
 
     files: int
     places: int
@@ -88,14 +96,6 @@ class InputSummary:
     bytes_to_do: int
     sample: SampleSize
     left_out: dict[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimated:
-    """A rounded statistic and its error bound."""
-
-    value: int
-    margin: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,12 +162,13 @@ class Plan:
     seed: int
     input: InputSummary
     hints: list[str]
-    estimates: dict[str, Estimated]
+    estimates: dict[str, Statistic]
     lengths: Lengths
     max_seq_lengths: list[Truncation]
     long_text: str
     duplicates: dict[str, float]
     rejects_seen: dict[str, int]
+    remedies: list[str]
     blocks: int
     views: dict[str, ViewSize]
     free_bytes: int | None
@@ -179,41 +180,46 @@ class Plan:
 
 
 def make_plan(
-    job: Job, *, workers: int | None, seed: int, machines: Machines | None = None, started: float | None = None
+    job: Job, *, workers: int | None, seed: int, machines: Machines | None = None, began: float | None = None
 ) -> Plan:
     """Plan a run from a sample of the input. Writes into a temporary folder only.
 
-    `started`: when the program started, by `time.perf_counter`. Raises UsageError if a run would refuse its input.
+    `began`: when the program started, by `time.monotonic`. Raises UsageError if a run would refuse its input.
     """
-    started = time.perf_counter() if started is None else started
+    began = time.monotonic() if began is None else began
     workers = workers or cores()
     job.load_tensorflow(workers)
-    startup_seconds = time.perf_counter() - started
-    work, note = _find_work(job)
+    startup_seconds = time.monotonic() - began
+    found = find_inputs(job.config.input.files, job.output.path)
+    job = find_format(job, found)
+    work, note = _find_work(job, found)
+    check_fields(job, work)
     tokenize = Tokenizer(job)
+    echo("reading a sample of the input ...")
     sample = estimate(tokenize, work, BUDGET, seed)
+    echo("measuring the speed on some texts of the sample ...")
     calibration = calibrate(tokenize, sample, workers=workers, seed=seed)
     num_blocks = expected_blocks(sample, job)
     duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
-    totals = {name: sample.statistic(statistic) for name, statistic in _STATISTICS.items()}
     lengths, weights = sample.lengths()
     reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
+    encoder = job.encoder.describe()
+    hints = (note, vocabulary_note(encoder), wrapping_hint(job, work))
     return Plan(
         path=job.output.path,
-        encoder=job.encoder.describe(),
+        encoder=encoder,
         seed=seed,
-        input=_summarize_input(work, sample),
-        hints=[hint for hint in (note, wrapping_hint(job, work)) if hint is not None],
-        estimates={name: Estimated(round(total.value), round(total.error_bound)) for name, total in totals.items()},
+        input=_summarize_input(work, sample, job.records),
+        hints=[hint for hint in hints if hint is not None],
+        estimates={name: sample.statistic(statistic).rounded() for name, statistic in _STATISTICS.items()},
         lengths=_summarize_lengths(lengths, weights),
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
-        duplicates={
-            "texts": round(calibration.duplicate_texts, 4),
-            "tokens": round(calibration.duplicate_tokens, 4),
-            "blocks": calibration.blocks,
-        },
+        duplicates={name: round(value, 4) for name, value in calibration.duplicates.items()},
         rejects_seen=dict(reject_reasons.most_common()),
+        remedies=frequent_remedies(
+            reject_reasons, int(sum(chunk[metrics.RECORDS] for chunk in sample.chunks)), job.records.text_field
+        ),
         blocks=num_blocks,
         views=_view_sizes(sample, calibration, num_blocks),
         free_bytes=free_bytes(job.output.path),
@@ -222,20 +228,34 @@ def make_plan(
     )
 
 
-def _find_work(job: Job) -> tuple[PendingWork, str | None]:
+def _find_work(job: Job, found: Sequence[InputFile | SkippedFile]) -> tuple[PendingWork, str | None]:
     """What a run would do now; all of the input, with a note, if a run would refuse the output folder."""
-    work = find_run_work(job.config.input.files, job.output.path)
+    given = job.config.input
+    work = find_work(
+        given.files,
+        job.output.path,
+        found=found,
+        limit=given.limit,
+        record_format=job.records,
+        fingerprint=job.output.fingerprint,
+    )
+    refuse_other_format(job, work)
+    note = None
     try:
         check_output(job.output.path, job.views, job.head)
+        if not starts_over(job.output.path, job.head):
+            return work, None
     except UsageError as error:
-        all_files = PendingWork(
-            to_read=[FileToRead(file) for file in work.files], files=work.files, skipped=work.skipped
-        )
-        return all_files, f"run would refuse: {str(error).splitlines()[0]}"
-    return work, None
+        note = f"run would refuse: {str(error).splitlines()[0]}"
+    all_files = PendingWork(
+        to_read=[FileToRead(file, max_records=work.limited.get(file.path)) for file in work.files],
+        files=work.files,
+        skipped=work.skipped,
+    )
+    return all_files, note
 
 
-def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
+def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat) -> InputSummary:
     files = work.files
     skipped = {file.path: file.reason for file in work.skipped}
     skipped |= {chunk.path: chunk.problem for chunk in sample.chunks if chunk.problem is not None}
@@ -249,7 +269,8 @@ def _summarize_input(work: PendingWork, sample: Estimate) -> InputSummary:
             places=len(sample.chunks),
             text_bytes=int(sum(chunk[TEXT_BYTES] for chunk in sample.chunks)),
             is_whole=sample.is_whole,
-            beginnings_only=not sample.is_whole and any(stratum.kind == "compressed" for stratum in sample.strata),
+            beginnings_only=not sample.is_whole
+            and (records.is_delimited or any(storage.is_compressed(chunk.path) for chunk in sample.chunks)),
         ),
         left_out={printable(path): reason for path, reason in sorted(skipped.items())},
     )
@@ -294,7 +315,7 @@ def _view_sizes(sample: Estimate, calibration: Calibration, num_blocks: int) -> 
         # A word_type view ends up in one file; the parts of its blocks are deleted.
         size = rows.value * row_bytes + part_bytes * (1 if view.aggregates else num_blocks)
         vector_bytes = sample.view_bytes[view.name]
-        sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.error_bound), vector_bytes, round(size))
+        sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.margin), vector_bytes, round(size))
     return sizes
 
 
@@ -303,7 +324,7 @@ def _duration(
 ) -> Duration:
     """The time of a local run with this number of workers."""
     busy = min(workers, cores())
-    encoded = sample.statistic(ENCODED).value * (1 - calibration.duplicate_tokens) * calibration.padding
+    encoded = sample.statistic(ENCODED).value * (1 - calibration.duplicates["tokens"])
     parts = {
         "start": startup_seconds + _RUNNER_SECONDS + calibration.load_seconds,
         "read": sample.statistic(TEXT_BYTES).value * calibration.read_seconds / busy,

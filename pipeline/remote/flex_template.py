@@ -17,6 +17,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from layerbeam import __version__
+from layerbeam.pipeline.cli import main as cli
+from layerbeam.pipeline.cli.console import echo_error
+from layerbeam.pipeline.errors import UsageError
+
 
 def _parser() -> argparse.ArgumentParser:
     """The template's own parameters, which configs/dataflow/metadata.json describes to people."""
@@ -35,8 +40,6 @@ def run_arguments(given: Sequence[str]) -> list[str]:
     ['run', 'gs://b/c.yaml', '--no_wait_until_finish', '--set=views.v.layers=[-1, -2]', '--set=input.blank=keep', \
 '--region=r', '--runner=DataflowRunner']
     """
-    from layerbeam.pipeline.errors import UsageError
-
     own, options = _parser().parse_known_args(given)
     try:
         settings = shlex.split(own.set)
@@ -55,8 +58,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
 def _known(options: Sequence[str]) -> list[str]:
     """The options known to Beam. The service checks the template's parameters before the launch, against the metadata;
     other options are the launcher's own. No list of these is public, and a new one must not fail every launch."""
-    from layerbeam.pipeline.cli import beam_options
-    from layerbeam.pipeline.cli.console import echo_error
+    from layerbeam.pipeline.cli import beam_options  # Beam logs a warning on import
 
     known = beam_options.known_options()
     for option in options:
@@ -67,12 +69,7 @@ def _known(options: Sequence[str]) -> list[str]:
 
 def main(given: Sequence[str]) -> int:
     """Launch; the exit statuses are those of `layerbeam run`."""
-    from layerbeam import __version__
-    from layerbeam.pipeline.cli import main as cli
-    from layerbeam.pipeline.cli.console import echo_error
-    from layerbeam.pipeline.errors import UsageError
-
-    cli.quiet_logs(verbose=False)  # Beam logs a warning on import
+    cli.quiet_logs(verbose=False)
     try:
         arguments = run_arguments(given)
     except UsageError as error:

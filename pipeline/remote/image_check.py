@@ -6,33 +6,31 @@ import argparse
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 import layerbeam.pipeline
 import layerbeam.transforms
 from layerbeam.transforms.encoders import EncoderError, open_encoder
 from layerbeam.transforms.encoders.formats import minilm
 
-_PACKAGES = {"version": "layerbeam", "apache_beam": "apache-beam", "tensorflow": "tensorflow"}
 _CUDA = "nvidia-cudnn-cu12"  # of the libraries that the extra `gpu` installs
 
 
 def wrong_versions(labels: argparse.Namespace) -> Iterator[str]:
     """What is installed in another version than the label says."""
-    installed = {name: metadata.version(package) for name, package in _PACKAGES.items()}
-    installed["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
-    installed["device"] = "gpu" if _is_installed(_CUDA) else "cpu"
+    installed = {
+        "version": metadata.version("layerbeam"),
+        "apache-beam": metadata.version("apache-beam"),
+        "tensorflow": metadata.version("tensorflow"),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "device": "gpu" if any(metadata.distributions(name=_CUDA)) else "cpu",
+    }
     for name, found in installed.items():
-        label = getattr(labels, name)
+        label = getattr(labels, name.replace("-", "_"))
         if label != found:
-            yield f"label {name.replace('_', '-')}: {label}, but installed is {found}"
-
-
-def _is_installed(package: str) -> bool:
-    return next(iter(metadata.distributions(name=package)), None) is not None
+            yield f"label {name}: {label}, but installed is {found}"
 
 
 def missing_files() -> Iterator[str]:
@@ -42,9 +40,9 @@ def missing_files() -> Iterator[str]:
             yield f"{file}: is missing"
 
 
-def broken_modules(packages: Iterable[ModuleType] = (layerbeam.pipeline, layerbeam.transforms)) -> Iterator[str]:
+def broken_modules() -> Iterator[str]:
     """Modules that cannot be imported, also those that a run imports late or never."""
-    for package in packages:
+    for package in (layerbeam.pipeline, layerbeam.transforms):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             try:
                 importlib.import_module(module.name)

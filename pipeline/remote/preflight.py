@@ -6,14 +6,8 @@ import os
 import socket
 from collections.abc import Iterator
 
-from apache_beam.options.pipeline_options import (
-    FlinkRunnerOptions,
-    GoogleCloudOptions,
-    PipelineOptions,
-    PortableOptions,
-    SetupOptions,
-    WorkerOptions,
-)
+import grpc
+from apache_beam.options import pipeline_options
 from apache_beam.transforms.resources import parse_resource_hints
 
 from layerbeam.pipeline.cli.console import echo
@@ -23,7 +17,13 @@ from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.transforms import storage
 
 _ACCELERATOR = "worker_accelerator="
-_CONNECT_SECONDS = 5
+_CONNECT_SECONDS = 2
+# The option with the program of a job server that Beam starts itself. Without it Beam would download one.
+_OWN_JOB_SERVER = {
+    "FlinkRunner": "flink_job_server_jar",
+    "SparkRunner": "spark_job_server_jar",
+    "PrismRunner": "prism_location",
+}
 
 
 def check_hints(config: Config) -> None:
@@ -41,7 +41,7 @@ def check(config: Config, remote: RemoteRunner) -> None:
     mistakes += _dataflow(remote.options) if remote.is_dataflow else _job_server(remote)
     if mistakes:
         raise UsageError("\n".join(mistakes))
-    if remote.name == "FlinkRunner" and remote.options.view_as(FlinkRunnerOptions).parallelism < 1:
+    if remote.name == "FlinkRunner" and remote.options.view_as(pipeline_options.FlinkRunnerOptions).parallelism < 1:
         echo("beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N")
 
 
@@ -60,7 +60,7 @@ def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
             )
     handle = config.encoder.handle
     if os.path.exists(handle):
-        image = remote.options.view_as(WorkerOptions).sdk_container_image
+        image = remote.options.view_as(pipeline_options.WorkerOptions).sdk_container_image
         if not os.path.isabs(handle):
             yield (
                 f"encoder.handle: {handle}: is relative, and workers have other current folders; give the absolute path"
@@ -71,7 +71,7 @@ def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
 
 def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
     device, hinted = config.encoder.device, "accelerator" in config.encoder.resource_hints
-    services = remote.options.view_as(GoogleCloudOptions).dataflow_service_options or []
+    services = remote.options.view_as(pipeline_options.GoogleCloudOptions).dataflow_service_options or []
     pooled = [option for option in services if option.startswith(_ACCELERATOR)]
     if hinted and pooled:
         yield (
@@ -86,44 +86,48 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
         )
 
 
-def _dataflow(options: PipelineOptions) -> Iterator[str]:
+def _dataflow(options: pipeline_options.PipelineOptions) -> Iterator[str]:
     if not storage.is_installed("apache_beam.runners.dataflow.internal.apiclient"):
-        yield "runner: DataflowRunner needs packages that are not installed; run: pip install 'layerbeam[gcp]'"
-    cloud = options.view_as(GoogleCloudOptions)
+        command = storage.install_command("gcp")
+        yield f"runner: DataflowRunner needs packages that are not installed; run: {command}"
+    cloud = options.view_as(pipeline_options.GoogleCloudOptions)
     if not cloud.project:
         yield "beam.project: is missing; give the Google Cloud project that the job runs in: --project=..."
     if not cloud.region:
         yield "beam.region: is missing; give the region to run in, best the bucket's: --region=us-central1"
+    if cloud.temp_location is None:
+        yield "beam.temp_location: is missing; give a folder for the job's temporary files: --temp_location=gs://..."
     for name, path in (("temp_location", cloud.temp_location), ("staging_location", cloud.staging_location)):
-        if path is None and name == "temp_location":
-            yield "beam.temp_location: is missing; give a folder for the job's temporary files: --temp_location=gs://..."
-        elif path is not None and not path.startswith("gs://"):
+        if path is not None and not path.startswith("gs://"):
             yield f"beam.{name}: {path}: Dataflow needs a folder that begins with gs://"
         elif path is not None and storage.unsupported_reason(path) is None:
             try:
                 storage.check_bucket(path)
             except OSError as error:  # Beam would retry for ten minutes
                 yield f"beam.{name}: {path}: {storage.reason_of(error)}"
-    if not options.view_as(WorkerOptions).sdk_container_image and not _brings_packages(options):
+    setup = options.view_as(pipeline_options.SetupOptions)
+    installs = setup.extra_packages or setup.requirements_file or setup.setup_file  # when a worker starts
+    if not installs and not options.view_as(pipeline_options.WorkerOptions).sdk_container_image:
         yield (
             "beam.sdk_container_image: is missing, and Dataflow's own image lacks layerbeam: build one from the "
             "Dockerfile (docs/worker_image.md) and give its name: --sdk_container_image=..."
         )
 
 
-def _brings_packages(options: PipelineOptions) -> bool:
-    """Whether workers install packages when they start."""
-    setup = options.view_as(SetupOptions)
-    return bool(setup.extra_packages or setup.requirements_file or setup.setup_file)
-
-
 def _job_server(remote: RemoteRunner) -> Iterator[str]:
-    """A job server that does not answer: Beam would wait for it for a minute, and then show a traceback."""
-    portable = remote.options.view_as(PortableOptions)
-    endpoint = portable.job_endpoint
-    if endpoint in (None, "", "embed"):
-        if remote.name == "PortableRunner" and not endpoint:
-            yield "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port: --job_endpoint=..."
+    """A job server that was not given or does not answer: Beam would download one, or wait for it for a minute."""
+    given = remote.options.get_all_options()
+    endpoint = given["job_endpoint"]
+    if endpoint == "embed":
+        return
+    if not endpoint:
+        own = _OWN_JOB_SERVER.get(remote.name)
+        if own is None or not given[own]:
+            instead = f", or the path of its program: --{own}=..." if own else ""
+            yield (
+                f"beam.job_endpoint: is missing; {remote.name} needs a job server's host:port: --job_endpoint=..."
+                f"{instead} (docs/runners.md)"
+            )
         return
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
@@ -131,8 +135,12 @@ def _job_server(remote: RemoteRunner) -> Iterator[str]:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
+        with grpc.insecure_channel(endpoint) as channel:
+            grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
+    except (OSError, OverflowError, grpc.FutureTimeoutError) as error:
+        is_other = isinstance(error, grpc.FutureTimeoutError)
+        why = "what listens there does not speak gRPC" if is_other else getattr(error, "strerror", None) or error
         yield (
-            f"beam.job_endpoint: {endpoint}: no job server answers there ({error.strerror or error}); start it, or "
-            "give its host:port (docs/runners.md)"
+            f"beam.job_endpoint: {endpoint}: no job server answers there ({why}); start it, or give its host:port "
+            "(docs/runners.md)"
         )

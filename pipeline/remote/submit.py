@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -18,7 +16,7 @@ from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.run import Run
+from layerbeam.pipeline.run.run import Ended, Run
 from layerbeam.pipeline.run.signals import SignalGuard, quiet
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.storage.stores import reason_of_service
@@ -30,7 +28,7 @@ class RemoteRun(Run):
 
     remote: RemoteRunner
 
-    def run(self) -> bool:
+    def run(self) -> Ended:
         preflight.check(self.job.config, self.remote)
         return super().run()
 
@@ -38,12 +36,13 @@ class RemoteRun(Run):
         load_tensorflow(Hardware())  # for the estimate
         self._announce(work)
         log = self._begin_log(work, runner=self.remote.name, workers=None, processes=None)
-        started, began = time.monotonic(), time.time()
         guard = SignalGuard()
         result = None
         try:
             with guard, quiet(self.verbose):
-                result = self._submit(log.number)
+                pipeline, threads = beam.Pipeline(options=self.remote.options), self.remote.threads
+                build(pipeline, self.job, num_threads=threads, prune_missing=self.prune_missing, run_number=log.number)
+                result = pipeline.run()
             log.submit(self._job_id(result))
             self._print_location(result)
             if not self.remote.waits:
@@ -59,53 +58,34 @@ class RemoteRun(Run):
                 raise _service_error(error) or error from error
             self._detach(result)
             raise InterruptedRunError(guard.number) from error
-        complete = self._end_log(log, _metrics(result), started=started, began=began)
-        echo(f"{log.record['seconds']:.1f} s on {self.remote.name}")
+        complete = log.end_measured(result)
+        echo(f"{log.times()} on {self.remote.name}")
         return complete
-
-    def _submit(self, number: int) -> Any:
-        pipeline = beam.Pipeline(options=self.remote.options)
-        threads = self.remote.threads
-        build(pipeline, self.job, num_threads=threads, prune_missing=self.prune_missing, run_number=number)
-        return pipeline.run()
 
     def _job_id(self, result: Any) -> str | None:
         """Dataflow's job id; None before there is a job, and for a template. Other engines show theirs on a page."""
         return result.job_id() if self.remote.is_dataflow and result is not None and result.has_job else None
 
     def _print_location(self, result: Any) -> None:
-        job = self._job_id(result)
+        job, cloud = self._job_id(result), self.remote.options.view_as(GoogleCloudOptions)
         if job is None:
             echo(f"submitted to {self.remote.name}")
-            return
-        cloud = self.remote.options.view_as(GoogleCloudOptions)
-        echo(f"submitted to Dataflow as {cloud.job_name}, job {job}")
-        echo(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
+        else:
+            echo(f"submitted to Dataflow as {cloud.job_name}, job {job}")
+            echo(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
 
     def _detach(self, result: Any) -> None:
         """After an interrupt: a Dataflow job continues; other engines are asked to cancel, which Flink may not do."""
-        job = self._job_id(result)
+        job, cloud = self._job_id(result), self.remote.options.view_as(GoogleCloudOptions)
         if job is not None:
-            cloud = self.remote.options.view_as(GoogleCloudOptions)
-            echo_error(
-                "interrupted; the job continues. To stop it: "
-                f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
-            )
+            stop = f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
+            echo_error(f"interrupted; the job continues. To stop it: {stop}")
             return
         if result is not None:
             with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
         first = "check on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
         echo_error(f"interrupted; completed blocks are kept: {first}run the same command again to resume")
-
-
-def _metrics(result: Any) -> Mapping[str, Any]:
-    """Beam's metrics, as far as the runner has them; a run does not fail without them."""
-    try:
-        found: Mapping[str, Any] = result.metrics().query()
-    except Exception:
-        return {"counters": [], "distributions": []}
-    return found
 
 
 def _service_error(error: BaseException) -> Exception | None:

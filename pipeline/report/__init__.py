@@ -1,1 +1,1 @@
-"""`layerbeam report`: `sections` compute the data, `page.html.j2` shows them, `page` writes the file."""
+"""`layerbeam report`: sections compute the data, `page.html.j2` shows them, `page` writes the file."""

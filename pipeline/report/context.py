@@ -1,61 +1,189 @@
-"""What every section of the report receives and returns."""
+"""What the sections of the report receive and return: a run, finished or not, and samples of the rows of its views.
+
+Rows are drawn by a seed and read part by part and column by column, never all at once.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from layerbeam.pipeline.report.rows import RowsOfView, RunFolder, Sample, draw
-from layerbeam.pipeline.report.stats import LayerStatistics, describe_layer
+import numpy as np
+import pyarrow as pa
+
+from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View, draw_evenly
+from layerbeam.pipeline.output.commits import load_commits
+from layerbeam.pipeline.output.summary import RunSummary, last_attempt, summarize
+from layerbeam.pipeline.report.stats import Array, LayerStatistics, describe_layer
+from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.parts import FORMATS, as_matrix
+from layerbeam.transforms.views import is_aggregated
+
+# At most this many parts are sampled, and of Parquet, where each costs up to a row group, at most this many bytes.
+_SAMPLED_PARTS = 1000
+_SAMPLED_BYTES = 2 << 30
+_ROW_GROUP_BYTES = 32 << 20
+# The columns that say where a row's text is, as JSON gives them.
+PLACE = ("file", "line", "sentence", "id")
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
     """A section's data. `figures`: what `--json` prints; `shown`: what else the template needs.
 
-    `missing_hint`: what to add to the run or the command, if there is nothing to show.
+    `missing_hint`: what to add to the run or the command, if there is nothing to show. `problems`: what was asked for
+    and is not there.
     """
 
     figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shown: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     missing_hint: str | None = None
+    problems: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SampledView(View):
+    """The committed rows of a view, in the order file, line, and a sample of them, the same in every section.
+
+    `settings` are the view's own, resolved.
+    """
+
+    commits: Sequence[Commit]
+    settings: Mapping[str, Any]
+    sample_rows: int
+    seed: int
+
+    @property
+    def has_all_words(self) -> bool:
+        """Whether the view keeps every word."""
+        return self.settings.get("keep_words") is None
+
+    @property
+    def has_places(self) -> bool:
+        """Whether rows have offsets: the lines of extract_features.py hold only line, token and vectors."""
+        return self.level != "token" or self.format != "jsonl"
+
+    def existing(self, *columns: str) -> list[str]:
+        """Those of the columns that the view has."""
+        return [name for name in columns if name in self.schema.names]
+
+    def sibling_part(self, part: Part, other: str) -> Part | None:
+        """The part of another view that holds the same texts."""
+        return next((c.parts.get(other) for c in self.commits if c.parts.get(self.name) == part), None)
+
+    def random_parts(self) -> list[Part]:
+        """The parts in an order that the seed decides."""
+        random = np.random.default_rng([self.seed, *self.name.encode()])
+        return [self.parts[number] for number in random.permutation(len(self.parts))]
+
+    @cached_property
+    def sample(self) -> list[tuple[Part, Array]]:
+        """Parts and the ascending numbers of the rows drawn from each: at most `sample_rows`, drawn evenly.
+
+        They come from all parts, or from evenly spaced ones if there are many. If these are more than may be read,
+        they come from a run of adjacent rows in each part.
+        """
+        parts = [part for part in self.parts if part.rows]
+        format_ = FORMATS[self.format]
+        cost = float(np.mean([min(part.bytes, _ROW_GROUP_BYTES) for part in parts])) if format_.is_columnar else 0.0
+        most = min(_SAMPLED_PARTS, int(_SAMPLED_BYTES / max(cost, 1.0)))
+        if len(parts) > most:
+            parts = [parts[i] for i in np.linspace(0, len(parts) - 1, most).astype(int).tolist()]
+        share = min(1.0, format_.sample_bytes / sum(part.bytes for part in parts))
+        sizes = [max(int(part.rows * share), 1) for part in parts]
+        random = np.random.default_rng([self.seed, self.sample_rows, *self.name.encode()])
+        drawn = draw_evenly(sizes, self.sample_rows, random)
+        # Other formats are read from the start of a part.
+        last = [part.rows - size if format_.is_columnar else 0 for part, size in zip(parts, sizes, strict=True)]
+        firsts = random.integers(0, last, endpoint=True)
+        return [(part, first + rows) for part, first, rows in zip(parts, firsts, drawn, strict=True) if len(rows)]
+
+    @property
+    def sample_size(self) -> int:
+        """Rows in the sample."""
+        return sum(len(rows) for _, rows in self.sample)
+
+    @property
+    def sample_text(self) -> str:
+        """`2,000 of 31,000 rows, from 64 of 400 parts, evenly spaced`."""
+        if self.sample_size == self.num_rows:
+            return f"all {self.num_rows:,} rows"
+        drawn, parts = len(self.sample), sum(part.rows > 0 for part in self.parts)
+        some = f"{drawn:,} of {parts:,} parts, evenly spaced"
+        if drawn == parts:
+            some = "the only part" if parts == 1 else f"all {parts:,} parts"
+        return f"{self.sample_size:,} of {self.num_rows:,} rows, from {some}"
+
+    def sample_table(self, columns: Sequence[str]) -> pa.Table:
+        """[n] of each of these columns."""
+        with concurrent.futures.ThreadPoolExecutor(FILES_AT_ONCE) as threads:
+            tables = threads.map(lambda chosen: self.read(chosen[0], columns, chosen[1]), self.sample)
+            return pa.concat_tables([self.empty(columns), *tables])
+
+    def sample_vectors(self, column: str) -> Array:
+        """[n, W] of a vector column, in float32."""
+        return to_matrix(self.sample_table([column])[column])
+
+    @cached_property
+    def layers(self) -> Mapping[str, LayerStatistics]:
+        """Statistics of the sample, by column."""
+        return {column: describe_layer(self.sample_vectors(column)) for column in self.vectors}
+
+
+def to_matrix(column: pa.ChunkedArray) -> Array:
+    """[n, W] of fixed-size lists, in float32."""
+    return as_matrix(column.combine_chunks()).astype(np.float32, copy=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportContext:
-    """A run and the options of `layerbeam report`. Sections share samples and statistics, computed on first use."""
+    """A run, `attempt` (the record of its last one), its views with rows, and the options of `layerbeam report`."""
 
-    folder: RunFolder
-    words: tuple[str, ...]
+    summary: RunSummary
+    attempt: Mapping[str, Any]
+    views: Sequence[SampledView]
+    words: Sequence[str]
+    texts: Sequence[str]
     color_by: str | None
     sample_rows: int
     seed: int
-    _samples: dict[str, Sample] = dataclasses.field(default_factory=dict)
-    _layers: dict[str, dict[str, LayerStatistics]] = dataclasses.field(default_factory=dict)
 
-    def sample(self, view: RowsOfView) -> Sample:
-        """The same rows of a view in every section."""
-        if view.name not in self._samples:
-            self._samples[view.name] = draw(view, self.sample_rows)
-        return self._samples[view.name]
+    def of_level(self, *levels: str) -> list[SampledView]:
+        """The views that have rows, in the order of the levels."""
+        return [view for level in levels for view in self.views if view.level == level]
 
-    def description(self, view: RowsOfView) -> str:
-        """`2,000 of 31,000 rows, from 3 of 40 parts`."""
-        return self.sample(view).said
 
-    def layers(self, view: RowsOfView) -> Mapping[str, LayerStatistics]:
-        """Statistics of the sample, by column."""
-        if view.name not in self._layers:
-            sample = self.sample(view)
-            self._layers[view.name] = {column: describe_layer(sample.vectors(column)) for column in view.vectors}
-        return self._layers[view.name]
+def open_context(
+    path: str, *, words: Sequence[str], texts: Sequence[str], color_by: str | None, sample_rows: int, seed: int
+) -> ReportContext:
+    """The committed rows of an output folder. UsageError if it holds no run."""
+    attempt = last_attempt(path)
+    commits = sorted(load_commits(path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
+    summary = summarize(path, commits)
+    settings = attempt["identity"]["views"]
+    views = [
+        SampledView(path, name, entry, tuple(summary.parts[name]), commits, settings[name], sample_rows, seed)
+        for name, entry in summary.views.items()
+        if entry["rows"] and not is_aggregated(entry["level"])
+    ]
+    words, texts = tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
+    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed)
 
 
 def location(row: Mapping[str, Any]) -> str:
-    """The id if the corpus has one; otherwise file and line, counted from 1 as in editors.
+    """The id if the corpus has one; otherwise the columns file, line and, if it is not 0, sentence, as they are.
 
-    >>> location({"file": "a.txt", "line": 0}), location({"file": "a.txt", "line": 0, "id": "x"})
-    ('a.txt:1', 'x')
+    The numbers stay on the line of their names.
+
+    >>> location({"file": "a.txt", "line": 7, "sentence": 0}).replace(chr(160), "_")
+    'a.txt line_7'
+    >>> location({"file": "a.txt", "line": 0, "id": "x"})
+    'x'
     """
-    return f"{row['file']}:{row['line'] + 1}" if row.get("id") is None else str(row["id"])
+    if row.get("id") is not None:
+        return str(row["id"])
+    sentence = f" sentence\N{NO-BREAK SPACE}{row['sentence']}" if row.get("sentence") else ""
+    return f"{row['file']} line\N{NO-BREAK SPACE}{row['line']}{sentence}"

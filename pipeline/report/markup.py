@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import unicodedata
+import re
 
 from layerbeam.pipeline.cli.console import escape_control
 
-# Bidirectional controls would reorder the text around them.
-_DIRECTION_CONTROLS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+# Bidirectional controls, which would reorder the text around them, and surrogates, which UTF-8 does not have.
+_INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Html(str):
@@ -28,8 +28,22 @@ def escape(text: object) -> object:
     """
     if hasattr(text, "__html__"):
         return text
-    visible = "".join(
-        f"\\u{ord(c):04x}" if unicodedata.bidirectional(c) in _DIRECTION_CONTROLS or "\ud800" <= c <= "\udfff" else c
-        for c in escape_control(str(text))
-    )
-    return Html(html.escape(visible))
+    return Html(html.escape(_INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", escape_control(str(text)))))
+
+
+def escape_code(message: str) -> Html:
+    """Markup of a message with code between backticks.
+
+    >>> escape_code("add `a: <b>`")
+    'add <code>a: &lt;b&gt;</code>'
+    """
+    return Html(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(message))))
+
+
+def escape_path(path: str) -> Html:
+    """Markup of a path that may be broken after its slashes.
+
+    >>> escape_path("a/b.txt")
+    'a/<wbr>b.txt'
+    """
+    return Html(str(escape(path)).replace("/", "/<wbr>"))

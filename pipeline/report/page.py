@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import hashlib
 import importlib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -14,30 +13,22 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.report.context import ReportContext, Section
-from layerbeam.pipeline.report.markup import Html, escape
-from layerbeam.pipeline.report.plots import SIGNS, Plots
-from layerbeam.pipeline.report.rows import open_folder
-from layerbeam.pipeline.report.sections.layers import layers
-from layerbeam.pipeline.report.sections.lengths import lengths
-from layerbeam.pipeline.report.sections.neighbours import neighbours
-from layerbeam.pipeline.report.sections.overview import overview
-from layerbeam.pipeline.report.sections.projection import check_color_by, projection
-from layerbeam.pipeline.report.sections.rejects import rejects
-from layerbeam.pipeline.report.sections.word_senses import word_senses
+from layerbeam.pipeline.report import plots, sections
+from layerbeam.pipeline.report.context import ReportContext, Section, open_context
+from layerbeam.pipeline.report.markup import Html, escape, escape_code, escape_path
+from layerbeam.pipeline.report.word_senses import word_senses
 from layerbeam.transforms import storage
 from layerbeam.transforms.layout import REPORT, TEMPORARY
 
-DEFAULT_SAMPLE = 20_000
 # (id, title, what computes it), in the order of the page.
 _SECTIONS = (
-    ("glance", "The run at a glance", overview),
-    ("lengths", "Length of the texts", lengths),
-    ("rejects", "Rejects by reason", rejects),
-    ("layers", "Layers: values, norms, anisotropy", layers),
-    ("projection", "Texts, layer by layer", projection),
+    ("glance", "The run at a glance", sections.overview),
+    ("lengths", "Length of the texts", sections.lengths),
+    ("rejects", "Rejects by reason", sections.rejects),
+    ("layers", "Layers: values, norms, anisotropy", sections.layers),
+    ("projection", "Texts, layer by layer", sections.projection),
     ("words", "A word over the layers", word_senses),
-    ("neighbours", "Nearest neighbours", neighbours),
+    ("neighbours", "Nearest neighbours", sections.neighbours),
 )
 
 
@@ -51,36 +42,47 @@ class ReportResult:
     seed: int
     sections: Mapping[tuple[str, str], Section]
 
+    @property
+    def problems(self) -> list[str]:
+        """What was asked for and is not in the run."""
+        return [problem for section in self.sections.values() for problem in section.problems]
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values; NaN becomes null."""
         sections = {
-            id_: {"title": title, "lacks": section.missing_hint, "figures": section.figures}
+            id_: {
+                "title": title,
+                "lacks": section.missing_hint,
+                "problems": section.problems,
+                "figures": section.figures,
+            }
             for (id_, title), section in self.sections.items()
         }
-        return {**vars(self), "sections": _without_nan(sections)}
+        return {**vars(self), "sections": sections}
 
 
 def write_report(
     output_path: str,
     *,
-    words: Sequence[str] = (),
-    color_by: str | None = None,
-    sample: int = DEFAULT_SAMPLE,
-    seed: int = 0,
-    to: str | None = None,
+    words: Sequence[str],
+    texts: Sequence[str],
+    color_by: str | None,
+    sample: int,
+    seed: int,
+    to: str | None,
 ) -> ReportResult:
     """Write the page of an output folder, finished or not, to `to` or to `report.html` in the folder.
 
-    Raises UsageError if there is no run, no such column, or the extra `report` is not installed.
+    Raises UsageError if there is no run, no such column, a text that cannot be encoded, or the extra `report` is not
+    installed.
     """
     _check_extra()
-    context = ReportContext(open_folder(output_path, seed), tuple(dict.fromkeys(words)), color_by, sample, seed)
-    check_color_by(context.folder.of_level("text", "record"), color_by)
-    sections = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
-    page = _render(context, sections).encode("utf-8")
+    context = open_context(output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed)
+    sections.check_color_by(context)
+    computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
+    page = _render(context, computed).encode("utf-8")
     path = storage.join(output_path, REPORT) if to is None else to
     _write(path, page, output_path if to is None else None)
-    return ReportResult(path, len(page), sample, seed, sections)
+    return ReportResult(path, len(page), sample, seed, computed)
 
 
 def print_report_result(result: ReportResult) -> None:
@@ -99,12 +101,12 @@ def _check_extra() -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise UsageError(
-                f"layerbeam report needs {module.partition('.')[0]}, which is not installed: pip install "
-                "'layerbeam[report]' (from a clone: pip install -c constraints.txt '.[report]')"
+                f"layerbeam report needs {module.partition('.')[0]}, which is not installed: "
+                f"{storage.install_command('report')}"
             ) from error
 
 
-def _render(context: ReportContext, sections: Mapping[tuple[str, str], Section]) -> str:
+def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section]) -> str:
     import jinja2
 
     style, script, template = (
@@ -114,25 +116,19 @@ def _render(context: ReportContext, sections: Mapping[tuple[str, str], Section])
     environment = jinja2.Environment(
         autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"fmt": format, "layer": _layer_name, "count": count_noun}
-    return environment.from_string(template).render(
-        plots=Plots(),
-        signs=SIGNS,
-        context=context,
-        name=os.path.basename(context.folder.path.rstrip("/")) or context.folder.path,
-        sections=sections,
-        style=Html(style),
-        script=Html(script),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
-
-
-def _layer_name(column: str) -> str:
-    """
-    >>> _layer_name("layer_3"), _layer_name("pooled_output")
-    ('layer 3', 'pooled_output')
-    """
-    return column.replace("layer_", "layer ")
+    environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
+    environment.filters["layer"] = lambda column: column.replace("layer_", "layer ")
+    with plots.settings():
+        return environment.from_string(template).render(
+            plots=plots.Plots(),
+            signs=plots.SIGNS,
+            context=context,
+            name=os.path.basename(context.summary.path.rstrip("/")) or context.summary.path,
+            sections=computed,
+            style=Html(style),
+            script=Html(script),
+            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
 
 
 def _write(path: str, page: bytes, output_path: str | None) -> None:
@@ -149,11 +145,3 @@ def _write(path: str, page: bytes, output_path: str | None) -> None:
         raise UsageError(f"{path}: cannot be written ({storage.reason_of(error)}){hint}") from error
     if output_path is not None:
         storage.delete_empty_folder(temporary)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -54,11 +54,9 @@ def mean_cosine(vectors: Array) -> tuple[float, float]:
 def mean_within_across(cosines: Array, groups: Array) -> tuple[float, float]:
     """Means of [n, n] cosines over pairs in the same group and over pairs in different groups; NaN without pairs."""
     same = groups[:, None] == groups[None, :]
-    within, across = cosines[same & ~np.eye(len(groups), dtype=bool)], cosines[~same]
-    return (
-        float(within.mean()) if within.size else float("nan"),
-        float(across.mean()) if across.size else float("nan"),
-    )
+    pairs = (same & ~np.eye(len(groups), dtype=bool), ~same)
+    within, across = (float(cosines[chosen].mean()) if chosen.any() else float("nan") for chosen in pairs)
+    return within, across
 
 
 @dataclasses.dataclass(frozen=True)

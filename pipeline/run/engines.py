@@ -15,14 +15,7 @@ import shlex
 import sys
 from typing import Any
 
-from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    DirectOptions,
-    GoogleCloudOptions,
-    PipelineOptions,
-    SetupOptions,
-    StandardOptions,
-)
+from apache_beam.options import pipeline_options
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
@@ -44,7 +37,7 @@ _REFUSED = {
 class LocalRunner:
     """Beam's local runner with its options. `threads`: per process; `processes`: None for threads only."""
 
-    options: PipelineOptions
+    options: pipeline_options.PipelineOptions
     runner: Any
     threads: int
     processes: int | None = None
@@ -60,19 +53,18 @@ class RemoteRunner:
     """A runner with workers of its own. `threads`: per worker process; None: one per core."""
 
     name: str
-    options: PipelineOptions
+    options: pipeline_options.PipelineOptions
     threads: int | None
 
     @property
     def is_dataflow(self) -> bool:
-        """Whether the job runs on Google's cloud."""
         return self.name == DATAFLOW
 
     @property
     def waits(self) -> bool:
         """Whether the command waits for the job: not for a template, and not if Beam's option forbids it."""
-        no_wait = self.options.view_as(StandardOptions).no_wait_until_finish
-        return not (no_wait or self.options.view_as(GoogleCloudOptions).template_location)
+        no_wait = self.options.view_as(pipeline_options.StandardOptions).no_wait_until_finish
+        return not (no_wait or self.options.view_as(pipeline_options.GoogleCloudOptions).template_location)
 
 
 def choose_runner(
@@ -102,8 +94,8 @@ def choose_runner(
 def local_runner(arguments: list[str], *, workers: int | None = None, processes: int | None = None) -> LocalRunner:
     """The local runner with `workers` threads (None: one per core), or with processes that share the threads."""
     threads = workers or cores()
-    options = PipelineOptions(arguments)
-    options.view_as(StandardOptions).runner = "FnApiRunner"
+    options = pipeline_options.PipelineOptions(arguments)
+    options.view_as(pipeline_options.StandardOptions).runner = "FnApiRunner"
     if processes is None:
         # Threads as in direct_running_mode multi_threading, with one difference: Beam flushes its buffer once a second,
         # also in the middle of an element. In 6 of 12 runs over 10,000 files elements were torn that way. -1: flush
@@ -111,9 +103,13 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
         environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
-        environment = SubprocessSDKEnvironment.from_command_string(_worker_command())
-    logging.getLogger(fn_runner.__name__).addFilter(_is_relevant)
-    direct = options.view_as(DirectOptions)
+        command = [sys.executable, "-m", "layerbeam.pipeline.run.worker_process", str(os.getpid())]
+        command += ["--verbose"] if logging.getLogger().isEnabledFor(logging.INFO) else []
+        # `exec`: without a shell process in between.
+        environment = SubprocessSDKEnvironment.from_command_string(f"exec {shlex.join(command)}")
+    # Beam advises to set its running mode, but the threads are set up differently here.
+    logging.getLogger(fn_runner.__name__).addFilter(lambda record: "direct_running_mode" not in record.getMessage())
+    direct = options.view_as(pipeline_options.DirectOptions)
     direct.direct_running_mode = "in_memory"  # with any other value Beam replaces the environment
     direct.direct_num_workers = processes or threads
     # As in Beam's own DirectRunner, so that workers see the options.
@@ -123,27 +119,16 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
     return LocalRunner(options, made, threads, processes)
 
 
-def _is_relevant(record: logging.LogRecord) -> bool:
-    """False for Beam's advice to set its running mode: the threads are set up differently here."""
-    return "direct_running_mode" not in record.getMessage()
-
-
-def _worker_command() -> str:
-    """The shell command with which Beam starts a worker."""
-    command = [sys.executable, "-m", "layerbeam.pipeline.run.worker_process", str(os.getpid())]
-    return f"exec {shlex.join(command)}"  # without a shell process in between
-
-
 def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteRunner:
-    options = PipelineOptions(arguments)
-    options.view_as(StandardOptions).runner = name
+    options = pipeline_options.PipelineOptions(arguments)
+    options.view_as(pipeline_options.StandardOptions).runner = name
     # All code is in the package; the session would only add what the launcher's own script holds.
-    options.view_as(SetupOptions).save_main_session = False
-    threads = options.view_as(DebugOptions).number_of_worker_harness_threads
+    options.view_as(pipeline_options.SetupOptions).save_main_session = False
+    threads = options.view_as(pipeline_options.DebugOptions).number_of_worker_harness_threads
     if name == DATAFLOW:
-        cloud = options.view_as(GoogleCloudOptions)
+        cloud = options.view_as(pipeline_options.GoogleCloudOptions)
         cloud.job_name = cloud.job_name or job_name(output_path)
-        experiments = options.view_as(DebugOptions).experiments or []
+        experiments = options.view_as(pipeline_options.DebugOptions).experiments or []
         if "no_use_multiple_sdk_containers" not in experiments and threads is None:
             # Dataflow starts one process per core and, in batch, one thread per process. If one thread were requested,
             # the whole machine might get one: its API says "per worker harness".

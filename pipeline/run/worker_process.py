@@ -9,16 +9,20 @@ import sys
 import threading
 import time
 
+from layerbeam.transforms.hardware import import_tensorflow
+
 _POLL_INTERVAL_SECONDS = 0.2
 
 
-def main(driver: int) -> None:
+def main(driver: int, *, verbose: bool) -> None:
     """Work for the process `driver` until it reports the end of the pipeline, or dies."""
     # Ctrl-C reaches every process at the terminal, SIGTERM every process of a service: the driver decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(driver,), name="end with driver", daemon=True).start()
     logging.getLogger().addHandler(logging.NullHandler())  # logs go to the driver, not to the terminal
+    if not verbose:
+        import_tensorflow()  # before Beam logs INFO: after that, the import would not be silent
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main([])
@@ -35,4 +39,4 @@ def _end_with(driver: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), verbose="--verbose" in sys.argv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ class Tolerance:
 
     def allows(self, found: Array, expected: Array) -> npt.NDArray[np.bool_]:
         """[n]: whether each row of [n, W] is near enough to the expected row."""
-        near: npt.NDArray[np.bool_] = np.abs(found - expected) <= self.absolute + self.relative * np.abs(expected)
+        near = np.abs(found - expected) <= self.absolute + self.relative * np.abs(expected)
         return np.asarray(near.all(axis=1))
 
     def __str__(self) -> str:
@@ -55,23 +55,19 @@ class DirectionTolerance:
 def cosines(found: Array, expected: Array) -> Array:
     """[n]: the cosine of each row of [n, W] with the same row of the other; 1 if one of them is zero."""
     norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    angles: Array = np.where(norms == 0, 1.0, (found * expected).sum(axis=1) / np.where(norms == 0, 1.0, norms))
-    return angles
-
-
-# By the number type in the file. Rounding: float32 is summed in another order (3e-6 in BERT-base, see the README);
-# float16 keeps 11 bits.
-TOLERANCES = {"float32": Tolerance(1e-4, 1e-5), "float16": Tolerance(1e-4, 1e-3)}
-# Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
-BFLOAT16 = DirectionTolerance(0.998, 0.02)
+    return np.asarray(np.where(norms == 0, 1, (found * expected).sum(axis=1) / np.where(norms == 0, 1, norms)))
 
 
 def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
-    """How far the vectors in a view's files may be off."""
+    """How far the vectors in a view's files may be off.
+
+    Rounding: float32 is summed in another order (3e-6 in BERT-base, see docs/encoders.md); float16 keeps 11 bits.
+    Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and
+    BERT-base's size, 12 blocks.
+    """
     if compute_dtype == "bfloat16":
-        return BFLOAT16
-    tolerance = TOLERANCES[view.dtype]
-    return Tolerance(tolerance.absolute + FORMATS[view.format].rounding, tolerance.relative)
+        return DirectionTolerance(cosine=0.998, length=0.02)
+    return Tolerance(1e-4 + FORMATS[view.format].rounding, 1e-3 if view.dtype == "float16" else 1e-5)
 
 
 @dataclasses.dataclass
@@ -101,8 +97,7 @@ class ColumnComparison:
             self.failures.append(f"{place}, row {wrong[0]} of the text: off by {off[wrong[0]].max():.3g}")
 
 
-Kind = Literal["unordered", "missing", "unexpected", "duplicate", "miscounted", "unequal"]
-_PREDICATES: dict[Kind, str] = {
+_PREDICATES = {
     "unordered": "are not in the order of their lines",
     "missing": "are missing",
     "unexpected": "belong to no text",
@@ -116,7 +111,7 @@ _PREDICATES: dict[Kind, str] = {
 class RowDifference:
     """A way in which the rows of some records differ from the expected ones; `columns`: those that are unequal."""
 
-    kind: Kind
+    kind: str
     columns: tuple[str, ...]
     lines: Sequence[int]
 
@@ -129,23 +124,20 @@ class RowDifference:
 def compare_rows(expected: pa.Table, found: pa.Table) -> list[RowDifference]:
     """The differences between the rows of a part and the expected ones, in the columns that both have."""
     names = [name for name in expected.column_names if name in found.column_names]
-    unequal = [name for name in names if not _equal(expected[name], found[name])]
-    if not unequal:
+    if all(expected[name].equals(found[name]) for name in names):
         return []
     wanted_rows, found_rows = _rows_by_line(expected.select(names)), _rows_by_line(found.select(names))
-    lines: dict[tuple[Kind, tuple[str, ...]], list[int]] = collections.defaultdict(list)
+    lines: dict[tuple[str, tuple[str, ...]], list[int]] = collections.defaultdict(list)
     if list(found_rows) != sorted(found_rows):
         lines["unordered", ()].append(next(iter(found_rows)))
     for line in sorted(wanted_rows.keys() | found_rows.keys()):
         wanted, rows = wanted_rows.get(line, []), found_rows.get(line, [])
-        if repr(rows) != repr(wanted):
-            lines[_kind(wanted, rows, unequal)].append(line)
+        if repr(rows) != repr(wanted):  # unlike ==, NaN equals itself
+            lines[_kind(wanted, rows)].append(line)
     return [RowDifference(kind, columns, numbers) for (kind, columns), numbers in lines.items()]
 
 
-def _kind(
-    wanted: list[dict[str, Any]], rows: list[dict[str, Any]], unequal: Sequence[str]
-) -> tuple[Kind, tuple[str, ...]]:
+def _kind(wanted: list[dict[str, Any]], rows: list[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
     """How the rows of one record differ, and in which columns."""
     if not rows:
         return "missing", ()
@@ -155,14 +147,8 @@ def _kind(
         return "duplicate", ()
     if len(rows) != len(wanted):
         return "miscounted", ()
-    return "unequal", tuple(name for name in unequal if [row[name] for row in rows] != [row[name] for row in wanted])
-
-
-def _equal(expected: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
-    """Whether both hold the same values; NaN equals itself here."""
-    return expected.equals(found) or (
-        pa.types.is_floating(expected.type) and repr(expected.to_pylist()) == repr(found.to_pylist())
-    )
+    pairs = list(zip(rows, wanted, strict=True))
+    return "unequal", tuple(name for name in wanted[0] if any(repr(a[name]) != repr(b[name]) for a, b in pairs))
 
 
 def _rows_by_line(table: pa.Table) -> dict[int, list[dict[str, Any]]]:

@@ -8,24 +8,25 @@ all vectors with `layerbeam.transforms.reference`, or with the SavedModel itself
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from layerbeam.pipeline.cli.progress import Steps, show_progress
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
-from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.dataset import view as dataset
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.integrity import check_listing, check_part, check_sizes, read_commits, read_finished
+from layerbeam.pipeline.output.commits import broken_parts, listed_commits
+from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
 from layerbeam.pipeline.output.manifest import Manifest, describe_views, differences, table_parts
+from layerbeam.pipeline.run.signals import underlying
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
-from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob, ReferenceEncoder
+from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, SkippedFile, printable
@@ -35,8 +36,6 @@ from layerbeam.transforms.layout import MANIFEST, REJECTS
 from layerbeam.transforms.parts import FORMATS, as_matrix, read_rejects
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views import View
-
-DEFAULT_SAMPLE = 100
 
 
 @dataclasses.dataclass
@@ -53,87 +52,72 @@ class Verdict:
     compared_with: str
     hash_only: list[str]
     columns: list[ColumnComparison]
-    problems: list[str] = dataclasses.field(default_factory=list)
-    unverifiable: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.problems) or any(column.failures for column in self.columns)
+    problems: list[str]
+    unverifiable: dict[str, str]
 
     @property
     def result(self) -> str:
         """`pass`, `fail`, or `cannot verify` if nothing is wrong but some of the input is missing or has changed."""
-        return "fail" if self.failed else "cannot verify" if self.unverifiable else "pass"
+        if self.problems or any(column.failures for column in self.columns):
+            return "fail"
+        return "cannot verify" if self.unverifiable else "pass"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON, which has no NaN: null."""
-        columns = []
-        for column in self.columns:
-            values = dataclasses.asdict(column)
-            columns.append({k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()})
-        return {"result": self.result} | dataclasses.asdict(self) | {"columns": columns}
+        return {"result": self.result} | dataclasses.asdict(self)
 
 
-def verify(output_path: str, *, sample: int = DEFAULT_SAMPLE, seed: int = 0) -> Verdict:
+def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed."""
     manifest = read_finished(output_path)
-    job = _restore_job(manifest, output_path)
-    commits = read_commits(output_path)
+    job = restore_job(manifest, output_path)
+    commits = listed_commits(output_path)
     try:
-        encoder = ReferenceEncoder(job.encoder)
+        recomputed = RecomputedJob(job)
     except EncoderError as error:
         raise UsageError(f"encoder.handle: {error}") from error
-    embedded = np.array([metrics.embedded_texts(commit.counts) for commit in commits], np.int64)
+    compute_dtype = job.config.encoder.compute_dtype
+    embedded = [metrics.embedded_texts(commit.counts) for commit in commits]
     verdict = Verdict(
         path=output_path,
-        texts=int(embedded.sum()),
+        texts=sum(embedded),
         sampled=0,
         seed=seed,
-        compared_with=encoder.description,
+        compared_with=recomputed.encoder.description,
         hash_only=[view.name for view in job.views if view.aggregates],
-        columns=_columns(job),
-        problems=_file_problems(output_path, manifest, commits),
+        columns=[
+            ColumnComparison(view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype))
+            for view in job.views
+            if not view.aggregates
+            for column in view.vector_columns
+        ],
+        problems=[f"{path} {problem}" for path, problem in broken_parts(output_path, commits).items()],
         unverifiable=_changed_inputs(manifest),
     )
-    recomputed = RecomputedJob(job, encoder)
-    for number, texts in _draw(embedded, sample, seed):
-        _check_block(verdict, recomputed, commits[number], texts)
+    verdict.problems += check_listing(output_path, manifest, commits)
+    for table in table_parts(manifest).values():
+        problem = check_part(output_path, table)
+        verdict.problems += [f"{table.path} {problem}"] if problem else []
+    drawn = dataset.draw_evenly(embedded, sample, np.random.default_rng(seed))
+    progress = Steps("text", sum(map(len, drawn)))
+    with show_progress(progress, stream=underlying(sys.stderr)):
+        for commit, texts in zip(commits, drawn, strict=True):
+            if len(texts):
+                _check_block(verdict, recomputed, commit, texts.tolist(), progress)
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
         verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
 
 
-def _columns(job: Job) -> list[ColumnComparison]:
-    """The vector columns to compare."""
-    compute_dtype = job.config.encoder.compute_dtype
-    return [
-        ColumnComparison(view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype))
-        for view in job.views
-        if not view.aggregates
-        for column in view.vector_columns
-    ]
-
-
-def _file_problems(output_path: str, manifest: Manifest, commits: Sequence[Commit]) -> list[str]:
-    """Parts of another size than listed, files that are not listed, and tables whose bytes have changed."""
-    problems = check_sizes(output_path, commits) + check_listing(output_path, manifest, commits)
-    for table in table_parts(manifest).values():
-        problem = check_part(output_path, table)
-        problems += [f"{table.path} {problem}"] if problem else []
-    return problems
-
-
-def _restore_job(manifest: Manifest, output_path: str) -> Job:
-    """The job of a finished run. UsageError if its encoder or versions are missing or have changed."""
-    settings = dict(manifest["settings"])
+def restore_job(run: Mapping[str, Any], output_path: str) -> Job:
+    """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed."""
+    settings = dict(run["settings"])
     settings["output"] = {**settings["output"], "path": output_path}
     config = configuration.restore(settings, source=f"{output_path}/{MANIFEST}")
-    job = resolve(config, open_for(config))
-    changed = differences(manifest["identity"], job.head.identity)
+    job = resolve(config)
+    changed = differences(run["identity"], job.head["identity"])
     if changed:
         raise UsageError(
-            f"{output_path}: cannot be verified, because what it was made with has changed:\n"
-            + "\n".join(f"  {line}" for line in changed)
+            f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
         )
     return job
 
@@ -153,17 +137,9 @@ def _changed_inputs(manifest: Manifest) -> dict[str, str]:
     return changed
 
 
-def _draw(embedded: npt.NDArray[np.int64], sample: int, seed: int) -> Iterator[tuple[int, list[int]]]:
-    """(number of the block, texts in it) of the texts drawn, in order."""
-    total = int(embedded.sum())
-    drawn = np.sort(np.random.default_rng(seed).choice(total, min(sample, total), replace=False))
-    ends = np.cumsum(embedded)
-    blocks = np.searchsorted(ends, drawn, side="right")
-    for number in np.unique(blocks):
-        yield int(number), (drawn[blocks == number] - (ends[number] - embedded[number])).tolist()
-
-
-def _check_block(verdict: Verdict, recomputed: RecomputedJob, commit: Commit, texts: Sequence[int]) -> None:
+def _check_block(
+    verdict: Verdict, recomputed: RecomputedJob, commit: Commit, texts: Sequence[int], progress: Steps
+) -> None:
     """Recompute a block and add to the verdict what differs: all of its rows, and the vectors of `texts`."""
     path = printable(commit.block.file.path)
     if path in verdict.unverifiable:
@@ -184,9 +160,20 @@ def _check_block(verdict: Verdict, recomputed: RecomputedJob, commit: Commit, te
         for text in texts
         if not block.has_reference_tokens(text)
     ]
+    comparable = []
     for view in recomputed.job.views:
-        if not view.aggregates:
-            verdict.problems += _check_view(verdict, view, commit, block, texts)
+        if view.aggregates:
+            continue
+        problems, found = _check_rows(verdict, view, commit, block)
+        verdict.problems += problems
+        if found is not None:
+            comparable.append((view, found))
+    records = block.one_text_of_each_record(texts)
+    for text in texts:  # outside, views inside: a text is encoded once for all of them
+        for view, found in comparable:
+            if view.level != "record" or text in records:
+                _compare_vectors(verdict, view, found, block, text)
+        progress.done += 1
 
 
 def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
@@ -197,45 +184,44 @@ def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
     try:
         rejects = list(read_rejects(storage.join(output_path, part.path)))
     except OSError:
-        return set()  # check_sizes has reported it
+        return set()  # it is among the problems already
     return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == ENCODE_STAGE}
 
 
-def _check_view(
-    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock, texts: Sequence[int]
-) -> list[str]:
-    """The problems with a block's part of one view; the vectors of `texts` are compared in the verdict's columns."""
+def _check_rows(
+    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock
+) -> tuple[list[str], pa.Table | None]:
+    """(the problems with a block's part of one view, its rows if the vectors can be compared)."""
     expected = block.rows(view)
     part = commit.parts.get(view.name)
     if part is None:
-        return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
+        return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else [], None
     unchecked = dataclasses.replace(part, sha256="")  # a part of another size is compared, too
     try:
         found = dataset.View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(unchecked)
     except (OSError, ValueError) as error:
-        return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"]
-    if not _has_columns(found, view):
-        return [f"{part.path}: its columns are not those of the view"]
+        return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"], None
     stored_format = FORMATS[view.format]
+    # A line of extract_features.py holds only some of the other columns.
+    lacks_vectors = not {*view.vector_columns} <= {*found.column_names}
+    if lacks_vectors or (stored_format.is_columnar and not found.schema.equals(schema(view))):
+        return [f"{part.path}: its columns are not those of the view"], None
     expected = pa.table({name: stored_format.as_stored(expected[name]) for name in expected.column_names})
     different = compare_rows(expected, found)
     if different:
-        return [f"{part.path}: {difference}" for difference in different]  # vectors need rows to be compared with
-    columns = [column for column in verdict.columns if column.view == view.name]
-    for text in texts:
-        rows, vectors = block.vectors(view, text)
-        if not len(rows):
-            continue
-        for column, values in zip(columns, vectors, strict=True):
-            stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
-            column.add(as_matrix(stored), values, block.place(text))
+        return [f"{part.path}: {difference}" for difference in different], None
     problem = check_part(verdict.path, part)
     # A wrong size is among the problems already.
-    return [] if problem is None or f"{part.path} {problem}" in verdict.problems else [f"{part.path} {problem}"]
+    known = problem is None or f"{part.path} {problem}" in verdict.problems
+    return [] if known else [f"{part.path} {problem}"], found
 
 
-def _has_columns(table: pa.Table, view: View) -> bool:
-    """Whether the columns are the view's; a line of extract_features.py holds only some of them."""
-    if FORMATS[view.format].is_columnar:
-        return bool(table.schema.equals(schema(view)))
-    return all(name in table.column_names for name in view.vector_columns)
+def _compare_vectors(verdict: Verdict, view: View, found: pa.Table, block: RecomputedBlock, text: int) -> None:
+    """Compare the vectors of one text in one view."""
+    rows, vectors = block.vectors(view, text)
+    if not len(rows):
+        return
+    columns = [column for column in verdict.columns if column.view == view.name]
+    for column, values in zip(columns, vectors, strict=True):
+        stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
+        column.add(as_matrix(stored), values, block.place(text))

@@ -15,7 +15,6 @@ import numpy as np
 
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
-from layerbeam.pipeline.config.layers import open_for
 from layerbeam.pipeline.output.find import find_work
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.encode.batching import equal_texts, plan_batches
@@ -92,7 +91,7 @@ def product_rate(job: Job, threads: int) -> float:
 
 def main(path: str) -> None:
     config = configuration.load(path)
-    job = resolve(config, open_for(config))
+    job = resolve(config)
     threads = cores()
     load_tensorflow(Hardware(threads))
     batches = batches_of(job)

@@ -169,14 +169,13 @@ def load_once(path: str) -> dict[str, Any]:
     started = time.perf_counter()
     from layerbeam.pipeline.config import load as configuration
     from layerbeam.pipeline.config.job import resolve
-    from layerbeam.pipeline.config.layers import open_for
     from layerbeam.transforms.encode.forward import Forward
 
     config = configuration.load(path)
     import tensorflow  # noqa: F401
 
     imported = time.perf_counter()
-    job = resolve(config, open_for(config))
+    job = resolve(config)
     warm_up(Forward(job.load_encoder(), 1))
     files = [file for file in Path(job.encoder.folder).rglob("*") if file.is_file()] if job.encoder.folder else []
     weights = sum(file.stat().st_size for file in files if file.suffix == ".safetensors")
@@ -252,12 +251,14 @@ class Ends:
                 yield pickle.load(shuffled)
 
     def finish(self) -> dict[str, Any]:
-        from layerbeam.pipeline.output.finish import finish_run
+        from layerbeam.pipeline.output.finish import FinishRun
         from layerbeam.pipeline.output.manifest import RunIdentity
         from layerbeam.transforms import storage
         from layerbeam.transforms.settings import RecordFormat
 
-        head = RunIdentity(self.output.fingerprint, {}, {}, {}, {})
+        head = RunIdentity(
+            schema_version=1, fingerprint=self.output.fingerprint, identity={}, encoder={}, settings={}, versions={}
+        )
 
         def found() -> Iterator[Any]:
             yield from storage.find_files([f"{self.input}/*"])
@@ -265,7 +266,7 @@ class Ends:
 
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
-        finish_run(self.output, self.views, head, 1.0, RecordFormat(), found())
+        FinishRun(self.output, self.views, head, 1.0, RecordFormat()).finish(found())
         listing = self.folder / "out/parts.jsonl"
         return {
             "seconds": time.process_time() - started,
@@ -330,13 +331,12 @@ def words_once(path: str) -> dict[str, Any]:
     import tracemalloc
 
     from layerbeam.pipeline.config.job import resolve
-    from layerbeam.pipeline.config.layers import open_for
     from layerbeam.pipeline.config.load import load
     from layerbeam.transforms.commits import Commit
     from layerbeam.transforms.write.word_types import _read_keys
 
     config = load(path)
-    job = resolve(config, open_for(config))
+    job = resolve(config)
     lines = Path(config.output.path, "parts.jsonl").read_text().splitlines()
     parts = [Commit.from_json(json.loads(line)).parts["v"] for line in lines]
     tracemalloc.start()
@@ -393,7 +393,7 @@ class Bench:
         if not text.exists():
             text.write_text("\n".join(self.verses[::share]) + "\n")
         settings = {
-            "input": {"files": [str(text)]},
+            "input": {"files": [str(text)], "format": "text"},
             "encoder": {"handle": self.handles[encoder], "compute_dtype": dtype},
             "views": {"v": {"level": level, "layers": [layer]}},
             "output": {"path": str(self.folder / "out")},
@@ -412,7 +412,7 @@ class Bench:
         import yaml
 
         settings = {
-            "input": {"files": [str(ROOT / "configs/demo/*.txt")]},
+            "input": {"files": [str(ROOT / "configs/demo/*.txt")], "format": "text"},
             "views": {"v": {"level": "text", "layers": [0]}},
             "output": {"path": str(self.folder / "out")},
         }

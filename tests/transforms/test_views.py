@@ -9,7 +9,6 @@ import pytest
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.columns import (
-    BatchOutput,
     batch_vectors,
     combine_layers,
     finish_vectors,
@@ -38,8 +37,7 @@ class Case:
         rows = rows_of(view, self.tokens)
         tokens = dataclasses.replace(self.tokens, rows={view.name: rows})
         positions = rows.text if view.uses_pooler else rows.positions
-        output = BatchOutput(self.layers, self.pooled_output)
-        vectors = batch_vectors(view, output, positions, rows.splits)
+        vectors = batch_vectors(view, self.layers, self.pooled_output, positions, rows.splits)
         return make_table(view, tokens, [finish_vectors(view, tokens, values) for values in vectors], VOCABULARY)
 
 

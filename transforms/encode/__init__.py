@@ -17,7 +17,7 @@ from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views import View, needed_layers
+from layerbeam.transforms.views import View, needed_layers, needs_pooler
 
 
 @dataclasses.dataclass
@@ -55,7 +55,7 @@ class EncodeBlocks(beam.PTransform):
 
     def __post_init__(self) -> None:
         if isinstance(self.encoder, EncoderSource):
-            self.encoder.check(needed_layers(self.views), pooler=any(view.uses_pooler for view in self.views))
+            self.encoder.check(needed_layers(self.views), pooler=needs_pooler(self.views))
 
     def expand(self, blocks: Any) -> Any:
         coders.register()
@@ -66,35 +66,32 @@ class EncodeBlocks(beam.PTransform):
 @beam.typehints.with_output_types(VectorBlock)
 class _EncodeBlock(beam.DoFn):
     def __init__(self, stage: EncodeBlocks) -> None:
-        self._encoder = stage.encoder
-        self._views = stage.views
-        self._settings = stage.settings
-        self._hardware = stage.hardware
+        self._stage = stage
         self._shared = Shared()
 
     def setup(self) -> None:
-        load_tensorflow(self._hardware)
-        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._hardware.threads))
+        load_tensorflow(self._stage.hardware)
+        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._stage.hardware.threads))
 
     def _load(self) -> Encoder:
-        if not isinstance(self._encoder, EncoderSource):
-            return self._encoder()
-        with placement(self._hardware.device):
-            pooler = any(view.uses_pooler for view in self._views)
-            return load_encoder(self._encoder, layers=needed_layers(self._views), pooler=pooler)
+        encoder, views = self._stage.encoder, self._stage.views
+        if not isinstance(encoder, EncoderSource):
+            return encoder()
+        with placement(self._stage.hardware.device):
+            return load_encoder(encoder, layers=needed_layers(views), pooler=needs_pooler(views))
 
     def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
         counters.note_time(metrics.ENCODING_BEGAN)
         cost = EncodeCost()
         vectors = encode_or_reject(
             tokens,
-            lambda block: encode_block(block, self._forward, self._views, self._settings, cost),
+            lambda block: encode_block(block, self._forward, self._stage.views, self._stage.settings, cost),
             self._forward.check,
         )
         counters.count_changes(tokens.text.counts, vectors.tokens.text.counts)
         counters.count(metrics.HALVED_BATCHES, cost.halved_batches)
         counters.count(metrics.PADDED_TOKENS, cost.padded_tokens)
         counters.count(metrics.ENCODED_TOKENS, cost.encoded_tokens)
-        counters.count_time(metrics.FORWARD_TIME, cost.forward_seconds)
-        counters.count_time(metrics.POOLING_TIME, cost.pooling_seconds)
+        counters.count_time("forward", cost.forward_seconds)
+        counters.count_time("pooling", cost.pooling_seconds)
         yield vectors

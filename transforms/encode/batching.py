@@ -65,7 +65,7 @@ def _bucket_ends(padded: list[int], batch_tokens: int) -> list[int]:
     """Where each batch ends in padded lengths of falling order: at the end of a bucket, or when the batch is full."""
     ends, start = [], 0
     while start < len(padded):
-        rows = _power_of_two_up_to(max(batch_tokens // padded[start], 1))
+        rows = 1 << (max(batch_tokens // padded[start], 1).bit_length() - 1)  # the power of two that is not larger
         start += sum(length == padded[start] for length in padded[start : start + rows])
         ends.append(start)
     return ends
@@ -85,10 +85,6 @@ def padded_shape(rows: int, longest: int, buckets: Sequence[int] | None) -> tupl
     return 1 << (rows - 1).bit_length(), next((bucket for bucket in buckets if bucket >= longest), longest)
 
 
-def _power_of_two_up_to(number: int) -> int:
-    return 1 << (number.bit_length() - 1)
-
-
 def equal_texts(row_splits: Int64Array, *columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
     """(`first` [U], `inverse` [T]): the first of each set of equal texts, and for each text its place in `first`.
 
@@ -99,13 +95,7 @@ def equal_texts(row_splits: Int64Array, *columns: npt.NDArray[np.integer[Any]]) 
     ([0, 1], [0, 1, 0])
     """
     table = np.stack([column.astype(np.int32) for column in columns], axis=1)
-    seen: dict[bytes, int] = {}
-    first: list[int] = []
-    inverse = np.empty(len(row_splits) - 1, np.int64)
-    for text, (start, stop) in enumerate(zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True)):
-        key = table[start:stop].tobytes()
-        place = seen.setdefault(key, len(first))
-        if place == len(first):
-            first.append(text)
-        inverse[text] = place
-    return np.array(first, np.int64), inverse
+    keys = (table[start:stop].tobytes() for start, stop in itertools.pairwise(row_splits.tolist()))
+    places: dict[bytes, int] = {}
+    inverse = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
+    return np.unique(inverse, return_index=True)[1], inverse

@@ -19,14 +19,7 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.columns import (
-    BatchOutput,
-    batch_vectors,
-    empty_vectors,
-    finish_vectors,
-    reads_cls,
-    records_of,
-)
+from layerbeam.transforms.columns import batch_vectors, finish_vectors, records_of
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
 from layerbeam.transforms.encode.isolate import UnencodableTextsError
@@ -58,27 +51,17 @@ def pad_batch(
 
 @dataclasses.dataclass
 class EncodedTexts:
-    """B texts that left the encoder together.
+    """B distinct texts that left the encoder together.
 
-    `texts`: int64 [B], numbers of distinct texts; `begin`: int64 [B], the first token of each in `output`.
+    `texts`: int64 [B], their numbers; `layers[k]`: [n, H]; `pooled_output`: [B, H] or None; `first`, `cls`: int64 [B],
+    the place in the layers of each text's first token and of the [CLS] vector of the whole text.
     """
 
     texts: Int64Array
-    begin: Int64Array
-    output: BatchOutput
-
-
-@dataclasses.dataclass
-class RowSelection:
-    """The r rows of a view that one `BatchOutput` gives.
-
-    `rows`: int64 [r], their numbers in the view; row i is made of `positions[splits[i]:splits[i + 1]]` in the output:
-    tokens, or texts where the view reads one vector per text.
-    """
-
-    rows: Int64Array
-    positions: Int64Array
-    splits: Int64Array
+    layers: dict[int, Float32Array]
+    pooled_output: Float32Array | None
+    first: Int64Array
+    cls: Int64Array
 
 
 def encode_block(
@@ -94,27 +77,31 @@ def encode_block(
     not fit in float16.
     """
     cost = EncodeCost() if cost is None else cost
-    columns = {view.name: empty_vectors(view, len(tokens.rows[view.name].text)) for view in views}
-    view_splits = {
-        view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
+    columns = {
+        view.name: [np.empty((len(tokens.rows[view.name].text), view.width), np.float32) for _ in view.vector_columns]
         for view in views
     }
     faults: dict[int, str] = {}
     distinct, number = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
     copies = np.argsort(number, kind="stable")
     copy_splits = row_splits_of(np.bincount(number, minlength=len(distinct)))
+    row_splits = {
+        view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(number))) for view in views
+    }
     for encoded in encode_texts(tokens, forward, distinct, settings, cost):
         started = time.perf_counter()
         texts = copies[token_positions(copy_splits, encoded.texts)]
         place = np.repeat(np.arange(len(encoded.texts)), np.diff(copy_splits)[encoded.texts])
         for view in views:
-            selection = select_rows(view, tokens, view_splits[view.name], texts, place, encoded)
-            if not len(selection.rows):
+            row_place = np.repeat(place, np.diff(row_splits[view.name])[texts])
+            rows = token_positions(row_splits[view.name], texts)
+            if not len(rows):
                 continue
-            values_of = batch_vectors(view, encoded.output, selection.positions, selection.splits)
+            positions, splits = row_positions(view, tokens, rows, row_place, encoded)
+            values_of = batch_vectors(view, encoded.layers, encoded.pooled_output, positions, splits)
             for column, values in zip(columns[view.name], values_of, strict=True):
-                column[selection.rows] = values
-                bad_rows = selection.rows[not_finite_rows(values)]
+                column[rows] = values
+                bad_rows = rows[not_finite_rows(values)]
                 faults.update(dict.fromkeys(tokens.rows[view.name].text[bad_rows].tolist(), NOT_FINITE))
         cost.pooling_seconds += time.perf_counter() - started
     if faults:
@@ -123,49 +110,38 @@ def encode_block(
     for view in views:
         if view.dtype == "float16":
             reason = f"a value is too large for float16, see views.{view.name}.dtype"
-            faults = dict.fromkeys(find_overflows(view, tokens, vectors[view.name]), reason) | faults
+            faults = dict.fromkeys(overflowing_texts(view, tokens, vectors[view.name]), reason) | faults
     if faults:
         raise UnencodableTextsError(faults)
     return VectorBlock(tokens, vectors)
 
 
-def select_rows(
-    view: View,
-    tokens: TokenBlock,
-    view_splits: Int64Array,
-    texts: Int64Array,
-    place: Int64Array,
-    encoded: EncodedTexts,
-) -> RowSelection:
-    """The rows of a view that belong to these texts of the block.
+def row_positions(
+    view: View, tokens: TokenBlock, rows: Int64Array, place: Int64Array, encoded: EncodedTexts
+) -> tuple[Int64Array, Int64Array]:
+    """(positions, splits): row i is made of `positions[splits[i]:splits[i + 1]]` in the output: tokens, or a text.
 
-    `view_splits`: int64 [T + 1], each text's rows; `place`: int64, of each of `texts` its place in `encoded.texts`.
+    `rows`: of the view; `place`: the text of each row in `encoded`.
     """
-    rows = tokens.rows[view.name]
-    chosen = token_positions(view_splits, texts)
-    row_place = np.repeat(place, np.diff(view_splits)[texts])
-    lengths = np.diff(rows.splits)[chosen]
-    if view.uses_pooler or reads_cls(view, encoded.output):
-        positions = row_place
-    else:
-        shift = encoded.begin[row_place] - tokens.row_splits[rows.text[chosen]]
-        positions = rows.positions[token_positions(rows.splits, chosen)] + shift.repeat(lengths)
-    return RowSelection(chosen, positions, row_splits_of(lengths))
+    if view.uses_pooler:
+        return place, np.arange(len(rows) + 1)
+    if view.level == "text" and view.pooling == "cls":
+        return encoded.cls[place], np.arange(len(rows) + 1)
+    of_view = tokens.rows[view.name]
+    splits = row_splits_of(np.diff(of_view.splits)[rows])
+    shift = encoded.first[place] - tokens.row_splits[of_view.text[rows]]
+    return of_view.positions[token_positions(of_view.splits, rows)] + shift.repeat(np.diff(splits)), splits
 
 
-def find_overflows(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> Iterator[int]:
+def overflowing_texts(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> list[int]:
     """The texts with a value that float16 cannot hold."""
-    for values in vectors:
-        for row in np.flatnonzero((np.abs(values) > np.finfo(np.float16).max).any(axis=1)).tolist():
-            yield from texts_of_row(view, tokens, row)
-
-
-def texts_of_row(view: View, tokens: TokenBlock, row: int) -> list[int]:
-    """The texts that a row of a view is made of."""
+    rows = np.any([(np.abs(values) > np.finfo(np.float16).max).any(axis=1) for values in vectors], axis=0)
     if view.level == "record":
-        begin, end = records_of(tokens.text)[row : row + 2]
-        return list(range(begin, end))
-    return [int(tokens.rows[view.name].text[row])]
+        texts = np.flatnonzero(np.repeat(rows, np.diff(records_of(tokens.text))))
+    else:
+        texts = tokens.rows[view.name].text[rows]
+    found: list[int] = texts.tolist()
+    return found
 
 
 def encode_texts(
@@ -173,55 +149,33 @@ def encode_texts(
 ) -> Iterator[EncodedTexts]:
     """The output for these U texts, numbered from 0: batches of short ones, then one windowed text at a time."""
     sequences = cut_sequences(tokens, texts, settings.max_seq_length, settings.window_overlap)
-    encode = _SequenceEncoder(tokens, sequences, forward, settings, cost)
-    num_windows = np.bincount(sequences.text, minlength=len(texts))
-    yield from encode_short(encode, np.flatnonzero(num_windows[sequences.text] == 1))
-    for text in np.flatnonzero(num_windows > 1).tolist():
-        yield encode_windowed(encode, text)
+    lengths = np.diff(sequences.splits)
 
-
-@dataclasses.dataclass
-class _SequenceEncoder:
-    """Sends sequences of a block through the forward pass, in batches."""
-
-    tokens: TokenBlock
-    sequences: Sequences
-    forward: Forward
-    settings: EncodeSettings
-    cost: EncodeCost
-
-    def __call__(self, which: Int64Array) -> Iterator[tuple[Int64Array, dict[int, Float32Array], Float32Array | None]]:
+    def encode(which: Int64Array) -> Iterator[tuple[Int64Array, dict[int, Float32Array], Float32Array | None]]:
         """(sequences, layers, pooled output) of each batch, without the rows that only fill a bucket."""
-        lengths, buckets = np.diff(self.sequences.splits)[which], self.settings.length_buckets
-        batches = [which[batch] for batch in plan_batches(lengths, self.settings.batch_tokens, buckets)]
-        pad_id = self.forward.encoder.pad_id
-        padded = (pad_batch(self.tokens, self.sequences, batch, pad_id, buckets) for batch in batches)
-        for batch, (layers, pooled) in zip(batches, self.forward(padded, self.cost), strict=True):
+        buckets, pad_id = settings.length_buckets, forward.encoder.pad_id
+        batches = [which[batch] for batch in plan_batches(lengths[which], settings.batch_tokens, buckets)]
+        padded = (pad_batch(tokens, sequences, batch, pad_id, buckets) for batch in batches)
+        for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
             yield batch, layers, None if pooled is None else pooled[: len(batch)]
 
+    for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.text, list(sequences.owner)))):
+        first = row_splits_of(lengths[batch])[:-1]
+        yield EncodedTexts(sequences.text[batch], layers, pooled, first, first)
+    for text, owner in sequences.owner.items():
+        # The batches keep the windows' order: all of them are equally long.
+        batches = list(encode(np.flatnonzero(sequences.text == text)))
+        layers = {
+            layer: _join_windows(np.concatenate([layers[layer] for _, layers, _ in batches]), owner, settings)
+            for layer in batches[0][1]
+        }
+        outputs = [pooled for _, _, pooled in batches if pooled is not None]
+        pooled = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
+        yield EncodedTexts(np.array([text]), layers, pooled, np.array([0]), np.array([len(owner)]))
 
-def encode_short(encode: _SequenceEncoder, which: Int64Array) -> Iterator[EncodedTexts]:
-    """The texts that are one sequence each, a batch at a time."""
-    lengths = np.diff(encode.sequences.splits)
-    for batch, layers, pooled in encode(which):
-        begin = row_splits_of(lengths[batch])[:-1]
-        yield EncodedTexts(encode.sequences.text[batch], begin, BatchOutput(layers, pooled))
 
-
-def encode_windowed(encode: _SequenceEncoder, text: int) -> EncodedTexts:
-    """A text in windows: each token's vector from the window that owns it, [CLS] and the pooler averaged over all."""
-    sequences = encode.sequences
-    windows = np.flatnonzero(sequences.text == text)
-    # The batches keep the windows' order: all of them are equally long.
-    batches = list(encode(windows))
-    layers = {layer: np.concatenate([layers[layer] for _, layers, _ in batches]) for layer in batches[0][1]}
-    pooled = [pooled for _, _, pooled in batches if pooled is not None]
-    # `layers` begins with the first window, the sequences' positions with the first sequence.
-    first_token = sequences.splits[windows] - sequences.splits[windows[0]]
-    owner = sequences.owner[slice(*sequences.owner_splits[text : text + 2])] - sequences.splits[windows[0]]
-    output = BatchOutput(
-        {layer: values[owner] for layer, values in layers.items()},
-        np.concatenate(pooled).mean(axis=0, keepdims=True) if pooled else None,
-        {layer: values[first_token].mean(axis=0, keepdims=True) for layer, values in layers.items()},
-    )
-    return EncodedTexts(np.array([text]), np.zeros(1, np.int64), output)
+def _join_windows(values: Float32Array, owner: Int64Array, settings: EncodeSettings) -> Float32Array:
+    """Each token's vector from the window that owns it, and last the mean of the windows' [CLS] vectors."""
+    joined: Float32Array = values[np.append(owner, 0)]
+    joined[-1] = values[:: settings.max_seq_length].mean(axis=0)
+    return joined

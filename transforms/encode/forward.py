@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
 from collections import deque
@@ -69,75 +70,75 @@ class Forward:
     A batch goes to whichever thread is free. So all cores work to the end of the last block, and one block is encoded
     while another is written. The bits of a batch do not depend on the thread.
 
-    A batch that does not fit in memory is halved, and so is every later batch of at least its size. `tally` counts the
-    tokens of each batch when it is done.
+    A batch that does not fit in memory is halved, and so is every later batch of at least its size.
     """
 
-    def __init__(self, encoder: Encoder, num_threads: int = 1, tally: Tally = TOKENS_ENCODED) -> None:
+    def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
         self.encoder = encoder
-        self._tally = tally
         self._ahead = num_threads
         self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
+        self._lock = threading.Lock()  # of the costs
 
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
     ) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
         """Yields the output of each batch, in order. A few batches are computed ahead."""
-        begun: deque[Future[tuple[Any, float, int]]] = deque()
-        for batch in batches:
+        begun: deque[Future[Any]] = deque()
+        remaining = iter(batches)
+        first = list(itertools.islice(remaining, 2))
+        threads = self._threads if len(first) > 1 else None  # a single batch is not worth another thread
+        for batch in itertools.chain(first, remaining):
             cost.padded_tokens += batch[0].size
             cost.encoded_tokens += int(batch[1].sum())
-            if self._threads is None:
-                yield self._noted(self._run(batch), cost)
+            if threads is None:
+                yield self._run(batch, cost)
                 continue
-            begun.append(self._threads.submit(self._run, batch))
+            begun.append(threads.submit(self._run, batch, cost))
             if len(begun) > self._ahead:
-                yield self._noted(begun.popleft().result(), cost)
+                yield begun.popleft().result()
         while begun:
-            yield self._noted(begun.popleft().result(), cost)
+            yield begun.popleft().result()
 
     def check(self) -> None:
         """Raises if the encoder fails on a sequence of one token."""
         token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
-        (layers, pooled), _ = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32))
+        layers, pooled = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32), EncodeCost())
         outputs = [*layers.values()] if pooled is None else [*layers.values(), pooled]
         if any(len(not_finite_rows(values)) for values in outputs):
             raise ValueError("the encoder gives NaN or infinite values whatever the text: its weights are damaged")
 
-    def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array]) -> tuple[Any, float, int]:
+    def _run(self, batch: tuple[Int32Array, Int32Array, Int32Array], cost: EncodeCost) -> Any:
         started = time.perf_counter()
-        output, halved = self._encode(*batch)
-        self._tally.add(int(batch[1].sum()))
-        return output, time.perf_counter() - started, halved
+        output = self._encode(*batch, cost)
+        TOKENS_ENCODED.add(int(batch[1].sum()))
+        with self._lock:
+            cost.forward_seconds += time.perf_counter() - started
+        return output
 
-    def _encode(self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array) -> tuple[Any, int]:
-        """(output of a batch, how often it or a part of it was halved)."""
+    def _encode(
+        self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array, cost: EncodeCost
+    ) -> tuple[dict[int, Float32Array], Float32Array | None]:
         rows, size = token_ids.shape[0], token_ids.size
         if rows == 1 or self._too_large is None or size < self._too_large:
             try:
-                return self.encoder(token_ids, lengths, segment_ids), 0
+                return self.encoder(token_ids, lengths, segment_ids)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise EncoderFailedError(error) from error
                 if rows == 1:
                     raise
                 self._too_large = min(size, self._too_large or size)
-        halves = [
-            self._encode(token_ids[part], lengths[part], segment_ids[part])
+        with self._lock:
+            cost.halved_batches += 1
+        (first, first_pooled), (second, second_pooled) = (
+            self._encode(token_ids[part], lengths[part], segment_ids[part], cost)
             for part in (slice(rows // 2), slice(rows // 2, None))
-        ]
-        (first, first_halved), (second, second_halved) = halves
-        layers = {layer: np.concatenate([first[0][layer], second[0][layer]]) for layer in first[0]}
-        pooled = None if first[1] is None else np.concatenate([first[1], second[1]])
-        return (layers, pooled), 1 + first_halved + second_halved
-
-    @staticmethod
-    def _noted(done: tuple[Any, float, int], cost: EncodeCost) -> Any:
-        output, seconds, halved = done
-        cost.forward_seconds += seconds
-        cost.halved_batches += halved
-        return output
+        )
+        layers = {layer: np.concatenate([first[layer], second[layer]]) for layer in first}
+        if first_pooled is None or second_pooled is None:
+            return layers, None
+        return layers, np.concatenate([first_pooled, second_pooled])
 
 
 def not_finite_rows(vectors: npt.NDArray[Any]) -> Int64Array:

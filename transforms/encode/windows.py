@@ -13,16 +13,14 @@ from layerbeam.transforms.blocks import Int32Array, Int64Array, TokenBlock, row_
 class Sequences:
     """Q sequences for U distinct texts; a text in windows has several.
 
-    `text`: int64 [Q], from 0 to U - 1; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`. `owner`:
-    int64, for each token of the U texts the place in `positions` that its vector is taken from; text u has
-    `owner[owner_splits[u]:owner_splits[u + 1]]`.
+    `text`: int64 [Q], from 0 to U - 1; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`.
+    `owner`: for each text in windows, the place of each token's vector in the concatenated windows.
     """
 
     text: Int64Array
     positions: Int64Array
     splits: Int64Array
-    owner: Int64Array
-    owner_splits: Int64Array
+    owner: dict[int, Int64Array]
 
 
 def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
@@ -33,23 +31,18 @@ def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, ov
     """
     lengths = np.diff(tokens.row_splits)[texts]
     if not (lengths > max_seq_length).any():
-        positions = token_positions(tokens.row_splits, texts)
-        splits = row_splits_of(lengths)
-        return Sequences(np.arange(len(texts)), positions, splits, np.arange(len(positions)), splits)
+        return Sequences(np.arange(len(texts)), token_positions(tokens.row_splits, texts), row_splits_of(lengths), {})
     text: list[int] = []
     pieces: list[Int64Array] = []
-    owners: list[Int64Array] = []
-    before = 0
+    owners: dict[int, Int64Array] = {}
     for index, (begin, length) in enumerate(zip(tokens.row_splits[texts], lengths, strict=True)):
         windows, owner = cut_windows(tokens.word_index[begin : begin + length], max_seq_length, overlap)
         text += [index] * len(windows)
         pieces += [begin + window for window in windows]
-        owners.append(owner + before)
-        before += sum(map(len, windows))
-    splits = row_splits_of(np.array([len(piece) for piece in pieces], np.int64))
-    return Sequences(
-        np.array(text, np.int64), np.concatenate(pieces), splits, np.concatenate(owners), row_splits_of(lengths)
-    )
+        if len(windows) > 1:
+            owners[index] = owner
+    splits = row_splits_of(np.array([len(piece) for piece in pieces]))
+    return Sequences(np.array(text), np.concatenate(pieces), splits, owners)
 
 
 def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tuple[list[Int64Array], Int64Array]:

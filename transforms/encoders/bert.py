@@ -16,8 +16,9 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array, Int32Array
 from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.hardware import tf
 
-Tensor = Any  # TensorFlow's, whose import inside functions avoids 3 s and 540 MB elsewhere
+Tensor = Any  # TensorFlow's
 
 Activation = Literal["gelu", "gelu_tanh"]
 ComputeDtype = Literal["float32", "bfloat16"]
@@ -26,10 +27,7 @@ ComputeDtype = Literal["float32", "bfloat16"]
 # largest negative number would overflow. A row without any real token gives numbers, not NaN.
 _MASKED = -1e9
 
-_FUSED_GELU: dict[Activation, Literal["GeluExact", "GeluApproximate"]] = {
-    "gelu": "GeluExact",
-    "gelu_tanh": "GeluApproximate",
-}
+_FUSED_GELU: dict[Activation | None, str] = {"gelu": "GeluExact", "gelu_tanh": "GeluApproximate"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +43,6 @@ class BertConfig:
     type_vocab_size: int
     hidden_act: Activation
     layer_norm_eps: float
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], *, hidden_act: Activation, layer_norm_eps: float) -> BertConfig:
-        """The sizes from a JSON object with other fields; Google and Hugging Face use the same names."""
-        sizes = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.type == "int"}
-        return cls(**sizes, hidden_act=hidden_act, layer_norm_eps=layer_norm_eps)
 
 
 def weight_shapes(
@@ -130,8 +122,6 @@ class Bert:
         compute_dtype: ComputeDtype = "float32",
         xla: bool = False,
     ) -> None:
-        import tensorflow as tf
-
         self.config = config
         self.pad_id = pad_id
         self.layers = tuple(layers)
@@ -142,10 +132,10 @@ class Bert:
         # float32 products are as fast with weights packed at each call; bfloat16 products are not.
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
         # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
-        self._variables = {
-            name: tf.Variable(tf.cast(values, self._dtype_of(name)), trainable=False, name=name)
-            for name, values in _fused_weights(config, weights, num_blocks=self._num_blocks, pooler=pooler)
-        }
+        self._variables = {}
+        for name, values in _fused_weights(config, weights, num_blocks=self._num_blocks, pooler=pooler):
+            dtype = self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32  # of products, or of the rest
+            self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
         self._encode = tf.function(self._encode_batch, autograph=False, jit_compile=True) if xla else self._encode_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = [ids, tf.TensorSpec([None], tf.int32), ids]
@@ -154,15 +144,11 @@ class Bert:
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
     ) -> tuple[dict[int, Float32Array], Float32Array | None]:
-        """Layers and pooled output of one batch.
+        """Layers and pooled output of one batch; see `layerbeam.transforms.encode.forward.Encoder`.
 
-        `token_ids`, `segment_ids`: int32 [B, S], padded; `lengths`: int32 [B], the real tokens of each row, which come
-        first. Returns {layer: float32 [n, H]}, the n real tokens row by row without padding, and the pooled output,
-        float32 [B, H], if requested. ValueError if S exceeds the encoder's positions; TensorFlow's
-        InvalidArgumentError for an id outside the vocabulary.
+        ValueError if S exceeds the encoder's positions; TensorFlow's InvalidArgumentError for an id outside the
+        vocabulary.
         """
-        import tensorflow as tf
-
         if token_ids.shape[1] > self.config.max_position_embeddings:
             raise ValueError(
                 f"token_ids: rows of {token_ids.shape[1]} tokens; the encoder has "
@@ -174,8 +160,6 @@ class Bert:
         return dict(zip(self.layers, arrays, strict=True)), pooled
 
     def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
-        import tensorflow as tf
-
         outputs = self._encode(token_ids, lengths, segment_ids)
         # XLA needs static shapes, and the number of real tokens is not one: gather them from its result.
         real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
@@ -184,8 +168,6 @@ class Bert:
 
     def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         """The requested layers, [B S, H] each, and the pooled output if requested."""
-        import tensorflow as tf
-
         rows, longest = tf.unstack(tf.shape(token_ids))
         real = tf.sequence_mask(lengths, longest)
         mask_bias = tf.cast(tf.where(real, 0.0, _MASKED)[:, None, None, :], self._dtype)
@@ -200,8 +182,6 @@ class Bert:
         return results
 
     def _embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
-        import tensorflow as tf
-
         def table(name: str) -> Tensor:
             return self._variables[f"bert/embeddings/{name}"]
 
@@ -212,8 +192,6 @@ class Bert:
         return self._layer_norm("bert/embeddings", tf.reshape(summed, [-1, self.config.hidden_size]))
 
     def _block(self, index: int, hidden: Tensor, mask_bias: Tensor, rows: Tensor, longest: Tensor) -> Tensor:
-        import tensorflow as tf
-
         name = f"bert/encoder/layer_{index}"
         context = self._attend(self._dense(f"{name}/attention/self", hidden), mask_bias, rows, longest)
         attended = self._dense(f"{name}/attention/output/dense", context)
@@ -224,8 +202,6 @@ class Bert:
 
     def _attend(self, query_key_value: Tensor, mask_bias: Tensor, rows: Tensor, longest: Tensor) -> Tensor:
         """softmax(Q K' / sqrt(d) + mask) V: [B S, 3 H] -> [B S, H]; the query's weights include the scale."""
-        import tensorflow as tf
-
         heads = self.config.num_attention_heads
         split = tf.reshape(query_key_value, [rows, longest, 3, heads, self.config.hidden_size // heads])
         query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
@@ -235,12 +211,10 @@ class Bert:
 
     def _dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:
         """activation(values kernel + bias), in the number type of the products."""
-        import tensorflow as tf
-
         values = tf.cast(values, self._dtype)
         kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
         if self._is_packed:
-            return onednn.packed_dense(values, kernel, bias, _FUSED_GELU[activation] if activation else None)
+            return onednn.packed_dense(values, kernel, bias, _FUSED_GELU.get(activation))
         # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in
         # the optimized graph, TensorFlow 2.21, weights as variables).
         product = tf.nn.bias_add(tf.matmul(values, kernel), bias)
@@ -248,19 +222,11 @@ class Bert:
 
     def _layer_norm(self, name: str, values: Tensor) -> Tensor:
         """Over the last axis, in float32."""
-        import tensorflow as tf
-
         beta, gamma = self._variables[f"{name}/LayerNorm/beta"], self._variables[f"{name}/LayerNorm/gamma"]
         if self._has_kernels:
             return onednn.layer_norm(values, gamma, beta, self.config.layer_norm_eps)
         mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, self.config.layer_norm_eps)
-
-    def _dtype_of(self, name: str) -> Any:
-        """The number type of a weight in memory: that of the products if it goes into one."""
-        import tensorflow as tf
-
-        return self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32
 
 
 def _fused_weights(

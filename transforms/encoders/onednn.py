@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-Tensor = Any  # of TensorFlow, which is imported where it is used
+from layerbeam.transforms.hardware import tf
 
-_KERNEL_LABEL = b"MklNameChangeOp"
+Tensor = Any  # TensorFlow's
 
 
-def packed_dense(
-    values: Tensor, kernel: Tensor, bias: Tensor, activation: Literal["GeluExact", "GeluApproximate"] | None = None
-) -> Tensor:
+def packed_dense(values: Tensor, kernel: Tensor, bias: Tensor, activation: str | None = None) -> Tensor:
     """activation(values kernel + bias), [n, in] -> [n, out], float32 or bfloat16, `kernel` packed at the first call.
 
-    It is kept packed in the graph's node, which never looks at it again: `kernel` must not change after that.
+    `activation`: GeluExact or GeluApproximate. The kernel is kept packed in the graph's node, which never looks at it
+    again: it must not change after that.
     """
-    from tensorflow.core.framework import attr_value_pb2
-
     fused = [b"BiasAdd", *([activation.encode()] if activation else [])]
     return _node(
         "_MklNativeFusedMatMul",
         [values, kernel, bias],
         [values.shape[0], kernel.shape[1]],
-        num_args=attr_value_pb2.AttrValue(i=1),
-        fused_ops=attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(s=fused)),
-        is_filter_const=attr_value_pb2.AttrValue(b=True),
-        _kernel=attr_value_pb2.AttrValue(s=_KERNEL_LABEL),
+        num_args={"i": 1},
+        fused_ops={"list": {"s": fused}},
+        is_filter_const={"b": True},
+        _kernel={"s": b"MklNameChangeOp"},
     )
 
 
@@ -44,9 +41,7 @@ def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> T
 
     A row's bits depend on nothing but the row.
     """
-    from tensorflow.core.framework import attr_value_pb2
-
-    return _node("_MklLayerNorm", [values, gamma, beta], values.shape, epsilon=attr_value_pb2.AttrValue(f=epsilon))
+    return _node("_MklLayerNorm", [values, gamma, beta], values.shape, epsilon={"f": epsilon})
 
 
 @functools.cache
@@ -55,8 +50,6 @@ def is_available() -> bool:
 
     Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off.
     """
-    import tensorflow as tf
-
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         return False
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false"):
@@ -82,14 +75,14 @@ def is_available() -> bool:
     return all(bool(tf.reduce_all(tf.abs(value - wanted) < allowed)) for value, (wanted, allowed) in pairs)
 
 
-def _node(kind: str, inputs: list[Tensor], shape: Any, **attributes: Any) -> Tensor:
-    import tensorflow as tf
-    from tensorflow.core.framework import attr_value_pb2
+def _node(kind: str, inputs: list[Tensor], shape: Any, **attributes: dict[str, Any]) -> Tensor:
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
     dtype = inputs[0].dtype
-    attributes["T"] = attr_value_pb2.AttrValue(type=dtype.as_datatype_enum)
+    attrs = {name: AttrValue(**value) for name, value in attributes.items()}
+    attrs["T"] = AttrValue(type=dtype.as_datatype_enum)
     graph: Any = tf.compat.v1.get_default_graph()
     inputs = [graph.capture(tf.convert_to_tensor(value)) for value in inputs]
-    node = graph._create_op_internal(kind, inputs, [dtype], name=kind.strip("_"), attrs=attributes)
+    node = graph._create_op_internal(kind, inputs, [dtype], name=kind.strip("_"), attrs=attrs)
     node.outputs[0].set_shape(shape)
     return node.outputs[0]

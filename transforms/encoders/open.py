@@ -6,22 +6,24 @@ reads it. A new source format is one more such module and one more line in each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import Bert, ComputeDtype, blocks_needed, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED, LocalFolder
+from layerbeam.transforms.encoders.bert import Bert, BertConfig, ComputeDtype
+from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
-from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, at, first_line, unreadable
+from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, LocalFolder, at, first_line
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encode.forward import Encoder
 
-_READ_WEIGHTS: dict[str, Callable[..., Mapping[str, Float32Array]]] = {
+_READ_WEIGHTS: Mapping[str, Callable[[EncoderSource, BertConfig], Mapping[str, Float32Array]]] = {
     "savedmodel": saved_model.read_weights,
     "google": google.read_weights,
     "huggingface": huggingface.read_weights,
@@ -50,8 +52,10 @@ def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str 
             place = f"{at(handle, located.folder)}: cannot be read"
             reason = f"{place} ({type(error).__name__}: {first_line(error)}); download it again"
             raise EncoderError((str(error) if isinstance(error, EncoderError) else reason) + again) from error
-    except OSError as error:
-        raise unreadable(handle, error) from error
+    except OSError as error:  # of a file that exists but cannot be read; its content may be fine
+        file = error.filename
+        place = at(handle, Path(os.fsdecode(file))) if isinstance(file, (str, bytes)) else handle
+        raise EncoderError(f"{place}: cannot be read: {error.strerror or error}") from error
 
 
 def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, engine: str) -> EncoderSource:
@@ -73,14 +77,14 @@ def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, 
     raise EncoderError(f"{handle}: holds {found}, and none of {', '.join(MARKS)}; {SUPPORTED}")
 
 
-def load_weights(source: EncoderSource, names: Iterable[str] | None = None) -> Mapping[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array} of these weights, or of all if None; some are read at each access.
+def load_weights(source: EncoderSource) -> Mapping[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array}, each read at its access.
 
-    Raises EncoderError if the files have changed or the encoder is not plain BERT.
+    Raises EncoderError, here or at an access, if the files have changed or the encoder is not plain BERT.
     """
     if source.config is None:
         raise EncoderError(f"{source.handle}: {source.engine_because}, so its weights have no names here")
-    return _READ_WEIGHTS[source.kind](source, source.config, names)
+    return _READ_WEIGHTS[source.kind](source, source.config)
 
 
 def load_encoder(
@@ -101,29 +105,11 @@ def load_encoder(
     if here.fingerprint != source.fingerprint:
         raise EncoderError(f"{source.handle}: has changed since the run was started; start it again")
     if here.engine == "savedmodel" or here.config is None:
-        from layerbeam.transforms.encoders.formats.saved_model.interface import SavedModelEncoder
-
-        return SavedModelEncoder(
-            here.folder,
-            saved_model.load_interface(here),
-            num_layers=here.num_hidden_layers,
-            layers=layers,
-            pooler=pooler,
-            pad_id=here.pad_id,
-        )
-    num_blocks = blocks_needed(here.config, layers, pooler=pooler)
-    weights = load_weights(here, weight_shapes(here.config, num_blocks=num_blocks, pooler=pooler))
-    bert = Bert(
-        here.config,
-        weights,
-        layers=layers,
-        pooler=pooler,
-        pad_id=here.pad_id,
-        compute_dtype=compute_dtype,
-        xla=xla,
-    )
+        return saved_model.load_saved_model(here, layers=layers, pooler=pooler)
+    weights, pad_id = load_weights(here), here.pad_id
+    bert = Bert(here.config, weights, layers=layers, pooler=pooler, pad_id=pad_id, compute_dtype=compute_dtype, xla=xla)
     if not xla:  # XLA compiles for each shape
         # The first pass optimizes the graph and packs the weights: once, here, and not in all threads at once.
-        one_token = np.full((1, 1), here.pad_id, np.int32)
+        one_token = np.full((1, 1), pad_id, np.int32)
         bert(one_token, np.ones(1, np.int32), np.zeros_like(one_token))
     return bert

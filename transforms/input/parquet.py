@@ -1,4 +1,4 @@
-"""Parquet files cut into blocks: a row is a record; only the needed columns are read, some rows at a time.
+"""Parquet files cut into blocks and decoded: a row is a record; only the needed columns are read, some rows at a time.
 
 A slice is one or more row groups. Rows have no byte positions, so a position (`Slice.start`, `BlockId.first_byte`)
 counts the stored bytes of the row groups before it and, inside a slice, the row's share of the slice. The hash of a
@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +19,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Int64Array, Slice
+from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.input.lines import MAX_RECORD_BYTES, UnreadableFileError, records_in_block, too_large
+from layerbeam.transforms.input.content import contradiction, read_head
+from layerbeam.transforms.input.records import (
+    MAX_RECORD_BYTES,
+    Records,
+    UnreadableFileError,
+    records_in_block,
+    too_large,
+    wrong_column,
+)
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 4096
-_NAMED_COLUMNS = 8
+_TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +53,7 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
 
     Raises UnreadableFileError if the file is not Parquet or lacks a column that the configuration names.
     """
-    with _opened(file, record_format) as parquet:
+    with _opened(file, record_format) as (parquet, _):
         start, rows, end = 0, 0, 0
         for group in _groups(parquet):
             rows, end = rows + group.rows, group.end
@@ -59,7 +66,7 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
 
 def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, pa.Table]]:
     """Identity and needed columns of each block of the slice."""
-    with _opened(slice_.file, record_format) as parquet:
+    with _opened(slice_.file, record_format) as (parquet, schema):
         groups = [
             group
             for group in _groups(parquet)
@@ -70,18 +77,22 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
         rows_in_slice = sum(group.rows for group in groups)
         size = groups[-1].end - slice_.start
         done = 0  # rows of the slice that are in a block
+        max_rows = rows_in_slice if slice_.max_records is None else slice_.max_records
 
         def block_of(table: pa.Table) -> tuple[BlockId, pa.Table]:
             first, end = (slice_.start + row * size // rows_in_slice for row in (done, done + table.num_rows))
             digest = _hash_of(table)
             return BlockId(slice_.file, slice_.first_line + done, table.num_rows, first, end, digest), table
 
-        pending = _schema(parquet, record_format).empty_table()
-        for batch in _batches(parquet, groups, record_format):
-            pending = pa.concat_tables([pending, batch])
-            while (count := records_in_block(_lengths(pending, record_format), limits)) is not None:
+        pending = schema.empty_table()
+        for batch in _batches(parquet, schema, groups):
+            pending = pa.concat_tables([pending, batch]).slice(0, max_rows - done)
+            is_full = done + pending.num_rows >= max_rows
+            while count := records_in_block(_lengths(pending, record_format), limits):
                 yield block_of(pending.slice(0, count))
                 done, pending = done + count, pending.slice(count)
+            if is_full:
+                break
         if pending.num_rows:
             yield block_of(pending)
 
@@ -89,38 +100,37 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
 def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
     """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
     end_row = block.first_line + block.num_lines
-    with _opened(block.file, record_format) as parquet:
+    with _opened(block.file, record_format) as (parquet, schema):
         groups = [g for g in _groups(parquet) if g.first_row < end_row and g.first_row + g.rows > block.first_line]
-        found = [_schema(parquet, record_format).empty_table()]
+        found = [schema.empty_table()]
         row = groups[0].first_row if groups else 0
-        for batch in _batches(parquet, groups, record_format):
+        for batch in _batches(parquet, schema, groups):
             skip = max(block.first_line - row, 0)
             found.append(batch.slice(skip, max(end_row - row - skip, 0)))
             row += batch.num_rows
             if row >= end_row:
                 break
     table = pa.concat_tables(found)
-    if _hash_of(table) != block.sha256:
+    if not table.num_rows or _hash_of(table) != block.sha256:
         raise UnreadableFileError("its rows have changed since it was read")
     return table
 
 
 @contextlib.contextmanager
-def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[pq.ParquetFile]:
-    """The file with its columns checked. Errors of pyarrow become UnreadableFileError."""
+def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
+    """The file and the schema of its needed columns. Errors of pyarrow become UnreadableFileError."""
     try:
-        opened: BinaryIO
-        with storage.open_binary(file.path) as opened:
+        with storage.open_arrow(file.path) as opened:
             # Pre-buffering would hold whole row groups.
             parquet = pq.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 16, page_checksum_verification=True)
-            _check_columns(parquet.schema_arrow, record_format)
-            yield parquet
+            yield parquet, _schema(parquet.schema_arrow, record_format)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (isinstance(error, UnreadableFileError) or error.strerror):
             raise
-        raise UnreadableFileError(
-            f"cannot be read as Parquet: {(str(error) or type(error).__name__).splitlines()[0]}"
-        ) from error
+        why = f"cannot be read as Parquet: {(str(error) or type(error).__name__).splitlines()[0]}"
+        with contextlib.suppress(OSError):
+            why = contradiction(read_head(file.path), "parquet") or why
+        raise UnreadableFileError(why) from error
 
 
 def _groups(parquet: pq.ParquetFile) -> Iterator[_Group]:
@@ -133,98 +143,52 @@ def _groups(parquet: pq.ParquetFile) -> Iterator[_Group]:
             first_row, start = first_row + group.num_rows, start + size
 
 
-def _needed(record_format: RecordFormat) -> list[str]:
-    names = [
-        record_format.text_field,
-        record_format.pair_field,
-        record_format.id_field,
-        *record_format.keep_fields,
-    ]
-    return list(dict.fromkeys(name for name in names if name is not None))
+def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
+    """The needed columns as they are held here: strings as unchecked bytes, dictionaries decoded.
 
-
-def _schema(parquet: pq.ParquetFile, record_format: RecordFormat) -> pa.Schema:
-    return pa.schema([_plain(parquet.schema_arrow.field(name)) for name in _needed(record_format)])
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    """The field as it is held here: strings as unchecked bytes, dictionaries decoded."""
-    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    return pa.field(field.name, pa.large_binary() if _is_text(type_) else type_)
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return any(
-        check(type_)
-        for check in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-        )
-    )
-
-
-def _check_columns(schema: pa.Schema, record_format: RecordFormat) -> None:
-    """Raises UnreadableFileError for a column that is missing, duplicate or of an unsuitable type."""
-    kinds = {record_format.text_field: "text"}
-    if record_format.pair_field is not None:
-        kinds[record_format.pair_field] = "text"
-    declared = [
-        *kinds.items(),
-        *([(record_format.id_field, "id")] if record_format.id_field is not None else []),
-        *record_format.keep_fields.items(),
-    ]
-    for name, kind in declared:
-        count = len(schema.get_all_field_indices(name))
-        if count != 1:
-            names = ", ".join(schema.names[:_NAMED_COLUMNS]) + (", ..." if len(schema) > _NAMED_COLUMNS else "")
-            raise UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {names}")
-        type_ = _plain(schema.field(name)).type
+    Raises UnreadableFileError for a column that is missing, duplicate or of an unsuitable type.
+    """
+    types = {}
+    for name, wanted in record_format.fields_read:
+        if stored.names.count(name) != 1:
+            raise wrong_column(name, stored.names)
+        type_ = stored.field(name).type
+        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+        is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
         fits = {
-            "text": _is_text(type_),
-            "string": _is_text(type_),
-            "id": _is_text(type_) or pa.types.is_integer(type_),
-            "int64": pa.types.is_integer(type_),
-            "float64": pa.types.is_floating(type_) or pa.types.is_integer(type_),
+            "string": is_text,
+            "id": is_text or is_integer,
+            "int64": is_integer,
+            "float64": is_integer or pa.types.is_floating(type_),
             "bool": pa.types.is_boolean(type_),
-        }[kind]
+        }[wanted]
         if not fits and not pa.types.is_null(type_):
-            wanted = {"id": "string or integer", "text": "string"}.get(kind, kind)
-            raise UnreadableFileError(f"column `{name}` is {schema.field(name).type}, not {wanted}")
+            kind = "string or integer" if wanted == "id" else wanted
+            raise UnreadableFileError(f"column `{name}` is {stored.field(name).type}, not {kind}")
+        types[name] = pa.large_binary() if is_text else type_
+    return pa.schema(types)
 
 
-def _batches(parquet: pq.ParquetFile, groups: list[_Group], record_format: RecordFormat) -> Iterator[pa.Table]:
+def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group]) -> Iterator[pa.Table]:
     """The needed columns of the row groups, some rows at a time."""
-    schema = _schema(parquet, record_format)
     for group in groups:
         found = 0
-        metadata = parquet.metadata.row_group(group.number)
-        row_bytes = max(metadata.total_byte_size // group.rows, 1)
+        row_bytes = max(parquet.metadata.row_group(group.number).total_byte_size // group.rows, 1)
         rows = int(np.clip(_BATCH_BYTES // row_bytes, 1, _BATCH_ROWS))
-        for batch in parquet.iter_batches(
-            rows, row_groups=[group.number], columns=_needed(record_format), use_threads=False
-        ):
-            columns = [
-                _decoded(batch.column(batch.schema.get_field_index(field.name))).cast(field.type) for field in schema
-            ]
+        for batch in parquet.iter_batches(rows, row_groups=[group.number], columns=schema.names, use_threads=False):
+            columns = [batch.column(field.name) for field in schema]
+            columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
             found += batch.num_rows
-            yield pa.Table.from_arrays(columns, schema=schema)
+            yield pa.Table.from_arrays(columns, schema.names).cast(schema)
         if found != group.rows:
             raise UnreadableFileError(f"row group {group.number} has {found:,} rows, but {group.rows:,} in the footer")
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
     """Bytes of text in each row plus 1, like a line with its line end."""
     lengths = np.ones(table.num_rows, np.int64)
-    for name in dict.fromkeys((record_format.text_field, record_format.pair_field)):
-        if name is not None and not pa.types.is_null(table.schema.field(name).type):
+    for name in {record_format.text_field, record_format.pair_field} - {None}:
+        if not pa.types.is_null(table.schema.field(name).type):
             lengths += pc.binary_length(table[name]).fill_null(0).to_numpy()
     if (lengths > MAX_RECORD_BYTES).any():
         raise too_large()
@@ -235,7 +199,7 @@ def _hash_of(table: pa.Table) -> str:
     """SHA-256 of names, types and values, independent of Arrow's memory layout."""
     digest = hashlib.sha256()
     for field in table.schema:
-        column = _column(table, field.name)
+        column = table[field.name].combine_chunks()
         digest.update(f"{field.name}\0{field.type}\0{len(column)}\0".encode())
         digest.update(np.packbits(column.is_null().to_numpy(zero_copy_only=False)).tobytes())
         if pa.types.is_large_binary(field.type):
@@ -243,14 +207,37 @@ def _hash_of(table: pa.Table) -> str:
             _, offsets, values = filled.buffers()
             ends = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
             digest.update(np.diff(ends).tobytes())
-            digest.update(memoryview(values or b"")[ends[0] : ends[-1]] if len(filled) else b"")
+            digest.update(memoryview(values or b"")[ends[0] : ends[-1]])
         elif not pa.types.is_null(field.type):
             zero = pa.scalar(0, field.type) if not pa.types.is_boolean(field.type) else pa.scalar(False)
             digest.update(column.fill_null(zero).to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()
 
 
-def _column(table: pa.Table, name: str) -> pa.Array:
-    column: Any = table[name].combine_chunks()
-    # Older versions of pyarrow return a chunked array if there is no chunk.
-    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+def decode_rows(block: BlockId, table: pa.Table, record_format: RecordFormat) -> TextBlock:
+    """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
+    raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
+    line = block.first_line + np.arange(table.num_rows)
+    records = Records(block, record_format, line, np.full(table.num_rows, -1), raw)
+    columns = []
+    for name, type_ in record_format.fields_read:
+        column = table[name].combine_chunks()
+        if type_ == "id" and pa.types.is_integer(column.type):
+            columns.append(column.cast(pa.string()))
+        elif type_ in ("string", "id"):
+            columns.append(records.decode(column.cast(pa.large_binary()), name))
+        else:
+            columns.append(_number_column(column, name, type_, records.reasons))
+        if len(columns) == 1:
+            for row in np.flatnonzero(columns[0].is_null().to_numpy(zero_copy_only=False)).tolist():
+                records.reasons.setdefault(row, f"field `{name}` is null")
+    return records.to_block(columns)
+
+
+def _number_column(column: pa.Array, name: str, type_: str, reasons: dict[int, str]) -> pa.Array:
+    if type_ == "int64" and pa.types.is_uint64(column.type):
+        is_too_large = pc.greater(column, pa.scalar((1 << 63) - 1, pa.uint64())).fill_null(False)
+        for row in np.flatnonzero(is_too_large.to_numpy(zero_copy_only=False)).tolist():
+            reasons.setdefault(row, f"field `{name}` does not fit in int64")
+        column = pc.if_else(is_too_large, pa.scalar(None, pa.uint64()), column)
+    return column.cast(FIELD_TYPES[type_], safe=False)

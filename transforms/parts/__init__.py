@@ -14,7 +14,7 @@ from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import Rejected
 from layerbeam.transforms.parts.jsonl import JsonLinesFormat
 from layerbeam.transforms.parts.parquet import ParquetFormat
-from layerbeam.transforms.parts.part_format import PartFormat, Piece
+from layerbeam.transforms.parts.part_format import PartFormat
 from layerbeam.transforms.parts.tfrecord import TFRecordFormat
 from layerbeam.transforms.views import View
 
@@ -31,14 +31,9 @@ _SUFFIXES = "|".join(
 _PART_FILE = re.compile(f"{layout.PART_NAME}(?:{_SUFFIXES})")
 
 
-def block_format(view: View) -> PartFormat:
-    """The format of the part of a block: Parquet for the sums of a `word_type` view, else the view's own."""
-    return FORMATS["parquet" if view.level == "word_type" else view.format]
-
-
 def part_folder(view: View) -> str:
     """The folder of a view's parts. Those of `word_type` are sums of a block, not rows of the view."""
-    return f"{layout.WORD_SUMS}/{view.name}" if view.level == "word_type" else view.name
+    return f"{layout.WORD_SUMS}/{view.name}" if view.aggregates else view.name
 
 
 def part_path(view: View, name: str) -> str:
@@ -48,16 +43,25 @@ def part_path(view: View, name: str) -> str:
     >>> part_path(view, "a-0986df41-000000000000")
     't/a-0986df41-000000000000.tfrecord.gz'
     """
-    return f"{part_folder(view)}/{name}{_suffix(view, block_format(view))}"
+    # The sums of a `word_type` view are always Parquet.
+    return f"{part_folder(view)}/{name}{_suffix(view, 'parquet' if view.aggregates else view.format)}"
 
 
 def table_path(view: View) -> str:
     """The one file of a `word_type` view."""
-    return f"{view.name}/{layout.WORD_TYPES}{_suffix(view, FORMATS[view.format])}"
+    return f"{view.name}/{layout.WORD_TYPES}{_suffix(view, view.format)}"
 
 
-def _suffix(view: View, format_: PartFormat) -> str:
+def _suffix(view: View, name: str) -> str:
+    format_ = FORMATS[name]
     return f"{format_.suffix}{'.gz' if view.compress and format_.gzips else ''}"
+
+
+def format_of(path: str) -> PartFormat:
+    """The format of a part, by the suffix of its name."""
+    suffix = f".{path.removesuffix('.gz').rsplit('.', 1)[-1]}"
+    (format_,) = (format_ for format_ in FORMATS.values() if format_.suffix == suffix)
+    return format_
 
 
 def is_part_file(name: str) -> bool:
@@ -65,18 +69,11 @@ def is_part_file(name: str) -> bool:
     return bool(_PART_FILE.fullmatch(name))
 
 
-def read_pieces(path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
-    """The rows of a part, in order and in pieces: see `PartFormat.pieces`. The format is that of the file's suffix."""
-    suffix = f".{path.removesuffix('.gz').rsplit('.', 1)[-1]}"
-    (format_,) = (format_ for format_ in FORMATS.values() if format_.suffix == suffix)
-    with storage.open_binary(path) as file:
-        yield from format_.pieces(file, path, columns, names)
-
-
 def read_tables(path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a part, in order, as tables that each fit in memory: see `PartFormat.pieces`."""
-    for piece in read_pieces(path, columns, names):
-        yield piece.read()
+    """The rows of a part, in order, as tables that each fit in memory: see `PartFormat.read`."""
+    format_ = format_of(path)
+    with format_.open(path) as file:
+        yield from format_.read(file, path, columns, names)
 
 
 def read_rejects(path: str) -> Iterator[Rejected | None]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.parts.part_format import Output, PartFormat, Piece, pieces_of
+from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of, vector_names
 from layerbeam.transforms.views import View
 
 _DECIMALS = 6
@@ -33,20 +33,14 @@ class JsonLinesFormat(PartFormat):
 
     def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         for table in tables:
-            for line in _texts(view, table) if is_extract_features(view) else _rows(view, table):
+            for line in _texts(view, table) if view.is_extract_features else _rows(view, table):
                 file.write(json.dumps(line).encode("ascii") + b"\n")
 
-    def pieces(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
-        vectors = tuple(field.name for field in columns if pa.types.is_fixed_size_list(field.type))
-        yield from pieces_of(_read_objects(file, path, vectors), columns)
+    def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
+        yield from tables_of(_read_objects(file, path, vector_names(columns)), columns)
 
     def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return finite(column)
-
-
-def is_extract_features(view: View) -> bool:
-    """Whether the view is written as extract_features.py writes it: tokens, their layers separate."""
-    return view.format == "jsonl" and view.level == "token" and view.combine == "separate"
 
 
 def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -92,7 +86,7 @@ def _rounded(column: pa.ChunkedArray) -> list[list[float]]:
     return rounded
 
 
-def _read_objects(file: BinaryIO, path: str, vectors: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dict[str, Any]]:
     """{column: values} of each line, a list per column, a float32 array [n, W] for each of the `vectors`.
 
     A line of extract_features.py gives `line`, `sentence` (lines of one number counted from 0), `token` and the

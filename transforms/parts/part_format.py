@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +30,9 @@ class Output:
     def temporary(self) -> str:
         return storage.join(self.path, layout.TEMPORARY)
 
-
-class Piece(NamedTuple):
-    """Consecutive rows of a part, not read yet. `read` may be called until the next piece is asked for."""
-
-    num_rows: int
-    read: Callable[[], pa.Table]
+    def write_whole(self, path: str) -> contextlib.AbstractContextManager[storage.HashedWriter]:
+        """A file of this folder to write, which gets its name when it is whole."""
+        return storage.write_whole(storage.join(self.path, path), temporary=self.temporary)
 
 
 class PartFormat(abc.ABC):
@@ -42,19 +40,25 @@ class PartFormat(abc.ABC):
 
     `gzips`: whether `compress` puts gzip around the file, whose name ends in `.gz` then. `is_columnar`: whether some
     columns can be read without the others. `rounding`: how far a value in the file may be off the vector's.
+    `sample_bytes`: how much of a large view may be read for a random sample of its rows.
     """
 
     suffix: str
     gzips: bool = True
     is_columnar: bool = False
     rounding: float = 0.0
+    sample_bytes: int = 48 << 20
+
+    def open(self, path: str) -> BinaryIO:
+        """A part, to be read."""
+        return storage.open_binary(path)
 
     @abc.abstractmethod
     def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         """Write tables with these columns to a binary stream; equal rows give equal bytes."""
 
     @abc.abstractmethod
-    def pieces(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[Piece]:
+    def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
         """The rows of a part, in order. `columns`: those of the view; `names`: the only ones that are needed.
 
         Columns that the file does not have (extract_features.py's lines have line, token and vectors only) are not in
@@ -66,31 +70,31 @@ class PartFormat(abc.ABC):
         return column
 
 
-def pieces_of(texts: Iterator[dict[str, Any]], columns: pa.Schema) -> Iterator[Piece]:
+def vector_names(columns: pa.Schema) -> list[str]:
+    """The names of the columns that hold vectors."""
+    return [field.name for field in columns if pa.types.is_fixed_size_list(field.type)]
+
+
+def tables_of(texts: Iterator[dict[str, Any]], columns: pa.Schema) -> Iterator[pa.Table]:
     """The rows of texts, each text given as {column: one value, or one per row}. ValueError for other columns."""
-    vectors = tuple(field.name for field in columns if pa.types.is_fixed_size_list(field.type))
     while some := list(itertools.islice(texts, _TEXTS_AT_ONCE)):
         try:
-            table = _table(some, columns, vectors)
+            yield _table(some, columns)
         except (KeyError, TypeError) as error:
             raise ValueError(f"holds other columns than the view's ({error})") from error
-        yield _whole(table)
 
 
-def _whole(table: pa.Table) -> Piece:
-    return Piece(table.num_rows, lambda: table)
-
-
-def _table(texts: Sequence[dict[str, Any]], columns: pa.Schema, vectors: tuple[str, ...]) -> pa.Table:
+def _table(texts: Sequence[dict[str, Any]], columns: pa.Schema) -> pa.Table:
+    vectors = vector_names(columns)
     lengths = [np.size(text[vectors[0]]) // int(columns.field(vectors[0]).type.list_size) for text in texts]
     fields = [field for field in columns if field.name in texts[0]]
-    arrays = []
+    arrays: dict[str, Any] = {}
     for field in fields:
         values = [text[field.name] for text in texts]
         if field.name in vectors:
             flat = np.concatenate([np.ravel(vector) for vector in values])
             flat = flat.astype(field.type.value_type.to_pandas_dtype())
-            arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type))
+            arrays[field.name] = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type)
             continue
         rows = [
             value
@@ -99,5 +103,5 @@ def _table(texts: Sequence[dict[str, Any]], columns: pa.Schema, vectors: tuple[s
         ]
         if pa.types.is_boolean(field.type):
             rows = [value if value is None else bool(value) for value in rows]
-        arrays.append(pa.array(rows, field.type))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        arrays[field.name] = rows
+    return pa.Table.from_pydict(arrays, pa.schema(fields))

@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import coders, counters, metrics
+from layerbeam.transforms import coders, counters
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
@@ -22,7 +22,8 @@ class ReadBlocks(beam.PTransform):
     Args:
         limits: Where a block ends; the same as for `SliceFiles`.
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
-        hardware: What a worker process may use; splitting sentences runs TensorFlow.
+        hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
+        fingerprint: That of the run; blocks whose commit has another one are read too. None: all commits count.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
@@ -38,6 +39,7 @@ class ReadBlocks(beam.PTransform):
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
+    fingerprint: str | None = None
 
     BLOCKS = "blocks"
     DONE = "done"
@@ -54,16 +56,17 @@ class _ReadSlice(beam.DoFn):
         self._limits = stage.limits
         self._record_format = stage.record_format
         self._hardware = stage.hardware
+        self._fingerprint = stage.fingerprint
 
     def setup(self) -> None:
-        if self._record_format.unit == "sentence":
+        if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
             load_tensorflow(self._hardware)
 
     def process(self, slice_: Slice) -> Iterator[Any]:
-        items = read_blocks(slice_, self._limits, self._record_format)
-        for item in counters.timed_items(metrics.READ_TIME, items):
+        items = read_blocks(slice_, self._limits, self._record_format, self._fingerprint)
+        for item in counters.timed_items("read", items):
             if isinstance(item, TextBlock):
-                counters.count_all(item.counts)
+                counters.count_changes({}, item.counts)
                 yield item
             else:
                 yield beam.pvalue.TaggedOutput(ReadBlocks.DONE, item)

@@ -6,34 +6,56 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from layerbeam.transforms import storage
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, Commit, SkippedFile
-from layerbeam.transforms.input import lines, paragraphs
-from layerbeam.transforms.input import parquet as parquet_input
-from layerbeam.transforms.input.lines import UnreadableFileError
-from layerbeam.transforms.read import jsonl, parquet, text
-from layerbeam.transforms.read.records import make_texts
-from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.input import delimited, jsonl, parquet, text
+from layerbeam.transforms.input.records import UnreadableFileError, is_blank
+from layerbeam.transforms.read.sentences import split_sentences
+from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
+
+_CUT: dict[str, Any] = {
+    "text": text.cut_blocks,
+    "jsonl": text.cut_blocks,
+    "parquet": parquet.cut_blocks,
+    "csv": delimited.cut_blocks,
+    "tsv": delimited.cut_blocks,
+}
+_DECODE: dict[str, Any] = {
+    "text": text.decode_text,
+    "jsonl": jsonl.decode_jsonl,
+    "parquet": parquet.decode_rows,
+    "csv": delimited.decode_rows,
+    "tsv": delimited.decode_rows,
+}
 
 
 def read_blocks(
-    slice_: Slice, limits: BlockLimits, record_format: RecordFormat | None = None
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat = LINES, fingerprint: str | None = None
 ) -> Iterator[TextBlock | Commit | SkippedFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
+
+    A commit with another `fingerprint` lacks views that the run has: its block is read, and knows the commit.
 
     If reading fails, a `SkippedFile` follows the blocks before the failure, and then the commits after it, provided
     that the file has not changed since.
     """
-    record_format = record_format or RecordFormat()
+    cut: Any = _CUT[record_format.format]
     done = {(commit.block.first_line, commit.block.first_byte): commit for commit in slice_.done}
     try:
-        for block, content in _cut_blocks(slice_, limits, record_format):
+        for block, content in cut(slice_, limits, record_format):
             commit = done.pop((block.first_line, block.first_byte), None)
-            if commit is not None and (commit.block.end_byte, commit.block.sha256) == (block.end_byte, block.sha256):
+            if commit is None or (commit.block.end_byte, commit.block.sha256) != (block.end_byte, block.sha256):
+                yield _decode(block, content, record_format)
+            elif fingerprint in (None, commit.fingerprint):
                 yield dataclasses.replace(commit, block=block)
             else:
-                yield _decode(block, content, record_format)
+                yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
@@ -43,35 +65,67 @@ def read_blocks(
         yield from (commit for commit in done.values() if commit.block.file == slice_.file)
 
 
-def read_block(block: BlockId, record_format: RecordFormat | None = None) -> TextBlock:
+def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock:
     """The texts of one block, read again as by `read_blocks`.
 
     Raises UnreadableFileError if the file is missing or has other records at that place.
     """
-    record_format = record_format or RecordFormat()
     now = storage.stat_file(block.file.path)
     if isinstance(now, SkippedFile):
         raise UnreadableFileError(now.reason)
-    content = (
-        parquet_input.read_table(block, record_format) if record_format.format == "parquet" else lines.read_bytes(block)
-    )
+    content: Any
+    if record_format.format == "parquet":
+        content = parquet.read_table(block, record_format)
+    elif record_format.is_delimited:
+        content = delimited.read_block(block, record_format)
+    else:
+        content = text.read_bytes(block)
     return _decode(block, content, record_format)
 
 
-def _cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, Any]]:
-    if record_format.format == "parquet":
-        return parquet_input.cut_blocks(slice_, limits, record_format)
-    if record_format.is_whole_file:
-        return lines.cut_whole(slice_, record_format.encoding)
-    if record_format.format == "text" and record_format.record == "paragraph":
-        return paragraphs.cut_paragraphs(slice_, limits, record_format.encoding)
-    return lines.cut_lines(slice_, limits, record_format.encoding)
-
-
 def _decode(block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
-    decode = {
-        "text": text.decode_text,
-        "jsonl": jsonl.decode_jsonl,
-        "parquet": parquet.decode_rows,
-    }[record_format.format]
-    return make_texts(block, decode(block, content, record_format), record_format)
+    """The block's texts: blank records dropped or kept, each record counted once, pairs and sentences split."""
+    result: TextBlock = _DECODE[record_format.format](block, content, record_format)
+    keep_blank = record_format.blank == "keep"
+    if not keep_blank:
+        full = ~is_blank(result.texts)
+        if result.pairs is not None:
+            full |= ~is_blank(result.pairs)
+        if not full.all():
+            result.counts[metrics.BLANK] += int(np.count_nonzero(~full))
+            result = result.take(np.flatnonzero(full))
+            result.counts[metrics.EMBEDDED] = len(result.texts)
+    if record_format.id_field is not None:
+        ids = result.fields["id"].drop_null()
+        result.counts[metrics.DUPLICATE_IDS] = len(ids) - len(ids.unique())
+    if result.pairs is not None:
+        blank = is_blank(result.pairs)
+        result.counts[metrics.WITHOUT_PAIR] = int(np.count_nonzero(blank))
+        result.pairs = pc.if_else(blank, pa.scalar(None, pa.string()), result.pairs)
+    if record_format.pair_separator is not None:
+        result.texts, result.pairs, result.pair_offset = _split_pairs(result.texts, record_format.pair_separator)
+    return split_sentences(result, record_format) if record_format.unit == "sentence" else result
+
+
+def _split_pairs(
+    texts: pa.StringArray, separator: str
+) -> tuple[pa.StringArray, pa.StringArray | None, npt.NDArray[np.int32] | None]:
+    """(first texts, second texts, first code point of each second text); (texts, None, None) if no text is a pair.
+
+    Like extract_features.py, which strips a line, then splits it at the last separator: `a ||| ` without a second text
+    is the single text `a ||| `.
+    """
+    first: list[str] = texts.to_pylist()
+    second: list[str | None] = [None] * len(first)
+    offset = np.zeros(len(first), np.int32)
+    for index in np.flatnonzero(pc.match_substring(texts, separator).to_numpy(zero_copy_only=False)).tolist():
+        text = first[index]
+        before = len(text) - len(text.lstrip())
+        head, found, tail = text.strip().rpartition(separator)
+        if found and tail.strip():
+            place = before + len(head)
+            first[index], second[index] = text[:place], text[place + len(separator) :]
+            offset[index] = place + len(separator)
+    if not offset.any():
+        return texts, None, None
+    return pa.array(first, pa.string()), pa.array(second, pa.string()), offset

@@ -1,4 +1,4 @@
-"""Records split into sentences by TF Text's StateBasedSentenceBreaker, with exact places in the record."""
+"""Records split into sentences, with exact places in the record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import Int64Array, TextBlock, row_splits_of
-from layerbeam.transforms.input.lines import binary_array
+from layerbeam.transforms.input.text import binary_array
+from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
+from layerbeam.transforms.subset import reject
 
 
 @functools.cache
@@ -23,8 +26,8 @@ def _sentence_breaker() -> Any:
     return tensorflow_text.StateBasedSentenceBreaker()
 
 
-def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(text, first byte in it, byte after the last) of each sentence, in order, without surrounding white space.
+def find_by_tensorflow_text(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(text, first byte in it, byte after the last) of the sentences that TF Text's StateBasedSentenceBreaker finds.
 
     The breaker ends a sentence after terminal punctuation (`.`, `!`, `?`, an ellipsis, their CJK forms) or an emoticon,
     including closing brackets; it keeps acronyms of capital letters (`U.S.`) together. It does not know abbreviations
@@ -41,6 +44,37 @@ def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64
     inside = np.append((data & 0xC0) == 0x80, False)
     for _ in range(3):
         first = first + (inside[begin[record] + first] & (first < last))
+    return _trim(texts, record, first, last)
+
+
+def find_by_splitter(
+    texts: pa.StringArray, split: Splitter
+) -> tuple[Int64Array, Int64Array, Int64Array, dict[int, str]]:
+    """(text, first byte in it, byte after the last) of each sentence; and {text: why it cannot be split}."""
+    record: list[int] = []
+    spans: list[tuple[int, int]] = []
+    reasons = {}
+    for index, text in enumerate(texts.to_pylist()):
+        try:
+            found = split(text)
+        except UnsplittableTextError as error:
+            reasons[index] = str(error)
+            continue
+        spans += found
+        record += [index] * len(found)
+    begin, data = _bytes_of(texts)
+    byte_of = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))  # of each code point
+    of = np.array(record, np.int64)
+    places = np.array(spans, np.int64).reshape(-1, 2) + np.searchsorted(byte_of, begin)[of, None]
+    first, last = (byte_of[places] - begin[of, None]).T
+    return *_trim(texts, of, first, last), reasons
+
+
+def _trim(
+    texts: pa.StringArray, record: Int64Array, first: Int64Array, last: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The sentences in order, without surrounding white space; blank ones are left out."""
+    begin, data = _bytes_of(texts)
     pieces = binary_array(data, begin[record] + first, begin[record] + last).cast(pa.string())
     sizes = pc.binary_length(pieces).to_numpy()
     first = first + sizes - pc.binary_length(pc.utf8_ltrim_whitespace(pieces)).to_numpy()
@@ -49,12 +83,19 @@ def find_sentences(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64
     return record[full], first[full], last[full]
 
 
-def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
-    """The block with a text per sentence. A record without sentences is blank, or a text itself with `keep_blank`.
+def split_sentences(block: TextBlock, record_format: RecordFormat) -> TextBlock:
+    """The block with a text per sentence. A record without sentences is blank, or with `blank: keep` a text itself.
 
     `offset` is the sentence's first code point in its record. Records and sentences are counted separately.
     """
-    record, first, last = find_sentences(block.texts)
+    if record_format.sentences == "tensorflow_text":
+        record, first, last = find_by_tensorflow_text(block.texts)
+    else:
+        split = open_splitter(record_format.sentences, record_format.language)
+        record, first, last, reasons = find_by_splitter(block.texts, split)
+        if reasons:
+            return split_sentences(reject(block, reasons, "read"), record_format)
+    keep_blank = record_format.blank == "keep"
     found = np.bincount(record, minlength=len(block.texts))
     if keep_blank and not found.all():
         without = np.flatnonzero(found == 0)
@@ -71,10 +112,8 @@ def split_sentences(block: TextBlock, *, keep_blank: bool = False) -> TextBlock:
         metrics.BLANK: block.counts[metrics.BLANK] + blank_records,
         metrics.EMBEDDED: block.counts[metrics.EMBEDDED] - blank_records,
         metrics.SENTENCES: len(record),
+        **dict.fromkeys(metrics.OF_SENTENCES.values(), 0),
         metrics.SENTENCES_EMBEDDED: len(record),
-        metrics.SENTENCES_BLANK: 0,
-        metrics.SENTENCES_FILTERED: 0,
-        metrics.SENTENCES_REJECTED: 0,
     }
     return dataclasses.replace(
         block,

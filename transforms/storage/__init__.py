@@ -1,24 +1,26 @@
 """Files on this machine's disks and on Beam's file systems: list, read, write, delete.
 
-A path with a scheme (`gs://`, `s3://`, `hdfs://`) goes to `stores`, which is imported for the first such path, because
-Beam takes 0.9 s to import. Every other path goes through the operating system: Beam's glob skips names with a
-backslash, reads `[1]` in a literal path as a pattern, and its `delete` expands patterns too.
+A path with a scheme (`gs://`, `s3://`, `hdfs://`) goes to `stores`, which imports Beam for the first such path. Every
+other path goes through the operating system: Beam's glob skips names with a backslash, reads `[1]` in a literal path as
+a pattern, and its `delete` expands patterns too.
 """
 
 # All imports here are re-exports.
 # ruff: noqa: F401
 # mypy: implicit-reexport
-from layerbeam.transforms.storage.atomic import HashedWriter, write_whole
 from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks
 from layerbeam.transforms.storage.files import (
+    HashedWriter,
     copy_into,
     create_empty,
     delete_empty_folder,
     delete_files,
     delete_folder,
+    open_arrow,
     open_binary,
     read_bytes,
     read_json,
+    write_whole,
 )
 from layerbeam.transforms.storage.listing import (
     PatternError,
@@ -26,17 +28,14 @@ from layerbeam.transforms.storage.listing import (
     exists,
     find_change,
     find_files,
+    is_inside,
+    is_local,
+    join,
     list_folder,
     list_tree,
+    place_of,
+    reason_of,
     stat_file,
 )
 from layerbeam.transforms.storage.locking import locked_file
-from layerbeam.transforms.storage.paths import (
-    is_inside,
-    is_installed,
-    is_local,
-    join,
-    reason_of,
-    set_options,
-    unsupported_reason,
-)
+from layerbeam.transforms.storage.stores import install_command, is_installed, set_options, unsupported_reason

@@ -6,7 +6,9 @@ import bz2
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO
+
+import zstandard
 
 _CHUNK_BYTES = 1 << 20
 _COMPRESSED_CHUNK_BYTES = 1 << 16  # text rarely expands more than a hundredfold
@@ -16,28 +18,10 @@ class TruncatedFileError(OSError):
     """A compressed file that is truncated or damaged."""
 
 
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-def _gzip() -> _Decompressor:
-    return zlib.decompressobj(wbits=31)
-
-
-def _zstandard() -> _Decompressor:
-    import zstandard
-
-    return cast(_Decompressor, zstandard.ZstdDecompressor().decompressobj())
-
-
-_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
-    ".gz": _gzip,
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
     ".bz2": bz2.BZ2Decompressor,
-    ".zst": _zstandard,
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
 
 
@@ -56,24 +40,18 @@ def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
     if new_stream is None:
         yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
         return
-    stream: _Decompressor | None = None
-    begun = False
+    stream, begun = None, False
     for chunk in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
-        while chunk:
-            if stream is None:
-                chunk = chunk.lstrip(b"\0")  # gzip members may be padded with zeros
-                if not chunk:
-                    break
-                stream = new_stream()
-                begun = True
+        # gzip members may be padded with zeros
+        while chunk := chunk.lstrip(b"\0") if stream is None else chunk:
+            begun = True
+            stream = new_stream() if stream is None else stream
             try:
                 data = stream.decompress(chunk)
             except Exception as error:  # zlib.error, OSError or ZstdError, depending on the format
                 raise TruncatedFileError(f"the compressed data is damaged ({error})") from error
             if data:
                 yield data
-            chunk = stream.unused_data if stream.eof else b""
-            if stream.eof:
-                stream = None
+            chunk, stream = (stream.unused_data, None) if stream.eof else (b"", stream)
     if stream is not None or not begun:
         raise TruncatedFileError("the compressed data is truncated (incomplete download or copy?)")

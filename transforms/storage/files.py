@@ -1,26 +1,40 @@
-"""Read, create and delete whole files."""
+"""Read, create and delete whole files; files that appear under their name complete or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, BinaryIO
 
+import pyarrow as pa
+
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage.listing import exists, list_folder, stat_file
-from layerbeam.transforms.storage.paths import is_local, join
+from layerbeam.transforms.storage import stores
+from layerbeam.transforms.storage.listing import exists, is_local, join, list_folder, stat_file
 
 
 def open_binary(path: str) -> BinaryIO:
     """The file's bytes as they are stored, never decompressed. Errors are OSError, also while reading."""
-    if is_local(path):
-        return open(path, "rb")
-    from layerbeam.transforms.storage import stores
+    return open(path, "rb") if is_local(path) else stores.open_binary(path)
 
-    return stores.open_binary(path)
+
+def open_arrow(path: str) -> Any:
+    """As `open_binary`, for Arrow's readers.
+
+    Arrow reads local files itself. Its threads may hold a Python file a moment longer than the reader, and a program
+    that ends in this moment aborts ("terminate called without an active exception").
+    """
+    if not is_local(path):
+        return stores.open_binary(path)
+    open(path, "rb").close()  # its errors are plainer than Arrow's
+    return pa.OSFile(os.fsencode(path))
 
 
 def read_bytes(path: str) -> bytes:
@@ -53,9 +67,8 @@ def create_empty(path: str) -> None:
     if is_local(path):
         open(path, "wb").close()
     else:
-        from layerbeam.transforms.storage import stores
-
-        stores.create(path).close()
+        with stores.as_os_errors(path):
+            stores.create(path).close()
 
 
 def delete_files(paths: Iterable[str]) -> None:
@@ -65,8 +78,6 @@ def delete_files(paths: Iterable[str]) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
         elif exists(path):
-            from layerbeam.transforms.storage import stores
-
             stores.delete(path)
 
 
@@ -75,8 +86,6 @@ def delete_folder(folder: str) -> None:
     if is_local(folder):
         shutil.rmtree(folder, ignore_errors=True)
     elif list_folder(folder):
-        from layerbeam.transforms.storage import stores
-
         stores.delete(f"{folder.rstrip('/')}/")  # a hundred files per request, if the store supports it
         delete_files(join(folder, name) for name in list_folder(folder))  # GCS only logs what it could not delete
 
@@ -86,3 +95,88 @@ def delete_empty_folder(folder: str) -> None:
     if is_local(folder):
         with contextlib.suppress(OSError):
             os.rmdir(folder)
+
+
+class HashedWriter(io.RawIOBase):
+    """A file being written, with the count and the SHA-256 of its bytes so far."""
+
+    def __init__(self, file: IO[bytes], errors: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._file = file
+        self._errors = errors
+        self._sha256 = hashlib.sha256()
+        self.num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._sha256.update(data)
+        with self._errors():
+            self._file.write(data)
+        size = memoryview(data).nbytes
+        self.num_bytes += size
+        return size
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+
+def write_whole(path: str, *, temporary: str, sync: bool = False) -> AbstractContextManager[HashedWriter]:
+    """Write a file that appears under its name complete or not at all.
+
+    Local: written in the folder `temporary` (on the same disk) and renamed. Stores: written under its name, because an
+    upload appears when it is closed, and a rename would copy every byte.
+
+    `sync`: flush it to the disk before the rename. Without it a power cut may truncate the file, which size and hash
+    reveal.
+    """
+    return _rename_when_complete(path, temporary, sync) if is_local(path) else _upload(path)
+
+
+@contextlib.contextmanager
+def _upload(path: str) -> Iterator[HashedWriter]:
+    file = stores.create(path)
+    try:
+        writer = HashedWriter(file, lambda: stores.as_os_errors(path))
+        yield writer
+        with stores.as_os_errors(path):
+            file.close()
+        _check_size(path, writer.num_bytes)
+    except BaseException:
+        stores.abort(file)
+        with contextlib.suppress(Exception):
+            delete_files([path])
+        raise
+
+
+@contextlib.contextmanager
+def _rename_when_complete(path: str, temporary: str, sync: bool) -> Iterator[HashedWriter]:
+    os.makedirs(temporary, exist_ok=True)
+    # Each attempt has its own name: a worker that outlives its driver must not write into a newer attempt's file.
+    unfinished = os.path.join(temporary, uuid.uuid4().hex)
+    try:
+        with open(unfinished, "xb") as file:
+            writer = HashedWriter(file)
+            yield writer
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        _check_size(unfinished, writer.num_bytes)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(unfinished)
+        raise
+
+
+def _check_size(path: str, num_bytes: int) -> None:
+    """Raises OSError if the disk or the store did not keep all bytes."""
+    now = stat_file(path)
+    if not isinstance(now, InputFile) or now.size != num_bytes:
+        kept = f"{now.size:,}" if isinstance(now, InputFile) else "none"
+        raise OSError(f"{path}: only {kept} of {num_bytes:,} bytes were written")

@@ -1,4 +1,4 @@
-"""Which files exist, with their sizes and times."""
+"""Paths, local or in a store, and which files exist, with their sizes and times."""
 
 from __future__ import annotations
 
@@ -10,16 +10,41 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from layerbeam.transforms.commits import InputFile, SkippedFile
-from layerbeam.transforms.storage.paths import is_local, join, reason_of
+from layerbeam.transforms.storage import stores
 
 
 class PatternError(OSError):
     """A pattern whose matches a store could not list."""
 
 
+def is_local(path: str) -> bool:
+    """Whether the path has no scheme, so that it is on this machine's file system."""
+    return stores.scheme_of(path) is None
+
+
+def join(folder: str, *names: str) -> str:
+    """`folder/name`, on any file system."""
+    return os.path.join(folder, *names) if is_local(folder) else stores.join(folder, *names)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether the path is in the folder or below it; links are followed."""
+    if is_local(path) != is_local(folder):
+        return False
+    if not is_local(path):
+        return path.startswith(folder.rstrip("/") + "/")
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+
+
+def reason_of(error: OSError) -> str:
+    """What is wrong with a file, without its name."""
+    return error.strerror or str(error)
+
+
 def find_files(patterns: Iterable[str]) -> list[InputFile | SkippedFile]:
     """The files that match the globs, sorted by path; each file once, under the first path that was found.
 
+    Local paths lose `./`, `//` and `a/../`; relative and absolute ones stay so.
     A path that exists is taken literally, whatever characters it has. A match that is not a readable file (a folder, a
     broken link, a pipe) becomes a `SkippedFile`. Raises PatternError if a store cannot be listed.
     """
@@ -29,10 +54,11 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | SkippedFile]:
             for path in [pattern] if os.path.lexists(pattern) else _match(pattern):
                 # A glob matches folders next to the files; only a folder that was named itself is reported.
                 if path == pattern or not os.path.isdir(path):
-                    found.setdefault(os.path.normpath(path), stat_file(path))
+                    plain = _without_detours(path)
+                    found.setdefault(place_of(plain), stat_file(plain))
         else:
             try:
-                matches = _list(pattern)
+                matches = stores.list_files(pattern)
             except OSError as error:
                 raise PatternError(f"{pattern}: {reason_of(error)}") from error
             for file in matches:
@@ -40,10 +66,18 @@ def find_files(patterns: Iterable[str]) -> list[InputFile | SkippedFile]:
     return sorted(found.values(), key=lambda file: file.path)
 
 
-def _list(pattern: str) -> list[InputFile]:
-    from layerbeam.transforms.storage import stores
+def place_of(path: str) -> str:
+    """The same text for every spelling of a path: absolute if it is local. Links are not followed."""
+    return _without_detours(os.path.join(os.getcwd(), path)) if is_local(path) else path
 
-    return stores.list_files(pattern)
+
+def _without_detours(path: str) -> str:
+    """The path without `./`, `//` and `a/../`, unless `a` is a link: then `a/..` is another folder."""
+    plain = os.path.normpath(path)
+    try:
+        return plain if ".." not in path.split("/") or os.path.samefile(path, plain) else path
+    except OSError:
+        return path
 
 
 def _match(pattern: str) -> Iterator[str]:
@@ -81,7 +115,7 @@ def stat_file(path: str) -> InputFile | SkippedFile:
     try:
         if not is_local(path):
             # `?` matches any character, also those with a meaning in patterns.
-            found = [file for file in _list(re.sub(r"[\[*?\\]", "?", path)) if file.path == path]
+            found = [file for file in stores.list_files(re.sub(r"[\[*?\\]", "?", path)) if file.path == path]
             return found[0] if found else SkippedFile(path, "No such file")
         status = os.stat(path)
     except OSError as error:
@@ -103,22 +137,18 @@ def find_change(file: InputFile) -> SkippedFile | None:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    if is_local(path):
-        return os.path.lexists(path)
-    from layerbeam.transforms.storage import stores
-
-    return stores.exists(path)
+    return os.path.lexists(path) if is_local(path) else stores.exists(path)
 
 
 def check_bucket(folder: str) -> None:
     """Raises OSError if the store's bucket is missing or access is denied; the folder itself may be missing."""
-    _list(join(folder, "_*"))  # without a star Beam reports a missing bucket as a missing file
+    stores.list_files(join(folder, "_*"))  # without a star Beam reports a missing bucket as a missing file
 
 
 def list_folder(folder: str) -> dict[str, int]:
     """{name: size in bytes} of the files directly in the folder; empty if there is no folder."""
     if not is_local(folder):
-        return {file.path.rsplit("/", 1)[-1]: file.size for file in _list(join(folder, "*"))}
+        return {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_files(join(folder, "*"))}
     if not os.path.isdir(folder):
         return {}
     with os.scandir(folder) as entries:
@@ -128,4 +158,4 @@ def list_folder(folder: str) -> dict[str, int]:
 def list_tree(folder: str) -> dict[str, InputFile]:
     """The files in and below a folder of a store, by their path relative to it."""
     root = folder.rstrip("/") + "/"
-    return {file.path.removeprefix(root): file for file in _list(root + "**")}
+    return {file.path.removeprefix(root): file for file in stores.list_files(root + "**")}

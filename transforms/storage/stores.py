@@ -1,60 +1,119 @@
 """Beam's file systems (gs://, s3://, hdfs:// and others) behind functions whose errors are OSError.
 
-The only module here that imports Beam; the others import it for the first path with a scheme.
+Beam is imported for the first path with a scheme, because that takes 0.9 s.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import importlib
 import io
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, BinaryIO, cast
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
-
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage import paths
 
+# What each of Beam's file systems needs: (a module that it imports, the package that provides it).
+_PACKAGES = {
+    "gs": ("apache_beam.io.gcp.gcsfilesystem", "gcp"),
+    "s3": ("boto3", "apache-beam[aws]"),
+    "hdfs": ("hdfs", "apache-beam[hadoop]"),
+}
 _BUFFER_BYTES = 1 << 20
+_UNCOMPRESSED = "uncompressed"  # CompressionTypes.UNCOMPRESSED
 _LOG_IN = (
     "no credentials were found; run: gcloud auth application-default login, or give a service account's key file in "
     "the variable GOOGLE_APPLICATION_CREDENTIALS"
 )
 _ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
-
-def set_options(arguments: Iterable[str]) -> None:
-    """Set the options of Beam's file systems; see `paths.set_options`."""
-    FileSystems.set_options(PipelineOptions(list(arguments)))
+# The arguments of the last `set_options`; None: never called, as on a worker, where Beam itself sets the options.
+_options: list[str] | None = None
 
 
-if paths.store_options is not None:
-    set_options(paths.store_options)
+def set_options(arguments: Iterable[str] = ()) -> None:
+    """Set the options of Beam's file systems, as on its command line. Without a call s3:// and hdfs:// do not open."""
+    global _options
+    _options = list(arguments)
+    _beam.cache_clear()
+    if "apache_beam" in sys.modules:
+        _beam()
 
 
-def connection_error(path: str) -> Exception | None:
-    """The error of finding the file system of this path; None if it is found."""
+@functools.cache
+def _beam() -> Any:
+    """Beam's `FileSystems`, with the options that were set."""
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    if _options is not None:
+        FileSystems.set_options(PipelineOptions(_options))
+    return FileSystems
+
+
+def scheme_of(path: str) -> str | None:
+    """The scheme of a path, by the rule of Beam's `FileSystems.get_scheme`; None for a local path.
+
+    >>> scheme_of("gs://bucket/a"), scheme_of("file:///tmp/a"), scheme_of(" s3://b")
+    ('gs', 'file', 's3')
+    >>> scheme_of("/tmp/a"), scheme_of("C:/a"), scheme_of("C:\\\\a"), scheme_of("a/b://c"), scheme_of("://a"), scheme_of("1s://a")
+    (None, None, None, None, None, None)
+    """
+    match = re.match(r"([a-zA-Z][-a-zA-Z0-9+.]*)://", path.strip())
+    return match[1] if match else None
+
+
+def unsupported_reason(path: str) -> str | None:
+    """Why no file under this path can be reached, and what to do; None if it can. Call `set_options` first."""
+    scheme = scheme_of(path)
+    if scheme is None:
+        return None
+    if scheme == "file":
+        return "a local path has no scheme: leave off file://"
+    package, install = _PACKAGES.get(scheme, ("", ""))
+    if package and not is_installed(package):
+        return f"{scheme}:// needs a package that is not installed; run: {install_command(install)}"
     try:
-        FileSystems.get_filesystem(path)
+        _beam().get_filesystem(path)
     except Exception as error:  # ValueError, BeamIOError, and those of each store's client
-        return error
+        if package:
+            options = "; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user" if scheme == "hdfs" else ""
+            return f"Beam cannot open {scheme}:// here ({error}){options}"
+        known = ", ".join(f"{name}://" for name in _PACKAGES)
+        return f"Beam has no file system for {scheme}:// here; it has local paths (without a scheme), {known}"
     return None
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra of layerbeam, which is on no package index, or another package's."""
+    if "[" in extra:
+        return f"pip install '{extra}'"
+    return f"pip install -c constraints.txt -e '.[{extra}]' (in your clone of layerbeam)"
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported, with all that it imports."""
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
-def _as_os_errors(path: str) -> Iterator[None]:
+def as_os_errors(path: str) -> Iterator[None]:
     """Convert errors to OSError: each store's client has its own exceptions, which Beam may or may not wrap."""
     try:
         yield
     except Exception as error:
         cause: Any = error
-        while isinstance(cause, BeamIOError) and cause.exception_details:
-            cause = next(iter(cause.exception_details.values()))
+        while details := getattr(cause, "exception_details", None):  # of a BeamIOError
+            cause = next(iter(details.values()))
         if isinstance(cause, OSError):
             raise
         response = getattr(cause, "response", None)
@@ -79,33 +138,33 @@ def reason_of_service(message: str) -> str:
 
 def join(folder: str, *names: str) -> str:
     """`folder/name`."""
-    return cast(str, FileSystems.join(folder, *names))
+    return cast(str, _beam().join(folder, *names))
 
 
 def list_files(pattern: str) -> list[InputFile]:
     """The files that match a glob."""
-    with _as_os_errors(pattern):
-        found = FileSystems.match([pattern])[0].metadata_list
+    with as_os_errors(pattern):
+        found = _beam().match([pattern])[0].metadata_list
     # Whole seconds: some stores give fractions in a listing, but not for a single object.
     return [InputFile(file.path, file.size_in_bytes, float(int(file.last_updated_in_seconds or 0))) for file in found]
 
 
 def exists(path: str) -> bool:
     """Whether there is a file of that name."""
-    with _as_os_errors(path):
-        return bool(FileSystems.exists(path))
+    with as_os_errors(path):
+        return bool(_beam().exists(path))
 
 
 def delete(path: str) -> None:
     """Delete a file, or all files of a folder if the path ends in a slash."""
-    with _as_os_errors(path):
-        FileSystems.delete([path])
+    with as_os_errors(path):
+        _beam().delete([path])
 
 
 def open_binary(path: str) -> BinaryIO:
     """The file's bytes as they are stored, buffered."""
-    with _as_os_errors(path):
-        opened = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with as_os_errors(path):
+        opened = _beam().open(path, compression_type=_UNCOMPRESSED)
     return cast(BinaryIO, io.BufferedReader(_Download(path, opened), _BUFFER_BYTES))
 
 
@@ -123,13 +182,13 @@ class _Download(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with _as_os_errors(self._path):
+        with as_os_errors(self._path):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with _as_os_errors(self._path):
+        with as_os_errors(self._path):
             return self._file.seek(offset, whence)
 
     def close(self) -> None:
@@ -138,36 +197,21 @@ class _Download(io.RawIOBase):
         super().close()
 
 
-def create(path: str) -> Upload:
-    """A new file in the store, which appears when it is closed."""
-    with _as_os_errors(path):
-        return Upload(path, FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED))
+def create(path: str) -> IO[bytes]:
+    """A new file in the store, which appears when it is closed. Write and close it within `as_os_errors`."""
+    with as_os_errors(path):
+        return cast(IO[bytes], _beam().create(path, compression_type=_UNCOMPRESSED))
 
 
-class Upload:
-    """A file being written to a store."""
+def abort(file: Any) -> None:
+    """Give up an upload that failed.
 
-    def __init__(self, path: str, file: Any) -> None:
-        self._path = path
-        self._file = file
-
-    def write(self, data: Any) -> None:
-        with _as_os_errors(self._path):
-            self._file.write(data)
-
-    def close(self) -> None:
-        with _as_os_errors(self._path):
-            self._file.close()
-
-    def abort(self) -> None:
-        """Give up an upload that failed.
-
-        Most of Beam's files can only be closed, and the incomplete file then appears. Google's can be terminated, and
-        must be: Python's garbage collector closes a file again whose close failed, which would overwrite what another
-        attempt has written under this name.
-        """
+    Most of Beam's files can only be closed, and the incomplete file then appears. Google's can be terminated, and must
+    be: Python's garbage collector closes a file again whose close failed, which would overwrite what another attempt
+    has written under this name.
+    """
+    with contextlib.suppress(Exception):
+        getattr(file, "terminate", file.close)()
+    if hasattr(file, "terminate"):
         with contextlib.suppress(Exception):
-            getattr(self._file, "terminate", self._file.close)()
-        if hasattr(self._file, "terminate"):
-            with contextlib.suppress(Exception):
-                self._file._buffer.close()  # marks it as closed, even if `terminate` failed
+            file._buffer.close()  # marks it as closed, even if `terminate` failed

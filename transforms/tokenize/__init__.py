@@ -8,14 +8,12 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import coders, counters, metrics
+from layerbeam.transforms import coders, counters
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.row_index import keep_words_of
-from layerbeam.transforms.tokenize.sequences import find_rows, tokenize_block
-from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.views import View
 
 
@@ -57,19 +55,14 @@ class TokenizeBlocks(beam.PTransform):
 @beam.typehints.with_output_types(TokenBlock)
 class _TokenizeBlock(beam.DoFn):
     def __init__(self, stage: TokenizeBlocks) -> None:
-        self._vocabulary = stage.encoder.vocabulary
-        self._do_lower_case = stage.encoder.do_lower_case
-        self._views = stage.views
-        self._settings = stage.settings
-        self._hardware = stage.hardware
+        self._stage = stage
 
     def setup(self) -> None:
-        load_tensorflow(self._hardware)
-        self._wordpiece = WordPiece(self._vocabulary, self._do_lower_case)
-        self._keep = keep_words_of(self._views, self._wordpiece)
+        load_tensorflow(self._stage.hardware)
+        self._tokenize = Tokenizer(self._stage.encoder, self._stage.views, self._stage.settings)
 
     def process(self, block: TextBlock) -> Iterator[TokenBlock]:
-        with counters.timed(metrics.TOKENIZE_TIME):
-            tokens = find_rows(tokenize_block(block, self._wordpiece, self._settings), self._views, self._keep)
+        with counters.timed("tokenize"):
+            tokens = self._tokenize(block)
         counters.count_changes(block.counts, tokens.text.counts)
         yield tokens

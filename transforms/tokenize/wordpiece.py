@@ -21,13 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, row_of_each, row_splits_of
+from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
+from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
-
-# BERT's `max_input_chars_per_word`: the reference turns a longer word into one [UNK].
-MAX_CHARS_PER_WORD = 200
 
 _CODE_POINTS = 0x110000
 # Unicode, UAX #15, table "Maximum Expansion Factor": NFD makes at most 4 code points of one (U+1F82).
@@ -57,18 +55,6 @@ class Pieces:
     word_index: Int32Array
     form: Int32Array
     forms: pa.StringArray
-
-    def take(self, kept: npt.NDArray[np.bool_]) -> Pieces:
-        """The pieces where the mask `kept` [P] is true."""
-        text = row_of_each(self.row_splits)
-        row_splits = row_splits_of(np.bincount(text[kept], minlength=len(self.row_splits) - 1))
-        return dataclasses.replace(
-            self, row_splits=row_splits, **{name: getattr(self, name)[kept] for name in PIECE_COLUMNS}
-        )
-
-
-# The columns of `Pieces` with one value per piece.
-PIECE_COLUMNS = ("ids", "start", "end", "word_index", "form")
 
 
 def normalize_character(character: str, do_lower_case: bool) -> str:
@@ -113,18 +99,6 @@ class Normalized(NamedTuple):
     marks_end: Int64Array
 
 
-def _next_kept(is_dropped: npt.NDArray[np.bool_]) -> Int64Array:
-    """For each index the next one that is not dropped: a running minimum from the end.
-
-    >>> _next_kept(np.array([False, True, True, False])).tolist()
-    [3, 3, 3, 4]
-    """
-    size = len(is_dropped)
-    kept = np.append(np.where(is_dropped, size, np.arange(size)), size)
-    following: Int64Array = np.minimum.accumulate(kept[::-1])[::-1][1:]
-    return following
-
-
 class Normalizer:
     """The reference's cleaning, lower casing and accent stripping over arrays of code points.
 
@@ -162,7 +136,9 @@ class Normalizer:
         is_dropped[origin[is_mark]] = True
         chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
         is_dropped[origin] = False
-        return Normalized(chars, kind, origin, _next_kept(is_dropped))
+        # The next character that is not dropped: a running minimum from the end.
+        kept = np.append(np.where(is_dropped, len(source), np.arange(len(source))), len(source))
+        return Normalized(chars, kind, origin, np.minimum.accumulate(kept[::-1])[::-1][1:])
 
     def _learn(self, source: UInt32Array) -> None:
         for code_point in np.unique(source[~self._known[source]]).tolist():
@@ -196,6 +172,7 @@ class WordPiece:
     Args:
         vocab: The entries in the order of their ids.
         do_lower_case: Lower-case the text and strip accents, as an uncased model needs.
+        max_chars_per_word: A longer word is one [UNK].
 
     Raises:
         ValueError: An entry of [PAD], [UNK], [CLS], [SEP] is missing, or TF Text refuses the vocabulary.
@@ -206,9 +183,10 @@ class WordPiece:
     ([4, 5, 1], [0, 5, 7], [5, 6, 11])
     """
 
-    def __init__(self, vocab: Sequence[str], do_lower_case: bool) -> None:
+    def __init__(self, vocab: Sequence[str], do_lower_case: bool, max_chars_per_word: int = MAX_CHARS_PER_WORD) -> None:
         self.vocab = tuple(vocab)
         self.do_lower_case = do_lower_case
+        self._max_chars_per_word = max_chars_per_word
         # As in the reference, the last of equal entries wins.
         ids = {entry: index for index, entry in enumerate(self.vocab)}
         missing = [entry for entry in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if entry not in ids]
@@ -228,7 +206,7 @@ class WordPiece:
         try:
             self._pieces_of_words = tensorflow_text.FastWordpieceTokenizer(
                 vocab=usable,
-                max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+                max_bytes_per_word=4 * max_chars_per_word,
                 token_out_type=tf.int32,
                 unknown_token="[UNK]",  # noqa: S106 - no password
                 no_pretokenization=True,
@@ -243,20 +221,22 @@ class WordPiece:
         `text[start:end]`, normalized, is the token without `##`. Exceptions: [UNK] spans its whole word, pieces of one
         character share its span, and a final sigma depends on its context.
         """
-        source = _code_points("\n".join(texts.to_pylist()))
-        lengths = pc.utf8_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
-        text_start = np.cumsum(lengths + 1) - (lengths + 1)
-
-        normalized = self._normalizer(source)
-        chars, origin, word_start = split_words(normalized)
+        source, text_start = join_texts(texts.to_pylist())
+        chars, kind, origin, marks_end = self._normalizer(source)
+        is_space = kind == _SPACE
+        breaks = is_space | (kind == _ALONE)
+        is_first = breaks.copy()
+        is_first[1:] |= breaks[:-1]
+        is_first[:1] = True
+        chars, origin, word_start = chars[~is_space], origin[~is_space], np.flatnonzero(is_first[~is_space])
         ids, words, piece_start, form, forms = self._cut_words(chars, word_start)
 
         word_row = np.searchsorted(text_start, origin[word_start], side="right") - 1
         first_word = np.searchsorted(word_row, np.arange(len(texts)))
         row = word_row[words]
         # Minimum and maximum, because NFD may have reordered characters.
-        start = np.minimum.reduceat(origin, piece_start) if len(ids) else origin
-        end = normalized.marks_end[np.maximum.reduceat(origin, piece_start)] if len(ids) else origin
+        start = np.minimum.reduceat(origin, piece_start)
+        end = marks_end[np.maximum.reduceat(origin, piece_start)]
         return Pieces(
             row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
             ids=ids,
@@ -276,7 +256,7 @@ class WordPiece:
         data = _text(chars).encode()
         words = pa.StringArray.from_buffers(len(word_start), pa.py_buffer(offsets), pa.py_buffer(data))
         words = words.dictionary_encode()
-        too_long = pc.greater(pc.utf8_length(words.dictionary), MAX_CHARS_PER_WORD)
+        too_long = pc.greater(pc.utf8_length(words.dictionary), self._max_chars_per_word)
         distinct = pc.if_else(too_long, "[UNK]", words.dictionary).to_numpy(zero_copy_only=False)
 
         import tensorflow as tf
@@ -284,9 +264,8 @@ class WordPiece:
         ids, starts, _ = self._pieces_of_words.tokenize_with_offsets(tf.constant(distinct, tf.string))
         splits = ids.row_splits.numpy()
         word = words.indices.to_numpy(zero_copy_only=False)
-        counts = np.diff(splits)[word]
-        piece_word = np.repeat(np.arange(len(word)), counts)
-        piece = np.repeat(splits[word] - np.cumsum(counts) + counts, counts) + np.arange(len(piece_word))
+        piece = token_positions(splits, word)
+        piece_word = np.repeat(np.arange(len(word)), np.diff(splits)[word])
         # TF Text's offsets are bytes.
         piece_byte = byte_start[word_start][piece_word] + starts.values.numpy()[piece]
         first_char = np.searchsorted(byte_start, piece_byte)
@@ -294,15 +273,10 @@ class WordPiece:
         return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
 
 
-def split_words(normalized: Normalized) -> tuple[UInt32Array, Int64Array, Int64Array]:
-    """(`chars`, `origin`, index of each word's first character: int64 [W]), without the white space."""
-    chars, kind, origin, _ = normalized
-    is_space = kind == _SPACE
-    breaks = is_space | (kind == _ALONE)
-    first = breaks.copy()
-    first[1:] |= breaks[:-1]
-    first[:1] = True
-    return chars[~is_space], origin[~is_space], np.flatnonzero(first[~is_space])
+def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:
+    """(code points of the texts, a line end after each but the last; the index of each text's first: int64 [T])."""
+    lengths = np.array([len(text) for text in texts], np.int64)
+    return _code_points("\n".join(texts)), row_splits_of(lengths + 1)[:-1]
 
 
 def _code_points(text: str) -> UInt32Array:

@@ -44,22 +44,20 @@ class WriteBlocks(beam.PTransform):
     views: tuple[View, ...]
 
     def expand(self, blocks: Any) -> Any:
-        return blocks | beam.ParDo(_WriteBlock(self.output, self.views, self.encoder.vocabulary))
+        return blocks | beam.ParDo(_WriteBlock(self))
 
 
 @beam.typehints.with_input_types(VectorBlock)
 class _WriteBlock(beam.DoFn):
-    def __init__(self, output: Output, views: tuple[View, ...], vocabulary: tuple[str, ...]) -> None:
-        self._output = output
-        self._views = views
-        self._vocabulary = vocabulary
+    def __init__(self, stage: WriteBlocks) -> None:
+        self._stage = stage
 
     def setup(self) -> None:
-        self._tokens = pa.array(self._vocabulary, pa.string())
+        self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
 
     def process(self, block: VectorBlock) -> Iterator[Commit | SkippedFile]:
-        with counters.timed(metrics.WRITE_TIME):
-            done = write_block(self._output, self._views, self._tokens, block)
+        with counters.timed("write"):
+            done = write_block(self._stage.output, self._stage.views, self._tokens, block)
         if isinstance(done, Commit):
             for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
                 counters.count(name, done.counts[name])

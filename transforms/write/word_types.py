@@ -56,16 +56,12 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     order = np.argsort(row_forms, kind="stable")
     counts = np.bincount(row_forms, minlength=len(distinct))
     begins = np.cumsum(counts) - counts
-    columns: list[Any] = [[key[index] for key in distinct] for index in range(len(view.group_by) + 1)]
-    columns.append(counts)
-    for values in vectors:
+    columns = _key_columns(view, distinct, counts)
+    for name, values in zip(view.vector_columns, vectors, strict=True):
         ordered = values[order].astype(np.float64)
-        for terms in (ordered, ordered**2):
-            sums = np.add.reduceat(terms, begins, axis=0) if len(distinct) else terms[:0]
-            columns.append(vector_array(sums))
-    expected = sums_schema(view)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, expected, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=expected)
+        for suffix, terms in ((_SUM, ordered), (_SQUARES, ordered**2)):
+            columns[f"{name}{suffix}"] = vector_array(np.add.reduceat(terms, begins, axis=0))
+    return pa.Table.from_pydict(columns, sums_schema(view))
 
 
 def make_word_types(output_path: str, view: View, parts: Sequence[Part]) -> tuple[int, Iterator[pa.Table]]:
@@ -107,17 +103,19 @@ def _sum_columns(view: View) -> list[str]:
 
 def _finish(view: View, keys: list[Key], counts: Int64Array, sums: dict[str, Float64Array]) -> pa.Table:
     """Means and standard deviations (of the population: over n), in alternate columns."""
-    columns: dict[str, Any] = {
-        name: [key[index] for key in keys] for index, name in enumerate((*view.group_by, "word"))
-    }
-    columns["count"] = counts
+    columns = _key_columns(view, keys, counts)
     for name in view.vector_columns:
         mean = sums[f"{name}{_SUM}"] / counts[:, None]
         variance = np.maximum(sums[f"{name}{_SQUARES}"] / counts[:, None] - mean**2, 0)
         for column, values in ((name, mean), (f"{name}_std", np.sqrt(variance))):
             columns[column] = vector_array(values.astype(view.dtype))
-    expected = schema(view)
-    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in expected], schema=expected)
+    return pa.Table.from_pydict(columns, schema(view))
+
+
+def _key_columns(view: View, keys: list[Key], counts: Int64Array) -> dict[str, Any]:
+    """The columns of these keys and of their counts."""
+    names = (*view.group_by, "word")
+    return {name: [key[index] for key in keys] for index, name in enumerate(names)} | {"count": counts}
 
 
 def _read_keys(output_path: str, view: View, parts: Sequence[Part]) -> tuple[list[list[Key]], list[Int64Array]]:
@@ -131,7 +129,7 @@ def _read_keys(output_path: str, view: View, parts: Sequence[Part]) -> tuple[lis
 
 
 def _read(output_path: str, part: Part, columns: list[str]) -> pa.Table:
-    with storage.open_binary(storage.join(output_path, part.path)) as file:
+    with storage.open_arrow(storage.join(output_path, part.path)) as file:
         return pq.ParquetFile(file).read(columns=columns)
 
 

@@ -9,18 +9,19 @@ import sys
 import pytest
 from repository import ROOT
 
-# Asks each shell to complete `layerbeam run --pru`, `layerbeam veri`, and a file name.
+# Asks each shell to complete `layerbeam run --pru`, `layerbeam veri`, a file name, and a runner.
 ASK = {
     "bash": """
         source {script}
         ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_layerbeam; echo "${{COMPREPLY[@]}}"; }}
-        ask layerbeam run --pru; ask layerbeam veri; ask layerbeam run corp
+        ask layerbeam run --pru; ask layerbeam veri; ask layerbeam run corp; ask layerbeam run --runner Fli
     """,
     "fish": """
         source {script}
         complete -C 'layerbeam run --pru' | cut -f 1
         complete -C 'layerbeam veri' | cut -f 1
         complete -C 'layerbeam run corp' | cut -f 1
+        complete -C 'layerbeam run --runner Fli' | cut -f 1
     """,
 }
 
@@ -46,7 +47,7 @@ def test_shell_completes_command(script):
         ask = f'autoload -U compinit; compinit -u -D; eval "$(cat {script})"; echo $_comps[layerbeam]'
         expected = "_shtab_layerbeam"
     else:
-        ask, expected = ASK[shell].format(script=script), "--prune-missing\nverify\ncorpus.yaml"
+        ask, expected = ASK[shell].format(script=script), "--prune-missing\nverify\ncorpus.yaml\nFlinkRunner"
     done = subprocess.run([shell, "-c", ask], cwd=script.parent, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected
     assert done.stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 from repository import DATA
@@ -79,6 +80,24 @@ def test_license_file_in_encoder_folder(workplace):
         workplace.write(f"encoder/{path.name}", path.read_bytes())
     workplace.write("encoder/LICENSE.txt", "do")
     assert re.search(r"^licence +LICENSE\.txt$", workplace.encoder("encoder").out, re.MULTILINE)
+
+
+def test_vocabulary_much_smaller_than_the_embedding(workplace):
+    shutil.copytree(DATA / "hf_uncased", workplace.folder / "encoder")
+    vocabulary = workplace.folder / "encoder/vocab.txt"
+    vocabulary.write_text("".join(vocabulary.read_text().splitlines(keepends=True)[:100]))
+    note = (
+        "the vocabulary of encoder has 100 entries, its word embedding has 818 rows: check that vocab.txt is complete "
+        "and belongs to the weights; words that it lacks become [UNK]"
+    )
+    assert f"\nnote           {note}\n" in workplace.encoder("encoder").out
+    workplace.write("corpus/a.txt", "the river\n")
+    workplace.configure(encoder={"handle": "encoder"}, views={"t": {"level": "text", "layers": [3]}})
+    assert f"note      {note}\n" in workplace.plan().out
+    done = workplace.run()
+    assert f"encoder: {note}\n" in done.err
+    assert note in done.out
+    assert "does not know this language" not in done.out
 
 
 def test_handle_without_encoder(workplace):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from layerbeam.pipeline.cli import progress as progress_module
-from layerbeam.pipeline.cli.progress import Progress, show_progress
+from layerbeam.pipeline.cli.progress import Progress, Steps, show_progress
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 
@@ -102,3 +102,15 @@ def test_a_run_at_a_terminal_has_a_bar_that_disappears(workplace, arguments):
     assert b"\x1b[?25h" in shown  # the cursor is back
     assert "complete" in out
     assert "tokens/s" not in out
+
+
+def test_counted_steps(monkeypatch):
+    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
+    stream, steps = io.StringIO(), Steps("text", 8)
+    with show_progress(steps, stream=stream):
+        steps.done = 2
+        while "2 of" not in stream.getvalue():
+            pass
+    assert stream.getvalue().splitlines()[-1] == "25%: 2 of 8 texts"
+    assert Steps("text", 1).describe() == "0 of 1 text"

@@ -50,6 +50,12 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "encoder.max_seq_length: is 600; {encoder} has 128 positions, so at most 128",
         ),
         (
+            "a splitter that cannot be imported",
+            "plan c.yaml --set input.unit=sentence --set input.sentences=no_such_module:split",
+            "input.sentences: no_such_module:split: ModuleNotFoundError: No module named 'no_such_module'; the "
+            "function must be importable here and on the workers: install its module, or set PYTHONPATH",
+        ),
+        (
             "a glob that matches nothing",
             "run c.yaml --input corpse/*.txt",
             "input.files: no file matches corpse/*.txt (from {here})",
@@ -98,6 +104,40 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "argument --workers: 'two' is not a positive integer (see `layerbeam run --help`)",
         ),
         ("a runner that loses rows", "run c.yaml --runner dask", "runner: dask cannot be used: Beam's runner for Dask"),
+        (
+            "a glob that the shell expanded",
+            "run c.yaml --input corpus/a.txt corpus/b.txt",
+            "corpus/b.txt: unexpected argument; a shell replaces a glob by the files that match: quote it, as in "
+            "--input 'corpus/*.txt'",
+        ),
+        (
+            "a name of Hugging Face's hub without hf://",
+            "run c.yaml --set encoder.handle=google-bert/bert-base-uncased",
+            "encoder.handle: google-bert/bert-base-uncased: there is no such folder (absolute: {here}/google-bert/"
+            "bert-base-uncased); did you mean `hf://google-bert/bert-base-uncased`?; an encoder is minilm",
+        ),
+        (
+            "minilm in capitals",
+            "run c.yaml --set encoder.handle=MiniLM",
+            "encoder.handle: MiniLM: there is no such folder (absolute: {here}/MiniLM); did you mean `minilm`?; an",
+        ),
+        (
+            "one word where a list or a file is expected",
+            "run c.yaml --set views.tokens.keep_words=well",
+            "views.tokens.keep_words: well: cannot be read (No such file or directory); for the word itself, give "
+            "[well]",
+        ),
+        (
+            "a number and a truth value as words",
+            "run c.yaml --set views.tokens.keep_words=[3,true]",
+            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; 3 is not a word: quote "
+            "it, as in ['3', 'true']; given: [3, True]",
+        ),
+        (
+            "an option of other programs",
+            "run c.yaml --batch-size 32",
+            "--batch-size: not an option but a setting: --set encoder.batch_tokens=N, the tokens in one batch, padding",
+        ),
         ("nothing there to show", "show nothing", "nothing: holds no layerbeam run (no _runs folder in it)"),
         ("nothing there to report", "report nothing", "nothing: holds no layerbeam run (no _runs folder in it)"),
         (
@@ -110,6 +150,7 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
 )
 def test_mistake_gives_one_message(workplace, mistake, arguments, message):
     workplace.write("corpus/a.txt", "hello\n")
+    workplace.write("corpus/b.txt", "hello\n")
     workplace.write("full/notes.txt", "mine\n")
     workplace.configure()
     places = {"here": workplace.folder, "encoder": DATA / "hf_uncased"}
@@ -119,6 +160,12 @@ def test_mistake_gives_one_message(workplace, mistake, arguments, message):
     assert not (workplace.folder / "out").exists()
 
 
+def test_no_command_prints_help(workplace):
+    err = workplace._call(status=2).err
+    assert err.startswith("usage: layerbeam [-h] [--version] COMMAND ...")
+    assert "    verify          check a sample of rows against an independent" in err
+
+
 def test_output_of_run_with_other_settings(workplace):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.configure()
@@ -126,7 +173,7 @@ def test_output_of_run_with_other_settings(workplace):
     err = workplace.run("--set", "encoder.max_seq_length=32", status=2).err
     assert err.splitlines() == [
         "layerbeam: output.path: out holds a run with other settings, and rows of both do not belong together; give a "
-        "new folder, or restore the settings:",
+        "new folder, or restore the settings (views can be added, and nothing else can change):",
         "layerbeam:   encoder.max_seq_length: 128 -> 32",
     ]
 
@@ -150,7 +197,7 @@ def test_missing_package(workplace, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     err = workplace._call("report", "out", status=2).err
-    assert "pip install 'layerbeam[report]'" in err
+    assert "pip install -c constraints.txt -e '.[report]'" in err
 
 
 def test_too_new_python(tmp_path):
@@ -166,3 +213,67 @@ def test_too_new_python(tmp_path):
     )
     assert made.returncode == 2
     assert "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 demo" in made.stdout
+
+
+def test_run_that_embeds_nothing_is_not_complete_and_can_be_corrected_in_its_folder(workplace):
+    workplace.write("corpus/a.jsonl", '{"text": "hello", "body": null}\n' * 9)
+    workplace.configure(input={"format": "jsonl", "text_field": "body", "max_reject_rate": 1.0})
+    done = workplace.run(status=3)
+    assert "out: incomplete\n" in done.out
+    assert (
+        "problem   nothing was embedded: 9 of 9 records are rejected, 9 of them because: field `body` is null; "
+        "set input.text_field to the field with the text\n"
+    ) in done.out
+    assert not (workplace.folder / "out/_SUCCESS").exists()
+    assert (
+        "to fix 9 rejected records: set input.text_field to the field with the text\n"
+        in workplace.plan("--output", "new").out
+    )
+    assert "texts     9, of 9 records" in workplace.plan("--set", "input.text_field=text").out
+    workplace.run("--set", "input.text_field=text")
+    workplace.run("--set", "input.text_field=text", "--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+    assert "out holds a run with other settings" in workplace.run(status=2).err
+
+
+def test_one_per_cent_of_rejects_is_accepted_by_default(workplace):
+    workplace.write("corpus/a.txt", b"fine\n" * 99 + b"\xff\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    workplace.run()
+    workplace.write("corpus/b.txt", "caf\u00e9\n".encode("latin-1") * 5)
+    done = workplace.run(status=3)
+    assert "problem   6 of 105 records were rejected: more than max_reject_rate 0.01 allows\n" in done.out
+    assert (
+        "to fix 6 rejected records: set input.encoding: cp1252 or latin-1 if the files are not UTF-8, or "
+        "invalid_bytes: replace\n"
+    ) in done.out
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_fields_that_no_record_has(workplace, command):
+    workplace.write("corpus/a.jsonl", '{"id": 1, "text": "one", "label": "x"}\n' * 50)
+    workplace.configure(input={"format": "jsonl"}, views={"t": {"level": "text", "layers": [1]}})
+    settings = {
+        "input.text_field=txt": "input.text_field: no record has a field `txt`; did you mean `text`?",
+        "input.id_field=idd": "input.id_field: no record has a field `idd`; did you mean `id`?",
+        "input.keep_fields={labels: bool}": "input.keep_fields: no record has a field `labels`; did you mean `label`?",
+        "input.pair_field=answer": "input.pair_field: no record has a field `answer`",
+    }
+    for setting, message in settings.items():
+        err = workplace._call(command, "c.yaml", "--set", setting, status=2).err
+        assert err.splitlines() == [
+            f"layerbeam: {message}; the first 50 records have: id, text, label",
+            "layerbeam: `layerbeam run --force` starts anyway",
+        ]
+    assert not (workplace.folder / "out/_runs").exists()
+
+
+def test_records_without_the_second_text_of_a_pair_are_counted(workplace):
+    records = ['{"text": "one", "answer": "two"}', '{"text": "one"}', '{"text": "a", "answer": null}']
+    workplace.write("corpus/a.jsonl", "\n".join(records) + "\n")
+    workplace.configure(
+        input={"format": "jsonl", "pair_field": "answer"}, views={"t": {"level": "text", "layers": [1]}}
+    )
+    assert "2 records without `answer`: embedded as single texts\n" in workplace.run().out
+    assert workplace.manifest()["counts"]["records_without_pair"] == 2
+    workplace.run("--set", "input.id_field=number", "--output", "forced", "--force")

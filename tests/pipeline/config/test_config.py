@@ -11,9 +11,7 @@ import yaml
 from repository import DATA
 
 from layerbeam.pipeline.config import load, schema
-from layerbeam.pipeline.config.job import resolve
-from layerbeam.pipeline.config.layers import expand_layers, open_for
-from layerbeam.pipeline.config.reference import SECTIONS
+from layerbeam.pipeline.config.job import expand_layers, resolve
 from layerbeam.pipeline.config.rules import COLUMN_NAMES
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.views import ViewSettings
@@ -66,7 +64,8 @@ def test_defaults():
         ("output: null", "c.yaml: output: should be a mapping of settings; given: None"),
         (
             "views: {tokens: {keep_words: [1]}}",
-            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; given: [1]",
+            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; 1 is not a word: quote "
+            "it, as in ['3', 'true']; given: [1]",
         ),
         ("input: {max_rejected: 0.5}", "c.yaml: input.max_rejected: was renamed to max_reject_rate"),
         ("output: {part_bytes: 1}", "c.yaml: output.part_bytes: was renamed to target_part_bytes"),
@@ -126,8 +125,8 @@ def test_defaults():
             "c.yaml: views.t.compress: is false; Parquet is always compressed (zstd): remove `compress`",
         ),
         (
-            "input: {format: csv}",
-            "c.yaml: input.format: should be 'text', 'jsonl' or 'parquet'; given: 'csv'",
+            "input: {format: xml}",
+            "c.yaml: input.format: should be 'auto', 'text', 'jsonl', 'parquet', 'csv' or 'tsv'; given: 'xml'",
         ),
         (
             "input: {encoding: utf_16_le}",
@@ -150,12 +149,29 @@ def test_defaults():
             "for example utf-8, latin-1, cp1252; given: 'base64'",
         ),
         (
-            "input: {id_field: id}",
-            "c.yaml: input.id_field: format text has no such setting (it belongs to jsonl and parquet)",
+            "input: {unit: sentence, sentences: pysbd}",
+            "c.yaml: input.sentences: should be sentencex, tensorflow_text or your own module:function, such as "
+            "my_package.text:split; given: 'pysbd'",
+        ),
+        (
+            "input: {language: de}",
+            "c.yaml: input.language: is for unit: sentence; set that, or remove it",
+        ),
+        (
+            "input: {sentences: tensorflow_text}",
+            "c.yaml: input.sentences: is for unit: sentence; set that, or remove it",
+        ),
+        (
+            "input: {unit: sentence, sentences: tensorflow_text, language: de}",
+            "c.yaml: input.language: is for sentencex only, and input.sentences is tensorflow_text; remove it",
+        ),
+        (
+            "input: {format: text, id_field: id}",
+            "c.yaml: input.id_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv)",
         ),
         (
             "input: {format: parquet, encoding: latin-1}",
-            "c.yaml: input.encoding: format parquet has no such setting (it belongs to text and jsonl)",
+            "c.yaml: input.encoding: format parquet has no such setting (it belongs to text, jsonl, csv and tsv)",
         ),
         (
             "input: {format: jsonl, record: paragraph}",
@@ -258,7 +274,7 @@ def test_all_mistakes_at_once():
 
 
 def test_every_setting_is_described():
-    for section in SECTIONS.values():
+    for section in schema.SECTIONS.values():
         for field in schema.fields_of(section):
             assert field.metadata["description"], field.name
 
@@ -266,14 +282,27 @@ def test_every_setting_is_described():
 def test_every_setting_of_a_view_reaches_the_view_and_the_identity():
     settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
     config = load.check(settings, source="c.yaml")
-    job = resolve(config, open_for(config))
+    job = resolve(config)
     names = {field.name for field in schema.fields_of(ViewSettings)}
     (view,) = pickle.loads(pickle.dumps(job.views))
     assert view == job.views[0]
     assert (view.name, view.layers, view.given_layers) == ("tokens", (3, 2, 1, 0), (-1, -2, -3, -4))
     assert names <= vars(view).keys()
-    assert job.head.settings["views"]["tokens"].keys() == names
-    assert job.head.identity["views"]["tokens"].keys() == names - {"layer_numbering"}
+    assert job.head["settings"]["views"]["tokens"].keys() == names
+    assert job.head["identity"]["views"]["tokens"].keys() == names - {"layer_numbering"}
+
+
+def test_splitter_and_language_are_in_the_fingerprint_if_sentences_are_split():
+    def job_of(**given):
+        settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
+        settings["input"] |= given
+        return resolve(load.check(settings, source="c.yaml"))
+
+    changes = [{}, {"sentences": "tensorflow_text"}, {"language": "de"}, {"sentences": "textwrap:wrap"}]
+    jobs = [job_of(unit="sentence", **change) for change in changes]
+    assert len({job.head["fingerprint"] for job in jobs}) == len(jobs)
+    assert jobs[2].head["identity"]["input"]["language"] == "de"
+    assert not {"sentences", "language"} & job_of().head["identity"]["input"].keys()
 
 
 def test_overrides_and_files(tmp_path):

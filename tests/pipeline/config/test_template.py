@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
-from repository import ROOT
 
+from layerbeam.pipeline.cli.console import command_name
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema, template
-from layerbeam.pipeline.config.reference import SECTIONS, settings
 
 TEXT = template.text()
 # `#name: default`, which is a setting when the # is taken away.
@@ -44,13 +42,15 @@ def test_each_may_be_taken_alone(line):
     assert load(TEXT.replace(line, line.replace("#", "", 1))) == load(TEXT)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", schema.SECTIONS)
 def test_every_setting_is_in_it(section):
     block = re.search(rf"^{section}:\n((?: .*\n)*)", TEXT, re.MULTILINE)
     there = set(re.findall(r"^ +#?(\w+): ", block[1], re.MULTILINE))
     levels = {view.level for view in load(TEXT).views.values()}
     expected = {
-        item.name for item in settings(section) if section != "views" or not item.only or levels & set(item.only)
+        field.name
+        for field in schema.fields_of(schema.SECTIONS[section])
+        if section != "views" or levels & set(field.metadata.get("only", levels))
     }
     assert there == expected
     assert len(expected) > 2
@@ -64,7 +64,7 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init"], version="test") == 0
     assert (tmp_path / "layerbeam.yaml").read_text() == TEXT
-    assert "Next: layerbeam run layerbeam.yaml" in capsys.readouterr().err
+    assert f"Next: {command_name()} run layerbeam.yaml" in capsys.readouterr().err
     (tmp_path / "layerbeam.yaml").write_text("mine")
     assert main(["init"], version="test") == 2
     assert capsys.readouterr().err == (
@@ -77,17 +77,3 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     assert "nowhere/a.yaml: No such file or directory" in capsys.readouterr().err
     assert main(["init", "b.yaml", "--input", "x"], version="test") == 2
     assert "--input x: unknown here" in capsys.readouterr().err
-
-
-def test_settings_are_read_off_the_models():
-    (layers,) = [item for item in settings("views") if item.name == "layers"]
-    assert (layers.default, layers.allowed) == ("null", "list of integer or text, all, null")
-    (share,) = [item for item in settings("input") if item.name == "max_reject_rate"]
-    assert (share.default, share.allowed) == ("1.0", "number, at least 0, at most 1")
-    (words,) = [item for item in settings("views") if item.name == "words"]
-    assert (tuple(words.only), words.choices) == (("word", "word_type"), ("basic", "whitespace"))
-    for section in SECTIONS:
-        for item in settings(section):
-            assert item.meaning, f"{section}.{item.name} has no description"
-            assert item.default is None or yaml.safe_load(f"a: {item.default}").keys() == {"a"}
-    assert configuration.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use

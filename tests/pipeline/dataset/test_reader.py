@@ -23,7 +23,7 @@ from workplace import workplace_in
 
 import layerbeam
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.output.finish import finish_run
+from layerbeam.pipeline.output.finish import FinishRun
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
@@ -69,9 +69,10 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
         parts = {view.name: write_part(output, view, block.name, table)}
         commits.append(Commit(output.fingerprint, block, {}, parts))
     encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size}
-    finish_run(
-        output, [view], RunIdentity(output.fingerprint, {}, encoder, {}, {}), 1.0, RecordFormat(), [file, *commits]
+    head = RunIdentity(
+        schema_version=1, fingerprint=output.fingerprint, identity={}, encoder=encoder, settings={}, versions={}
     )
+    FinishRun(output, (view,), head, 1.0, RecordFormat()).finish([file, *commits])
     return layerbeam.open_run(path)
 
 
@@ -200,8 +201,10 @@ def text_rows(count: int, **columns: list[Any]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema(TEXTS))
 
 
-def test_vectors_of_one_part_are_not_copied(tmp_path):
+def test_vectors_of_one_part_are_not_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 32)
     view = write_run(tmp_path, TEXTS, [text_rows(5)]).view("texts")
+    assert pq.ParquetFile(view.paths[0]).num_row_groups == 3
     before = pa.total_allocated_bytes()
     got = view.to_numpy("layer_3")
     assert got.tolist() == np.arange(20).reshape(5, 4).tolist()
@@ -481,3 +484,23 @@ def test_a_view_can_be_pickled(finished):
     sent = pickle.loads(pickle.dumps(view))
     assert sent.schema.equals(view.schema)
     assert pickle.loads(pickle.dumps(sent)).to_arrow().equals(view.to_arrow())
+
+
+def test_a_run_is_a_collection_of_views(finished):
+    run = layerbeam.open_run(finished)
+    assert (list(run), len(run), "texts" in run, "text" in run) == (list(VIEWS), 3, True, False)
+    assert run["texts"].num_rows == run.view("texts").num_rows
+    assert run._ipython_key_completions_() == list(VIEWS)
+    with pytest.raises(KeyError, match="did you mean `texts`"):
+        run["text"]
+
+
+def test_pandas_is_optional(finished, monkeypatch):
+    view = layerbeam.open_run(finished)["texts"]
+    frame = view.to_pandas(["line", "text", "embedding"])
+    assert frame.columns.tolist() == ["line", "text", "embedding"]
+    np.testing.assert_array_equal(np.stack(frame["embedding"]), view.to_numpy("embedding"))
+    assert len(view.to_pandas()) == len(view)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="to_pandas needs pandas, which is not installed here: pip install pandas"):
+        view.to_pandas()

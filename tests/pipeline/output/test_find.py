@@ -10,7 +10,7 @@ import pytest
 from corpora import random_lines
 
 from layerbeam.pipeline.output import find, finish
-from layerbeam.pipeline.output.manifest import is_up_to_date
+from layerbeam.pipeline.output.find import is_up_to_date
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile
 from layerbeam.transforms.layout import file_name
@@ -46,7 +46,7 @@ def test_one_name_for_two_blocks_is_never_silent(workplace):
     first, second = (commit(InputFile(path, 10, 0.0), 0, 0) for path in ("corpus/d20203/a.txt", "corpus/d126111/a.txt"))
     assert first.block.name == second.block.name
     with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f352-000000000000"):
-        finish.finish_run(Output("out", "f"), (), None, 1.0, RecordFormat(), [first, second])
+        finish.FinishRun(Output("out", "f"), (), None, 1.0, RecordFormat()).finish([first, second])
 
 
 def test_file_that_changes_while_it_is_read(tmp_path):
@@ -106,7 +106,7 @@ def test_one_file_under_three_spellings_is_one(workplace):
     workplace.write("corpus/a.txt", "a text\n")
     workplace.configure(input={"files": ["./corpus/a.txt", "corpus/a.txt", "corpus/../corpus/*.txt"]})
     workplace.run()
-    assert workplace.rows()["file"].unique().to_pylist() == ["./corpus/a.txt"]
+    assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
 
 
 def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeypatch):
@@ -130,3 +130,30 @@ def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeyp
     assert not os.path.exists("out/_SUCCESS")
     workplace.run("--prune-missing")
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
+
+
+def test_file_under_another_spelling_of_its_path_is_the_same_file(workplace):
+    workplace.write("corpus/ten.txt", "a line\n" * 10)
+    (workplace.folder / "link").symlink_to("corpus/deep")
+    workplace.write("corpus/deep/ten.txt", "another line\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    here = workplace.folder
+    workplace.run("--input", "./corpus//ten.txt", "--input", f"{here}/corpus/ten.txt")
+    workplace.run("--input", "corpus/ten.txt", "--output", "fresh")
+    (both, plain) = (workplace.files(output) for output in ("out", "fresh"))
+    assert both.pop("manifest.json") != plain.pop("manifest.json")  # its settings name other files
+    assert both == plain
+    assert set(workplace.rows("t")["file"].to_pylist()) == {"corpus/ten.txt"}
+    for spelling in ("./corpus/ten.txt", f"{here}/corpus/ten.txt", "corpus/../corpus//t*.txt"):
+        assert "nothing to do" in workplace.run("--input", spelling).err
+    # Behind a link, `..` is another folder: these are two files.
+    workplace.write("ten.txt", "a third line\n")
+    workplace.run("--input", "link/../ten.txt", "--input", "ten.txt", "--output", "linked")
+    rows = workplace.rows("t", "linked")
+    assert dict(zip(rows["file"].to_pylist(), rows["text"].to_pylist(), strict=True)) == {
+        "link/../ten.txt": "a line",
+        "ten.txt": "a third line",
+    }
+    workplace.run("--input", f"{here}/corpus/*.txt", "--output", "absolute")
+    assert set(workplace.rows("t", "absolute")["file"].to_pylist()) == {f"{here}/corpus/ten.txt"}
+    assert "nothing to do" in workplace.run("--output", "absolute", "--input", "corpus/ten.txt").err

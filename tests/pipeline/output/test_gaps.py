@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerbeam.pipeline.output.balance import find_gaps
+from layerbeam.pipeline.output.finish import find_gaps
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.settings import RecordFormat
 

@@ -45,7 +45,9 @@ def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
         "the end.",
     ]
     workplace.write("corpus/a.txt", "\n".join(lines))
-    workplace.configure(encoder={"handle": encoder("bank", float("nan"))}, views=VIEWS, input={"unit": unit})
+    workplace.configure(
+        encoder={"handle": encoder("bank", float("nan"))}, views=VIEWS, input={"unit": unit, "max_reject_rate": 1.0}
+    )
     done = workplace.run("--json")
     summary = json.loads(done.out)
     assert summary["rejects"] == {"the encoder gives NaN or infinite values": 2}

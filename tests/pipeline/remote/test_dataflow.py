@@ -318,7 +318,7 @@ def test_missing_or_forbidden_bucket(workplace, cloud, bucket, named, denied):
 def test_missing_extra_is_named(workplace, cloud, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam.io.gcp.gcsfilesystem", None)
     done = run(workplace, cloud, status=2)
-    assert "gs:// needs a package that is not installed; run: pip install 'layerbeam[gcp]'" in done.err
+    assert "gs:// needs a package that is not installed; run: pip install -c constraints.txt -e '.[gcp]'" in done.err
     assert cloud.jobs == []
 
 

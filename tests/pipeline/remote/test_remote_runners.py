@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from repository import DATA, ROOT
 from workplace import Workplace
 
 from layerbeam.pipeline.config import load
-from layerbeam.pipeline.output.finish import RefuseIfSuperseded
+from layerbeam.pipeline.output.finish import refuse_if_superseded
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
@@ -131,11 +132,11 @@ def test_older_job_does_not_finish_folder_of_newer_run(tmp_path):
     head = {"fingerprint": "f", "identity": {}, "encoder": {}}
     numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
     assert numbers == [1, 2]
-    assert list(RefuseIfSuperseded(folder, 2).process("reports")) == ["reports"]
+    refuse_if_superseded(folder, 2)
     with pytest.raises(RuntimeError, match=r"run 2 is newer and active in .*; it continues"):
-        list(RefuseIfSuperseded(folder, 1).process("reports"))
+        refuse_if_superseded(folder, 1)
     RunLog(folder, load_runs(folder)[1]).end("failed")
-    assert list(RefuseIfSuperseded(folder, 1).process("reports")) == ["reports"]
+    refuse_if_superseded(folder, 1)
 
 
 def test_device_missing_on_worker(workplace, job_server, pool):
@@ -166,6 +167,14 @@ def test_device_missing_on_this_machine(workplace):
             "--workers applies to the local runner only; use --parallelism with Fl",
         ),
         (["--runner=PortableRunner"], "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port"),
+        (
+            ["--runner=FlinkRunner"],
+            "beam.job_endpoint: is missing; FlinkRunner needs a job server's host:port: --job_endpoint=..., or the "
+            "path of its program: --flink_job_server_jar=... (docs/runners.md)\n",
+        ),
+        (["--runner=spark"], "beam.job_endpoint: is missing; SparkRunner needs a job server's host:port: --job_endpoi"),
+        (["--runner=prism"], "beam.job_endpoint: is missing; PrismRunner needs a job server's host:port: --job_endpoi"),
+        (["--runner=SparkRunner", "--job_endpoint=localhost:700000"], "beam.job_endpoint: localhost:700000: no job se"),
         (["--runner=SparkRunner", "--job_endpoint=here"], "beam.job_endpoint: here: is not of the form host:port"),
         (
             ["--runner=FlinkRunner", "--job_endpoint=localhost:1"],
@@ -191,6 +200,15 @@ def test_invalid_options_are_refused_before_start(workplace, arguments, message)
     (workplace.folder / "encoder").symlink_to(DATA / "hf_uncased")
     assert f"layerbeam: {message}" in workplace.run(*where, *arguments, status=2).err
     assert not (workplace.folder / "out").exists()
+
+
+def test_endpoint_that_is_not_a_job_server(workplace):
+    """Such as the port of Flink's own page."""
+    where = prepare(workplace)
+    with socket.create_server(("localhost", 0)) as server:
+        endpoint = f"localhost:{server.getsockname()[1]}"
+        err = workplace.run(*where, "--runner=flink", f"--job_endpoint={endpoint}", status=2).err
+    assert f"{endpoint}: no job server answers there (what listens there does not speak gRPC); start it, or" in err
 
 
 def test_job_name_contains_folder():

@@ -12,14 +12,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
+import yaml
 from corpora import random_lines
 from object_store import upload
 from weights import vectors
 
 import layerbeam
+from layerbeam.pipeline.report import context
 from layerbeam.pipeline.report import page as report_page
 from layerbeam.pipeline.report.stats import group, mean_cosine, pca
+from layerbeam.transforms.parts.parquet import ParquetFormat
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
 metrics = pytest.importorskip("sklearn.metrics")
@@ -62,18 +66,18 @@ class Page(html.parser.HTMLParser):
 def report(workplace):
     """Run `layerbeam report out`; returns the page and the output of `--json`."""
 
-    def write(*arguments: str) -> tuple[Page, dict]:
-        done = workplace._call("report", "out", "--json", *arguments, status=0)
+    def write(*arguments: str, status: int = 0) -> tuple[Page, dict]:
+        done = workplace._call("report", "out", "--json", *arguments, status=status)
         return Page((workplace.folder / "out" / "report.html").read_text(encoding="utf-8")), json.loads(done.out)
 
     return write
 
 
-def run(workplace, lines=None, views=VIEWS, **sections):
+def run(workplace, lines=None, views=VIEWS, *, status=0, **sections):
     workplace.write("corpus/a.txt", "\n".join(random_lines(40) if lines is None else lines[::2]) + "\n")
     workplace.write("corpus/b.txt", "\n".join(random_lines(30, seed=1) if lines is None else lines[1::2]) + "\n")
     workplace.configure(views=views, **sections)
-    workplace.run()
+    workplace.run(status=status)
 
 
 def test_cosines_by_hand():
@@ -166,7 +170,10 @@ def test_numbers_are_those_of_plain_numpy(workplace, report):
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosines = u @ u[texts.index(query["text"])]
     best = max((c, t) for c, t in zip(cosines, texts, strict=True) if t != query["text"])
-    assert query["nearest"][0] == [best[1], pytest.approx(best[0])]
+    nearest = query["nearest"][0]
+    assert (nearest["text"], nearest["cosine"]) == (best[1], pytest.approx(best[0]))
+    (row,) = rows.filter((pc.field("file") == nearest["file"]) & (pc.field("line") == nearest["line"])).to_pylist()
+    assert row["text"] == best[1], "the place is that of the row"
 
 
 def test_lengths_and_the_cut(workplace, report):
@@ -204,7 +211,7 @@ def test_the_overview_has_the_facts_of_show(workplace, report):
 
 def test_rejects_by_reason(workplace, report):
     workplace.write("corpus/a.txt", b"the river\n\xff\xfe\nbank\n\xff\n")
-    workplace.configure(views=VIEWS)
+    workplace.configure(views=VIEWS, input={"max_reject_rate": 1.0})
     workplace.run()
     page, found = report()
     assert list(found["sections"]["rejects"]["figures"]["reasons"].values()) == [2]
@@ -224,18 +231,26 @@ def test_a_section_without_data_is_one_line(workplace, report):
     shutil.rmtree("out")
     workplace.configure(views={"pooled": {"level": "text", "pooling": "pooler"}})
     workplace.run()
-    page, found = report("--word", "bank")
-    assert "No view of words or tokens has rows; add `words: {level: word, layers: all, keep_words: [bank]" in page.text
+    page, found = report("--word", "bank", status=1)
+    assert "“bank”: no view of words or tokens has rows; add words: {level: word, layers: all, keep_words:" in page.text
     assert list(found["sections"]["layers"]["figures"]["pooled"]["layers"]) == ["pooled_output"]
 
 
 def test_a_word(workplace, report):
     run(workplace, RIVER + MONEY, views={"words": VIEWS["words"]})
-    page, found = report("--word", "Bank", "--word", "money")
+    page, found = report("--word", "Bank", "--word", "money", status=1)
     words = found["sections"]["words"]["figures"]
     assert words["Bank"]["occurrences"] == sum(words["Bank"]["groups"]) == 6
-    assert words["money"] == {"occurrences": 0}
-    assert "“money” does not occur in the 6 rows searched" in page.text
+    assert words["money"] == {"occurrences": 0, "similar": []}
+    assert (
+        "“money” does not occur in view words (6 of 6 rows searched). It has only the words in its keep_words: add"
+        in (page.text)
+    )
+    assert {(place["file"], place["line"]) for place in words["Bank"]["places"]} == {
+        *((f"corpus/{name}.txt", line) for name in "ab" for line in range(3))
+    }
+    assert "corpus/a.txt line 0" in page.text
+    assert "count from 0, as in the columns line and sentence" in page.text
     x = vectors(workplace.rows("words"), "layer_2").astype(np.float64)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosines = u @ u.T
@@ -245,6 +260,36 @@ def test_a_word(workplace, report):
     assert of_layer["across"] is None
     marked = re.findall("<mark>(.*?)</mark>", (workplace.folder / "out" / "report.html").read_text())
     assert marked == ["bank"] * 6
+
+
+def test_words_that_do_not_occur(workplace, report):
+    run(workplace, RIVER + MONEY, views={"tokens": VIEWS["tokens"]})
+    done = workplace._call("report", "out", "--word", "rivr", "--word", "bank", "--word", "the bank", status=1)
+    assert done.err == (
+        "layerbeam: “rivr” does not occur in view tokens (46 of 46 rows searched). Similar words there: river.\n"
+        "layerbeam: “the bank” is several words; ask for each of them: `--word the --word bank`.\n"
+    )
+    assert "one page with everything in it" in done.out
+    page = (workplace.folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "ask for each of them: <code>--word the --word bank</code>." in page
+    assert page.count("<mark>bank</mark>") == 6
+    _, found = report("--word", "rivr", status=1)
+    assert found["sections"]["words"]["figures"]["rivr"] == {"occurrences": 0, "similar": ["river"]}
+
+
+@pytest.mark.parametrize("word", ["money", "no", "don't", "a: b"])
+def test_advice_for_a_word_is_accepted(workplace, report, word):
+    run(workplace, RIVER, views={"words": VIEWS["words"]})
+    _, found = report("--word", word, status=1)
+    (problem,) = found["sections"]["words"]["problems"]
+    advised = [yaml.safe_load(code) for code in re.findall("`(.*?)`", problem) if code.startswith("words_2: ")]
+    if word == "a: b":
+        assert "`--word a --word : --word b`" in problem
+        assert not advised
+    else:
+        workplace.configure(views={"words": VIEWS["words"], **advised[0]}, output={"path": "other"})
+        workplace.run()
+        assert advised[0]["words_2"]["keep_words"] == [word]
 
 
 def test_a_word_of_several_pieces(workplace, report):
@@ -257,7 +302,7 @@ def test_a_word_of_several_pieces(workplace, report):
 
 def test_text_stays_text(workplace, report):
     run(workplace, [*HOSTILE, *MONEY], input={"files": ["corpus/*"], "keep_fields": {}})
-    page, _ = report("--word", "bank", "--word", "<b>bold</b>")
+    page, _ = report("--word", "bank", "--word", "<b>bold</b>", "--text", "<b>bank</b>", status=1)
     tags = {tag for tag, _ in page.elements}
     assert not tags & {"img", "b", "iframe", "object"}
     assert len(page.of("script")) == 1
@@ -267,6 +312,53 @@ def test_text_stays_text(workplace, report):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", text)
     assert "\\u202egnirts" in page.text
     assert "x" * 400 not in text
+
+
+def test_neighbours_of_own_texts(workplace, report):
+    run(workplace, RIVER + MONEY)
+    page, found = report("--text", "money in the bank", "--text", "a river")
+    own = found["sections"]["neighbours"]["figures"]["own_texts"]
+    assert [query["text"] for query in own] == ["money in the bank", "a river"]
+    assert own[0]["nearest"][0] == {
+        "text": "money in the bank",
+        "cosine": pytest.approx(1, abs=1e-6),
+        "file": "corpus/b.txt",
+        "line": 1,
+        "sentence": 0,
+    }
+    assert len(own[1]["nearest"]) == 5
+    assert "2 texts of the command line, encoded with the encoder and settings of the run" in page.text
+    for text, problem in (
+        ("  ", "--text '  ': has no tokens; give a text with words"),
+        ("bank", "--text needs the encoder of the run: encoder.handle: "),
+    ):
+        if text == "bank":
+            for path in [workplace.folder / "out" / "manifest.json", *(workplace.folder / "out" / "_runs").iterdir()]:
+                record = json.loads(path.read_text())
+                record["settings"]["encoder"]["handle"] = "missing"
+                path.write_text(json.dumps(record))
+        error = workplace._call("report", "out", "--text", text, status=2).err
+        assert error.startswith(f"layerbeam: {problem}")
+
+
+def test_a_text_needs_a_view_of_texts(workplace):
+    run(workplace, RIVER, views={"tokens": VIEWS["tokens"]})
+    error = workplace._call("report", "out", "--text", "a river", status=2).err
+    assert error.startswith("layerbeam: --text: No view of texts has rows; add one under `views`: ")
+
+
+def test_a_sample_comes_from_all_parts(workplace, report, monkeypatch):
+    monkeypatch.setattr(ParquetFormat, "sample_bytes", 40_000)
+    run(workplace, (RIVER + MONEY) * 10, input={"slice_bytes": 150}, views={"tokens": VIEWS["tokens"]})
+    parts = sorted((workplace.folder / "out" / "tokens").iterdir())
+    page, found = report("--sample", "100", "--word", "bank")
+    rows = found["sections"]["layers"]["figures"]["tokens"]["rows"]
+    sample = re.search(r"Sample: (\d+) of (\d[\d,]*) rows, from all (\d+) parts\.", page.text)
+    assert (int(sample[1]), int(sample[3])) == (rows, len(parts))
+    assert f"The random rows are those of the sample: {sample[0][8:-1]} of view tokens." in page.text
+    monkeypatch.setattr(context, "_SAMPLED_PARTS", 3)
+    page, _ = report("--sample", "100")
+    assert f"from 3 of {len(parts)} parts, evenly spaced." in page.text
 
 
 def test_colours_and_fields(workplace, report):
@@ -337,15 +429,15 @@ def test_an_unfinished_run(workplace, report):
     commits = (out / "parts.jsonl").read_text().splitlines(keepends=True)
     assert len(commits) > 3
     (out / "parts.jsonl").write_text("".join(commits[:2]))
-    page, found = report("--word", "bank")
+    page, found = report()
     assert found["sections"]["glance"]["figures"]["state"] == "unfinished: interrupted"
     assert 0 < found["sections"]["lengths"]["figures"]["texts"] < whole
     assert "unfinished: interrupted" in page.text
 
 
 def test_nothing_embedded(workplace, report):
-    run(workplace, ["", ""])
-    _, found = report("--word", "bank")
+    run(workplace, ["", ""], status=3)
+    _, found = report("--word", "bank", status=1)
     lacks = [name for name, section in found["sections"].items() if section["lacks"]]
     assert lacks == ["lengths", "layers", "projection", "neighbours"]
 
@@ -395,7 +487,7 @@ def test_in_an_object_store(workplace, memory):
 def test_without_the_extra(workplace, monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     error = workplace._call("report", "out", status=2).err
-    assert "pip install 'layerbeam[report]'" in error
+    assert "pip install -c constraints.txt -e '.[report]'" in error
 
 
 def test_the_demo_does_not_need_the_extra():

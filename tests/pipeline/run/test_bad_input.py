@@ -306,13 +306,16 @@ def test_control_characters_give_text_without_tokens(workplace):
     assert workplace.rows()["token"].to_pylist() == ["[CLS]", "[SEP]"] * 2
 
 
-def test_run_over_empty_corpus_finishes(workplace):
+def test_run_over_empty_corpus_finishes_unless_it_has_blank_records_only(workplace):
     workplace.write("corpus/empty.txt", "")
-    workplace.write("corpus/blank.txt", "\n \n")
     workplace.configure(views={"t": {"level": "token", "layers": [1]}, "s": {"level": "text", "layers": [1]}})
-    done = workplace.run()
-    assert "records   2 read = 0 embedded + 2 blank" in done.out
+    workplace.run()
     assert os.path.exists("out/_SUCCESS")
+    workplace.write("corpus/blank.txt", "\n \n")
+    done = workplace.run(status=3)
+    assert "records   2 read = 0 embedded + 2 blank" in done.out
+    assert "problem   nothing was embedded: 2 of 2 records are blank; check input.files" in done.out
+    assert not os.path.exists("out/_SUCCESS")
     for view in ("t", "s"):
         rows = workplace.rows(view)
         assert rows.num_rows == 0
@@ -325,7 +328,7 @@ def test_run_over_empty_corpus_finishes(workplace):
 
 def test_rejects_contain_raw_bytes(workplace):
     workplace.write("corpus/a.txt", b"fine\nnot \xff fine\r\nfine\n\xed\xa0\x80\n")
-    workplace.configure()
+    workplace.configure(input={"max_reject_rate": 1.0})
     done = workplace.run()
     first, second = workplace.rejects()
     assert first == {
@@ -417,6 +420,7 @@ def test_interrupt_before_run_starts(workplace):
         # Background processes of a shell ignore SIGINT, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
+        assert process.stderr.readline() == "loading Apache Beam and TensorFlow ...\n"
         assert process.stderr.readline().startswith("to write: about ")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
@@ -444,7 +448,7 @@ def test_wrong_paths_and_values(workplace, arguments, message):
 
 def test_stricter_reject_rate_on_finished_run(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure()
+    workplace.configure(input={"max_reject_rate": 1.0})
     workplace.run()
     assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_reject_rate=0", status=3).out
     workplace.run()
@@ -458,7 +462,7 @@ def test_empty_gzip_is_truncated(workplace):
 
 def test_output_folder_contains_only_documented_files(workplace):
     workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure()
+    workplace.configure(input={"max_reject_rate": 1.0})
     workplace.run()
     assert sorted(os.listdir("out")) == ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
 

@@ -106,6 +106,38 @@ def test_sentence_spans_refer_to_paragraph(workplace):
     assert workplace.verify().out.endswith("pass\n")
 
 
+@pytest.mark.parametrize(
+    ("splitter", "expected"),
+    [
+        ({}, ["Dr. Lee paid 3.5.", "He left."]),
+        ({"language": "ru"}, ["Dr.", "Lee paid 3.5.", "He left."]),
+        ({"sentences": "tensorflow_text"}, ["Dr.", "Lee paid 3.", "5.", "He left."]),
+        ({"sentences": "my_words:at_spaces"}, ["Dr.", "Lee", "paid", "3.5.", "He", "left."]),
+    ],
+)
+def test_sentence_splitters(workplace, monkeypatch, splitter, expected):
+    code = "import re\ndef at_spaces(text): return [match.span() for match in re.finditer(r'\\S+', text)]\n"
+    workplace.write("my_words.py", code)
+    monkeypatch.syspath_prepend(str(workplace.folder))
+    text = "Dr. Lee paid 3.5. He left."
+    workplace.write("corpus/a.txt", f"{text}\n")
+    workplace.configure(input={"unit": "sentence"} | splitter, views=TEXTS)
+    workplace.run()
+    rows = sorted_rows(workplace)
+    assert [row["text"] for row in rows] == expected
+    assert [text[row["start"] : row["end"]] for row in rows] == expected
+    assert workplace.verify().out.endswith("pass\n")
+
+
+def test_splitter_that_breaks_its_contract_stops_the_run(workplace, monkeypatch):
+    workplace.write("my_wrong_sentences.py", "def split(text): return [(0, 2), (1, 3)]\n")
+    monkeypatch.syspath_prepend(str(workplace.folder))
+    workplace.write("corpus/a.txt", "one two\n")
+    workplace.configure(input={"unit": "sentence", "sentences": "my_wrong_sentences:split"}, views=TEXTS)
+    done = workplace.run(status=1)
+    assert "input.sentences: my_wrong_sentences:split returned (1, 3) after a sentence that ends at 2" in done.err
+
+
 def test_files_as_records(workplace):
     workplace.write("corpus/a.txt", "one\n\ntwo. three\n")
     workplace.write("corpus/b.txt.gz", gzip.compress(b"\xef\xbb\xbffour\n"))
@@ -253,7 +285,7 @@ def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypa
     assert (counts["embedded"], counts["doubled_ids"]) == (8, 3)
     assert counts.get("sentences_embedded") == (16 if unit == "sentence" else None)
     assert "3 records with the id of an earlier one\n" in workplace.show().out
-    monkeypatch.setattr("layerbeam.pipeline.output.balance.MAX_COMPARED_IDS", 7)
+    monkeypatch.setattr("layerbeam.pipeline.output.finish.MAX_COMPARED_IDS", 7)
     said = workplace.run("--output", "many").out
     assert "1 record with the id of an earlier one (compared within blocks only)\n" in said
 
@@ -265,7 +297,7 @@ def test_parquet_without_text_field_is_skipped(workplace):
     workplace.configure(input={"format": "parquet"}, views=TEXTS)
     done = workplace.run(status=3)
     assert "problem   corpus/bad.parquet: has no column `text`; it has: body" in done.out
-    assert "problem   corpus/text.txt: cannot be read as Parquet: " in done.out
+    assert "problem   corpus/text.txt: looks like text, not Parquet; set input.format: text" in done.out
     assert [row["file"] for row in sorted_rows(workplace)] == ["corpus/good.parquet"]
 
 

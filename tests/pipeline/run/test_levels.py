@@ -204,6 +204,7 @@ def test_windows(workplace, overlap):
 def test_long_texts_rejected(workplace):
     workplace.write("corpus/a.txt", "the\nthe river of the river of the river\nthe river of the river\n")
     workplace.configure(
+        input={"max_reject_rate": 1.0},
         encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 5, "long_text": "reject"},
         views={"t": {"level": "text", "layers": [-1]}},
     )

@@ -85,7 +85,7 @@ def test_show_and_manifest(workplace):
 def test_views_without_rows_can_be_read(workplace):
     workplace.write("corpus/a.txt", "\n\n")
     workplace.configure(views=VIEWS)
-    workplace.run()
+    workplace.run(status=3)
     for name in ("records", "raw"):
         (path,) = (workplace.folder / "out" / name).iterdir()
         assert path.name.startswith("empty.tfrecord")

@@ -16,7 +16,6 @@ from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
-from layerbeam.transforms.read.records import split_pair
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -25,10 +24,15 @@ from layerbeam.transforms.tokenize.wordpiece import WordPiece
 TOLERANCE = 5e-6
 
 
+def split_pair(line: str) -> tuple[str, str | None]:
+    first, found, second = line.rpartition(" ||| ")
+    return (first, second) if found else (line, None)
+
+
 def read_pairs(source: EncoderSource) -> TokenBlock:
     """input.txt as extract_features.py reads it: lines stripped, split at the last ` ||| `, 32 tokens."""
     lines = (DATA / "input.txt").read_text(encoding="utf-8").split("\n")
-    firsts, seconds = zip(*(split_pair(line.strip(), " ||| ") for line in lines), strict=True)
+    firsts, seconds = zip(*(split_pair(line.strip()) for line in lines), strict=True)
     zeros = np.zeros(len(lines), np.int32)
     block = TextBlock(
         block=BlockId(InputFile("input.txt", 0, 0.0), 0, len(lines), 0, 0, ""),

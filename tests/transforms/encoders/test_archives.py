@@ -19,7 +19,7 @@ from tampering import deny
 from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, open_encoder
-from layerbeam.transforms.encoders.fetch.archives import extract, is_archive, stem
+from layerbeam.transforms.encoders.fetch.archives import ending_of, extract, stem
 
 GOOGLE = DATA / "google_uncased"
 
@@ -59,7 +59,7 @@ def everything_in(folder: Path) -> list[str]:
     [("a.zip", "a"), ("a.tar", "a"), ("a.tar.gz", "a"), ("a.tgz", "a"), ("a.b.zip", "a.b"), ("a.gz", None)],
 )
 def test_names_of_archives(name, what):
-    assert is_archive(name) == (what is not None)
+    assert bool(ending_of(name)) == (what is not None)
     assert stem(name) == (what or name)
 
 

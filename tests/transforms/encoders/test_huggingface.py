@@ -75,7 +75,6 @@ def test_weights_are_those_of_the_file_with_kernels_turned():
 
 def test_weights_are_read_one_at_a_time_and_not_kept():
     source = open_encoder(str(UNCASED))
-    assert list(load_weights(source, ["bert/embeddings/word_embeddings"])) == ["bert/embeddings/word_embeddings"]
     largest, total = 818 * 64 * 4, (UNCASED / "model.safetensors").stat().st_size
     tracemalloc.start()
     weights = load_weights(source)
@@ -119,7 +118,7 @@ def test_old_names_of_layer_norm(folder):
 def test_other_number_types_become_float32(folder, dtype):
     rewrite(folder, lambda weights: {name: values.astype(dtype) for name, values in weights.items()})
     name = "bert/encoder/layer_1/attention/self/key/kernel"
-    got, exact = (load_weights(open_encoder(str(path)), [name])[name] for path in (folder, UNCASED))
+    got, exact = (load_weights(open_encoder(str(path)))[name] for path in (folder, UNCASED))
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, exact.astype(dtype).astype(np.float32))
 

@@ -181,7 +181,10 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
 @pytest.mark.parametrize(
     ("handle", "said"),
     [
-        ("gs://bucket/e", "gs:// needs a package that is not installed; run: pip install 'layerbeam[gcp]'"),
+        (
+            "gs://bucket/e",
+            "gs:// needs a package that is not installed; run: pip install -c constraints.txt -e '.[gcp]",
+        ),
         ("s3://bucket/e", "s3:// needs a package that is not installed; run: pip install 'apache-beam[aws]'"),
         ("hdfs://host/e", "hdfs:// needs a package that is not installed; run: pip install 'apache-beam[hadoop]'"),
         ("file:///tmp/e", "a local path has no scheme: leave off file://"),
@@ -189,7 +192,7 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
     ],
 )
 def test_file_systems_that_are_not_there(workplace, monkeypatch, handle, said):
-    monkeypatch.setattr("layerbeam.transforms.storage.paths.is_installed", lambda package: False)
+    monkeypatch.setattr("layerbeam.transforms.storage.stores.is_installed", lambda package: False)
     assert f"{handle}: {said}" in refused(handle)
     workplace.configure(output={"path": handle})
     workplace.write("corpus/a.txt", "a")
@@ -229,7 +232,7 @@ def test_options_of_the_file_systems(workplace, memory, monkeypatch):
 
 
 def test_hdfs_without_its_options(monkeypatch):
-    monkeypatch.setattr("layerbeam.transforms.storage.paths.is_installed", lambda package: True)
+    monkeypatch.setattr("layerbeam.transforms.storage.stores.is_installed", lambda package: True)
     error = refused("hdfs://host/e")
     assert "Beam cannot open hdfs:// here (" in error
     assert error.endswith("; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user")

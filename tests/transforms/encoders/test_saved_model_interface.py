@@ -65,6 +65,12 @@ def test_three_unnamed_inputs_and_two_unnamed_outputs(tmp_path, form):
     )
 
 
+def test_one_unnamed_output(tmp_path):
+    """The object's function gives no name; its signature does."""
+    source = assert_runs(save(tmp_path / "toy", lambda toy, inputs: toy.layers(inputs)[-1]), layers=[1], pooler=False)
+    assert source.engine_because == "the variable table is none of plain BERT's"
+
+
 def test_inputs_one_after_the_other_go_by_their_names(tmp_path):
     def call(self: Toy, input_type_ids: Any, input_word_ids: Any, input_mask: Any) -> Any:
         return named(
@@ -110,7 +116,7 @@ def test_without_encoder_outputs(tmp_path):
         outputs = named(toy, inputs)
         return {name: outputs[name] for name in ("sequence_output", "pooled_output")}
 
-    # The number of blocks is told by the names of the variables.
+    # The names of the variables give the number of blocks.
     folder = save(tmp_path / "toy", call, toy=Toy(table_name="transformer/layer_4/table"))
     source = assert_runs(folder, layers=[5])
     assert source.engine_because == "the variable transformer/layer_4/table is none of plain BERT's"

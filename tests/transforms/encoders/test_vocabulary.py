@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerbeam.transforms.encoders.formats.vocabulary import lower_cases
+from layerbeam.transforms.encoders.source import lower_cases
 
 
 @pytest.mark.parametrize(

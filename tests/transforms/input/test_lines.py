@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 from corpora import UNLIMITED, read_file, texts_of
 from hypothesis import given, settings
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.input import lines
+from layerbeam.transforms.input import records, text
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.storage import compression
@@ -22,9 +25,20 @@ def test_line_longer_than_many_slices_is_one_record(corpus):
 @pytest.mark.parametrize("record", ["line", "paragraph"])
 def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
     (file,) = storage.find_files([str(corpus(b"x" * 100_000 + b"\n"))])
-    read, chunks = [], storage.read_chunks
+    read: list[int] = []
+
+    class RecordedFile(io.BytesIO):
+        def read(self, size=-1):
+            read.append(len(data := super().read(size)))
+            return data
+
+        def readline(self, size=-1):
+            read.append(len(data := super().readline(size)))
+            return data
+
     monkeypatch.setattr(compression, "_CHUNK_BYTES", 100)
-    monkeypatch.setattr(storage, "read_chunks", lambda *given: (read.append(len(c)) or c for c in chunks(*given)))
+    monkeypatch.setattr(text, "_BACKWARDS_BYTES", 10)
+    monkeypatch.setattr(storage, "open_binary", lambda path: RecordedFile(Path(path).read_bytes()))
     assert list(read_blocks(Slice(file, 50_000, 51_000, 0), UNLIMITED, RecordFormat(record=record))) == []
     assert 1_000 <= sum(read) <= 1_100
 
@@ -65,4 +79,4 @@ def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, l
 
 
 def test_limit_of_a_record_leaves_whole_lines_alone():
-    assert lines.MAX_RECORD_BYTES == 268_435_456
+    assert records.MAX_RECORD_BYTES == 268_435_456

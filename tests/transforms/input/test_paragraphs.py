@@ -52,7 +52,7 @@ def test_paragraphs_of_any_slices_are_those_of_a_plain_loop(tmp_path_factory, da
 
 
 def test_a_paragraph_of_many_lines_is_too_large_all_the_same(corpus, monkeypatch):
-    monkeypatch.setattr("layerbeam.transforms.input.paragraphs.MAX_RECORD_BYTES", 1 << 20)
+    monkeypatch.setattr("layerbeam.transforms.input.text.MAX_RECORD_BYTES", 1 << 20)
     *before, left_out = read_file(corpus(b"small\n\n" + b"line\n" * (1 << 19)), record="paragraph")
     assert left_out.reason == "holds a record of more than 256 MiB; split it"
     assert before == []

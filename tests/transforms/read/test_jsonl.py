@@ -113,7 +113,12 @@ def test_lines_that_are_rejected(corpus, line, reason):
         ("1", "string", "field `x` is a number, not a string"),
         ('"\\udfff"', "string", "field `x`: lone surrogate U+DFFF at character 0"),
         ('"1"', "int64", "field `x` is a string, not int64"),
-        ("1.0", "int64", "field `x` is a number with a fraction, not int64"),
+        ("1.5", "int64", "field `x` is a number with a fraction, not int64"),
+        (
+            "9007199254740994.0",
+            "int64",
+            "field `x` is a number above 9,007,199,254,740,992 in float notation, not int64",
+        ),
         ("true", "int64", "field `x` is a boolean, not int64"),
         ("9223372036854775808", "int64", "field `x` does not fit in int64"),
         ("1e999", "float64", "field `x` does not fit in float64"),
@@ -189,3 +194,11 @@ def test_objects_over_slices_and_blocks(corpus):
     assert len(blocks) > 20
     assert texts_of(blocks) == [(number, f"text {number}") for number in range(100)]
     assert [n for block in blocks for n in block.fields["n"].to_pylist()] == list(range(100))
+
+
+def test_integers_in_float_notation_are_integers(corpus):
+    """pandas writes 30284.0 for the integers of a column with a gap."""
+    path = corpus("".join(f'{{"text": "a", "n": {n}, "id": {n}}}\n' for n in ("30284.0", "-0.0", "1e3", "7", "null")))
+    (block,) = read_file(path, format="jsonl", id_field="id", keep_fields={"n": "int64"})
+    assert block.fields["n"].to_pylist() == [30284, 0, 1000, 7, None]
+    assert block.fields["id"].to_pylist() == ["30284", "0", "1000", "7", None]

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
-from layerbeam.transforms.input import paragraphs
+from layerbeam.transforms.input import text as text_input
+from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.storage import compression
 
@@ -34,7 +35,11 @@ ATOMS = [
     *(b"a", b"a", b"bc", b"a word", b"\xc3\xa4", b"\xe6\xbc\xa2", b"\xf0\x9f\x98\x80", b"\xcc\x81"),
     *(b"\xc3", b"\xe6\xbc", b"\xf0\x9f", b"\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xf5", b"\x7f"),
 ]
-ANY_BYTES = st.lists(st.sampled_from(ATOMS) | st.binary(min_size=1, max_size=3), max_size=40).map(b"".join)
+ANY_BYTES = (
+    st.lists(st.sampled_from(ATOMS) | st.binary(min_size=1, max_size=3), max_size=40)
+    .map(b"".join)
+    .filter(lambda data: contradiction(data, "text") is None)
+)
 LIMITS = st.builds(BlockLimits, st.integers(1, 40), st.integers(1, 30), st.integers(1, 6), st.integers(3, 10))
 PLENTY = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
 
@@ -131,7 +136,7 @@ def chunks_of(num_bytes: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compression, "_CHUNK_BYTES", num_bytes)
         patch.setattr(compression, "_COMPRESSED_CHUNK_BYTES", num_bytes)
-        patch.setattr(paragraphs, "_BACKWARDS_BYTES", num_bytes)
+        patch.setattr(text_input, "_BACKWARDS_BYTES", num_bytes)
         yield
 
 
@@ -303,7 +308,7 @@ def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes
 ) -> None:
     changed = data[:place] + new[:9] + data[place + gone :]
-    if is_utf16(data) or is_utf16(changed):
+    if is_utf16(data) or is_utf16(changed) or contradiction(changed, "text"):
         return
     before = read(write_plain(folder, data), cut, record=kind)
     path = write_plain(folder, changed)

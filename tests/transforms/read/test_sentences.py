@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
+from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import BlockLimits
+
+TENSORFLOW_TEXT = {"unit": "sentence", "sentences": "tensorflow_text"}
 
 
 def sentences(block) -> list[tuple[int, int, int, str]]:
@@ -17,7 +20,7 @@ def sentences(block) -> list[tuple[int, int, int, str]]:
 
 
 def test_sentences_with_their_place_in_the_record(corpus):
-    (block,) = read_file(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), unit="sentence")
+    (block,) = read_file(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), **TENSORFLOW_TEXT)
     assert sentences(block) == [
         (0, 0, 2, "One é."),
         (0, 1, 9, "Two!"),
@@ -32,7 +35,7 @@ def test_what_the_breaker_knows_and_what_it_does_not(corpus):
     (block,) = read_file(
         corpus("The U.S. is big. Mr. Smith paid 3.50.\nA heading\n\nText. 你好。世界！\n"),
         record="file",
-        unit="sentence",
+        **TENSORFLOW_TEXT,
     )
     assert [text for *_, text in sentences(block)] == [
         "The U.S.",
@@ -48,7 +51,7 @@ def test_what_the_breaker_knows_and_what_it_does_not(corpus):
 
 def test_white_space_of_several_bytes(corpus):
     (block,) = read_file(
-        corpus("\u00a0. \u00a0 b.\u2003\n\u2003\u2003x\u2003\u2003\u2003y.\u0085 z\n"), unit="sentence"
+        corpus("\u00a0. \u00a0 b.\u2003\n\u2003\u2003x\u2003\u2003\u2003y.\u0085 z\n"), **TENSORFLOW_TEXT
     )
     assert sentences(block) == [(0, 0, 1, "."), (0, 1, 5, "b."), (1, 0, 2, "x\u2003\u2003\u2003y."), (1, 1, 10, "z")]
 
@@ -83,11 +86,18 @@ def test_fields_go_with_each_sentence(corpus):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.text(st.sampled_from('aé漢😀.!?… \u00a0\u2003\u3000\t\x85\0\u0301")'), max_size=30), max_size=6))
-def test_sentences_are_pieces_of_the_record_and_leave_nothing_but_space(tmp_path_factory, records):
+@given(
+    st.lists(
+        st.text(st.sampled_from('aDé漢😀.!?…。 \u00a0\u2003\u3000\u2028\t\r\x85\0\u0301")“”「」'), max_size=30),
+        max_size=6,
+    ).filter(lambda records: contradiction("\n".join(records).encode(), "text") is None),
+    st.sampled_from(["sentencex", "tensorflow_text"]),
+)
+def test_sentences_are_pieces_of_the_record_and_leave_nothing_but_space(tmp_path_factory, records, splitter):
     path = tmp_path_factory.mktemp("any") / "a.txt"
     path.write_bytes("\n".join(records).encode())
-    for block in read_file(path, unit="sentence"):
+    records = [record.removesuffix("\r") for record in records]
+    for block in read_file(path, unit="sentence", sentences=splitter):
         left = {number: list(record) for number, record in enumerate(records)}
         for line, _, offset, text in sentences(block):
             assert text.strip() == text != ""

@@ -90,8 +90,7 @@ def test_empty_file_has_no_record_and_a_blank_one_is_blank(corpus):
 )
 def test_a_record_too_large_for_the_memory_is_left_out(corpus, monkeypatch, record, name):
     for module in (
-        "layerbeam.transforms.input.lines",
-        "layerbeam.transforms.input.paragraphs",
+        "layerbeam.transforms.input.text",
         "layerbeam.transforms.slice.slices",
     ):
         monkeypatch.setattr(f"{module}.MAX_RECORD_BYTES", 1 << 20)

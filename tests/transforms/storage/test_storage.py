@@ -11,7 +11,7 @@ from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
-from layerbeam.transforms.storage import paths
+from layerbeam.transforms.storage import stores
 
 
 def names(found: list) -> list[str]:
@@ -181,7 +181,7 @@ def test_an_object_is_found_again_whatever_its_name(store, name):
     ],
 )
 def test_paths_are_local_by_beam_s_own_rule(path):
-    assert paths.scheme_of(path) == FileSystems.get_scheme(path)
+    assert stores.scheme_of(path) == FileSystems.get_scheme(path)
     assert storage.is_local(path) == (FileSystems.get_scheme(path) is None)
 
 

@@ -13,8 +13,8 @@ from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
-from layerbeam.transforms.tokenize.sequences import add_special_tokens, kept_pieces, tokenize_block, truncate
-from layerbeam.transforms.tokenize.wordpiece import Pieces, WordPiece
+from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
@@ -80,43 +80,26 @@ def test_pairs_become_two_segments():
     assert tokens.num_dropped.tolist() == [0, 0, 0, 0, 4]
 
 
-def test_truncate() -> None:
-    pieces = Pieces(
-        row_splits=np.array([0, 3, 3, 4, 6], np.int64),
-        ids=np.array([10, 11, 12, 20, 30, 31], np.int32),
-        start=np.array([0, 1, 2, 0, 0, 5], np.int32),
-        end=np.array([1, 2, 3, 4, 5, 6], np.int32),
-        word_index=np.array([0, 0, 1, 0, 0, 1], np.int32),
-        form=np.array([0, 0, 1, 0, 0, 1], np.int32),
-        forms=pa.array(["x", "y"]),
-    )
-    kept, rest = truncate(pieces, np.full(4, 1))
-    assert kept.row_splits.tolist() == [0, 1, 1, 2, 3]
-    assert kept.ids.tolist() == [10, 20, 30]
-    assert kept.end.tolist() == [1, 4, 5]
-    assert rest.ids.tolist() == [11, 12, 31]
-    kept, rest = truncate(pieces, np.full(4, 3))
-    assert len(rest.ids) == 0
-    assert kept.ids.tolist() == [10, 11, 12, 20, 30, 31]
-
-
-def test_add_special_tokens() -> None:
-    pieces = Pieces(
-        row_splits=np.array([0, 2, 2, 3], np.int64),
-        ids=np.array([10, 11, 20], np.int32),
-        start=np.array([0, 3, 1], np.int32),
-        end=np.array([2, 4, 2], np.int32),
-        word_index=np.array([0, 1, 0], np.int32),
-        form=np.array([0, 1, 0], np.int32),
-        forms=pa.array(["x", "y"]),
-    )
-    tokens, segment_ids = add_special_tokens(pieces, pieces.take(np.zeros(3, bool)), cls_id=101, sep_id=102)
-    assert segment_ids.tolist() == [0] * 9
-    assert tokens.row_splits.tolist() == [0, 4, 6, 9]
-    assert tokens.ids.tolist() == [101, 10, 11, 102, 101, 102, 101, 20, 102]
-    assert tokens.start.tolist() == [-1, 0, 3, -1, -1, -1, -1, 1, -1]
-    assert tokens.end.tolist() == [-1, 2, 4, -1, -1, -1, -1, 2, -1]
-    assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, -1]
+def test_what_is_cut_off_is_in_the_block() -> None:
+    wordpiece = WordPiece([*SPECIAL, "a", "b", "##c"], do_lower_case=True)
+    block = block_of(["acc b", "", "b", "a b"], offset=[0, 10, 20, 30])
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(3))
+    assert tokens.row_splits.tolist() == [0, 3, 5, 8, 11]
+    assert tokens.token_ids.tolist() == [2, 4, 3, 2, 3, 2, 5, 3, 2, 4, 3]
+    assert tokens.segment_ids.tolist() == [0] * 11
+    assert tokens.start.tolist() == [-1, 0, -1, -1, -1, -1, 20, -1, -1, 30, -1]
+    assert tokens.end.tolist() == [-1, 1, -1, -1, -1, -1, 21, -1, -1, 31, -1]
+    assert tokens.word_index.tolist() == [-1, 0, -1, -1, -1, -1, 0, -1, -1, 0, -1]
+    dropped = tokens.dropped
+    assert dropped.text.tolist() == [0, 0, 0, 3]
+    assert dropped.segment.tolist() == [0] * 4
+    assert dropped.start.tolist() == [1, 2, 4, 32]
+    assert dropped.word_index.tolist() == [0, 0, 1, 1]
+    assert tokens.forms.take(pa.array(dropped.form)).to_pylist() == ["acc", "acc", "b", "b"]
+    assert tokens.num_dropped.tolist() == [3, 0, 0, 1]
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(6))
+    assert len(tokens.dropped.text) == 0
+    assert tokens.token_ids.tolist() == [2, 4, 6, 6, 5, 3, 2, 3, 2, 5, 3, 2, 4, 5, 3]
 
 
 def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wordpiece: WordPiece) -> None:

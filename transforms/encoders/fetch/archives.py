@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from layerbeam.transforms.encoders.fetch.cache import CacheError, cached, create
 from layerbeam.transforms.encoders.source import EncoderError, at, first_line
@@ -22,12 +21,7 @@ ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 _ERRORS_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 # (name in the archive, size in bytes, how to open it)
-_Member = tuple[str, int, Callable[[], IO[bytes]]]
-
-
-def is_archive(path: str) -> bool:
-    """Whether the name is that of an archive that `extract` can unpack."""
-    return path.lower().endswith(ENDINGS)
+_Member = tuple[str, int, Callable[[], Any]]
 
 
 def stem(name: str) -> str:
@@ -57,7 +51,8 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
     """
     place = at(handle, archive)
     try:
-        with _zip_members(archive) if archive.suffix.lower() == ".zip" else _tar_members(archive) as members:
+        with zipfile.ZipFile(archive) if archive.suffix.lower() == ".zip" else tarfile.open(archive) as file:
+            members = _zip_members(file) if isinstance(file, zipfile.ZipFile) else _tar_members(file)
             if not members:
                 raise EOFError("it holds no file")
             for name, _, _ in members:
@@ -71,11 +66,16 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
             if needed > free:
                 raise EncoderError(f"{handle}: unpacked it takes {needed:,} bytes, and {folder} has {free:,} free")
             for name, size, open_member in members:
-                with open_member() as source, _create(folder / _path(name), name) as file:
-                    shutil.copyfileobj(source, file, 1 << 20)
-                    if file.tell() != size:
-                        raise EOFError(f"the entry {name!r} has {file.tell():,} bytes, not {size:,}")
-    except (EncoderError, CacheError):
+                with open_member() as source, create(folder / _path(name)) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                    if target.tell() != size:
+                        raise EOFError(f"the entry {name!r} has {target.tell():,} bytes, not {size:,}")
+    except EncoderError:
+        raise
+    except CacheError as error:
+        if getattr(error.__cause__, "errno", None) in _ERRORS_OF_NAMES:
+            reason = f"the entry {name[:80]!r} cannot have this name"
+            raise EncoderError(f"{place}: cannot be unpacked ({reason}); download it again") from error
         raise
     except Exception as error:
         # An errno is that of the archive's disk, except EINVAL: a position that no file can have.
@@ -83,16 +83,6 @@ def extract(handle: str, archive: Path, folder: Path) -> None:
             raise EncoderError(f"{place}: cannot be read: {error.strerror}") from error
         # zipfile, tarfile and their decompressors have a dozen exceptions for damage.
         raise EncoderError(f"{place}: cannot be unpacked ({first_line(error)}); download it again") from error
-
-
-def _create(path: Path, name: str) -> IO[bytes]:
-    """The file of an entry. ValueError if no file can have this name."""
-    try:
-        return create(path)
-    except CacheError as error:
-        if getattr(error.__cause__, "errno", None) in _ERRORS_OF_NAMES:
-            raise ValueError(f"the entry {name[:80]!r} cannot have this name") from error
-        raise
 
 
 def _path(name: str) -> PurePosixPath:
@@ -103,51 +93,27 @@ def _path(name: str) -> PurePosixPath:
     return path
 
 
-@contextlib.contextmanager
-def _zip_members(archive: Path) -> Iterator[list[_Member]]:
-    with zipfile.ZipFile(archive) as file:
-        members: list[_Member] = []
-        for entry in file.infolist():
-            if entry.is_dir():
-                continue
-            if stat.S_ISLNK(entry.external_attr >> 16):
-                raise zipfile.BadZipFile(f"the entry {entry.filename!r} is a link")
-            members.append((entry.filename, entry.file_size, functools.partial(file.open, entry)))
-        yield members
+def _zip_members(file: zipfile.ZipFile) -> list[_Member]:
+    entries = [entry for entry in file.infolist() if not entry.is_dir()]
+    for entry in entries:
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            raise zipfile.BadZipFile(f"the entry {entry.filename!r} is a link")
+    return [(entry.filename, entry.file_size, functools.partial(file.open, entry)) for entry in entries]
 
 
-@contextlib.contextmanager
-def _tar_members(archive: Path) -> Iterator[list[_Member]]:
-    with tarfile.open(archive) as file:
-        members: list[_Member] = []
-        for entry in file:
-            if entry.isdir():
-                continue
-            if not entry.isfile():
-                raise tarfile.TarError(f"the entry {entry.name!r} is neither a file nor a folder")
-            members.append((entry.name, entry.size, functools.partial(_opened, file, entry)))
-        _check_end(file)
-        yield members
-
-
-def _check_end(file: tarfile.TarFile) -> None:
-    """TarError if the archive ends after a file without its end mark, which tarfile accepts, or gzip's CRC is wrong."""
-    stream = file.fileobj
-    if stream is None:
-        return
+def _tar_members(file: tarfile.TarFile) -> list[_Member]:
+    entries = [entry for entry in file if not entry.isdir()]
+    for entry in entries:
+        if not entry.isfile():
+            raise tarfile.TarError(f"the entry {entry.name!r} is neither a file nor a folder")
+    # tarfile accepts an archive that ends after a file without the end mark, and gzip's CRC comes after that.
+    stream: Any = file.fileobj
     stream.seek(file.offset)
-    end = stream.read(tarfile.BLOCKSIZE)
-    if end != bytes(tarfile.BLOCKSIZE):
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.TarError(f"it breaks off at byte {file.offset:,}")
     while stream.read(1 << 20):
         pass
-
-
-def _opened(file: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
-    opened = file.extractfile(entry)
-    if opened is None:
-        raise tarfile.TarError(f"the entry {entry.name!r} holds nothing")
-    return opened
+    return [(entry.name, entry.size, functools.partial(file.extractfile, entry)) for entry in entries]
 
 
 def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any]) -> Path:

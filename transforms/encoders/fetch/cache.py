@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.encoders.source import EncoderError
+from layerbeam.transforms.encoders.source import EncoderError, LocalFolder
 
 # The last part of errors about a handle that leads to no encoder.
 SUPPORTED = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 # The files that show a folder's format.
 MARKS = ("saved_model.pb", "config.json", "bert_config.json")
 # Files that lie next to one of them: a folder with such a file is an incomplete encoder, not a folder around one.
-_COMPANIONS = ("vocab.txt", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
+_COMPANIONS = ("vocab.txt", "tokenizer.json", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
 
 # What is fetched from a remote folder. Nothing else is read, and weights for other frameworks are as large again.
 WANTED = (
@@ -33,23 +33,11 @@ WANTED = (
     "config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
+    "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
     "LICENSE*",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalFolder:
-    """An encoder's folder on this machine.
-
-    `names`: those of the folder, archive or address, the nearest first; they may show the casing. `copy`: the folder in
-    a cache that can be deleted to fetch it again, `folder` or a parent of it; None if it is not a copy.
-    """
-
-    folder: Path
-    names: tuple[str, ...]
-    copy: Path | None = None
 
 
 def one_folder_deep(located: LocalFolder) -> LocalFolder:
@@ -81,29 +69,29 @@ class CacheError(Exception):
     """An error of the disk that is written to, not of the source that is read; its cause is the OSError."""
 
 
-class _CacheFile(io.FileIO):
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        size = rest.nbytes
-        with _cache_errors():
-            while rest:
-                rest = rest[super().write(rest) :]
-        return size
-
-
-def create(path: Path) -> io.FileIO:
-    """A new file and its folders. Raises CacheError if it cannot be created or, later, written."""
-    with _cache_errors():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _CacheFile(str(path), "wb")
-
-
 @contextlib.contextmanager
 def _cache_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise CacheError(str(error)) from error
+
+
+class _CacheFile(io.FileIO):
+    @_cache_errors()
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        size = rest.nbytes
+        while rest:
+            rest = rest[super().write(rest) :]
+        return size
+
+
+@_cache_errors()
+def create(path: Path) -> io.FileIO:
+    """A new file and its folders. Raises CacheError if it cannot be created or, later, written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _CacheFile(str(path), "wb")
 
 
 def cached(handle: str, key: str, fill: Callable[[Path], Any]) -> Path:

@@ -1,18 +1,41 @@
-"""Turn an encoder's handle into a folder on this machine; fetch and unpack it once."""
+"""Turn an encoder's handle into a folder on this machine; fetch and unpack it once.
+
+TF Hub is read with tensorflow_hub, Hugging Face with huggingface_hub, stores with Beam.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
+import re
+import shutil
+import sys
 import urllib.parse
+import urllib.request
+import warnings
 from pathlib import Path
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders.fetch import archives
-from layerbeam.transforms.encoders.fetch.cache import SUPPORTED, LocalFolder, cached, create, is_wanted, one_folder_deep
-from layerbeam.transforms.encoders.fetch.download import from_huggingface, from_tf_hub, from_zip
+from layerbeam.transforms.encoders.fetch.cache import (
+    SUPPORTED,
+    WANTED,
+    cache_folder,
+    cached,
+    create,
+    is_wanted,
+    one_folder_deep,
+)
 from layerbeam.transforms.encoders.formats import minilm
-from layerbeam.transforms.encoders.source import EncoderError
+from layerbeam.transforms.encoders.source import EncoderError, LocalFolder
+from layerbeam.transforms.hardware import import_tensorflow
+
+_HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
+# A name as Hugging Face writes it: org/name.
+_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_TIMEOUT_SECONDS = 60
 
 
 def locate(handle: str) -> LocalFolder:
@@ -24,18 +47,26 @@ def locate(handle: str) -> LocalFolder:
         minilm.check_weights(located.folder)
         return located
     if handle.startswith("hf://"):
-        return from_huggingface(handle)
+        return _from_huggingface(handle)
     if handle.lower().startswith(("https://", "http://")):
-        return _from_address(handle)
+        return one_folder_deep(_from_address(handle))
     if "://" in handle:
         return one_folder_deep(_from_file_system(handle))
     path = os.path.expanduser(handle)
+    # The name in the handle and, if it is a link, the name of its target.
+    both = (os.path.basename(os.path.abspath(path)), os.path.basename(os.path.realpath(path)))
+    names = tuple(dict.fromkeys(map(archives.stem, both)))
     if os.path.isdir(path):
-        return one_folder_deep(LocalFolder(Path(path), _names(path)))
-    if os.path.isfile(path) and archives.is_archive(path):
-        return one_folder_deep(_unpacked(handle, Path(path)))
+        return one_folder_deep(LocalFolder(Path(path), names))
+    if os.path.isfile(path) and archives.ending_of(path):
+        status = os.stat(path)
+        key = f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}"
+        folder = cached(handle, key, lambda folder: archives.extract(handle, Path(path), folder))
+        return one_folder_deep(LocalFolder(folder, names, copy=folder))
     found = "is a file" if os.path.exists(path) else "there is no such folder"
-    raise EncoderError(f"{handle}: {found} (absolute: {os.path.abspath(path)}); {SUPPORTED}")
+    meant = "minilm" if handle.lower() == "minilm" else f"hf://{handle}" if _REPOSITORY.fullmatch(handle) else None
+    hint = "" if meant is None or os.path.exists(path) else f"; did you mean `{meant}`?"
+    raise EncoderError(f"{handle}: {found} (absolute: {os.path.abspath(path)}){hint}; {SUPPORTED}")
 
 
 def _minilm() -> LocalFolder:
@@ -43,36 +74,117 @@ def _minilm() -> LocalFolder:
     if folder is not None:
         return LocalFolder(folder, ("minilm",))
     try:
-        return from_huggingface(minilm.HUGGINGFACE)
+        return _from_huggingface(minilm.HUGGINGFACE)
     except EncoderError as error:
         raise EncoderError(f"{minilm.NOT_INSTALLED}; or, the same file: {error}") from None
 
 
 def _from_address(handle: str) -> LocalFolder:
+    """A .zip or a compressed SavedModel from an address."""
     try:
         address = urllib.parse.urlsplit(handle)
     except ValueError as error:
         raise EncoderError(f"{handle}: is not an address ({error})") from error
-    fetch = from_zip if address.path.lower().endswith(".zip") else from_tf_hub
-    return fetch(handle, address.geturl())
+    fetch = _from_zip if address.path.lower().endswith(".zip") else _from_tf_hub
+    folder = fetch(handle, address.geturl())
+    # The parts of its path, the last first: tfhub.dev/tensorflow/bert_en_uncased_L-12_H-768_A-12/4.
+    names = [archives.stem(part) for part in handle.split("?")[0].split("/")[3:] if part]
+    return LocalFolder(folder, tuple(reversed(names)), copy=folder)
 
 
-def _names(path: str) -> tuple[str, ...]:
-    """The name in the handle and, if it is a link, the name of its target."""
-    names = (os.path.basename(os.path.abspath(path)), os.path.basename(os.path.realpath(path)))
-    return tuple(dict.fromkeys(map(archives.stem, names)))
+def _from_tf_hub(handle: str, address: str) -> Path:
+    """A compressed SavedModel from an address, with tensorflow_hub; its progress goes to standard error."""
+    tf = import_tensorflow()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pkg_resources")
+        import tensorflow_hub as hub
+    cache = os.environ.setdefault("TFHUB_CACHE_DIR", str(cache_folder() / "tfhub"))
+    os.environ.setdefault("TFHUB_DOWNLOAD_PROGRESS", "1")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            folder = Path(hub.resolve(address))
+        # tensorflow_hub accepts and keeps a download that ended between two files.
+        missing = _missing_file(one_folder_deep(LocalFolder(folder, ())).folder)
+        if missing is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise OSError(f"the download has no {missing}")
+    except (OSError, ValueError, EOFError, http.client.HTTPException, tf.errors.OpError) as error:
+        raise EncoderError(
+            f"{handle}: cannot be fetched ({error}); the address must answer with a SavedModel as .tar.gz: an "
+            "incomplete download, or a page instead of a model, is not kept. Try the address in a browser; try again; "
+            f"or download it by hand and give the folder ({cache} is where it would be kept)"
+        ) from error
+    return folder
 
 
-def _unpacked(handle: str, archive: Path) -> LocalFolder:
-    status = archive.stat()
-    key = f"{os.path.realpath(archive)} {status.st_size} {status.st_mtime_ns}"
-    folder = cached(handle, key, lambda folder: archives.extract(handle, archive, folder))
-    return LocalFolder(folder, _names(str(archive)), copy=folder)
+def _missing_file(folder: Path) -> str | None:
+    """A file that this SavedModel lacks; None if it is complete."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    counts = {path.name.rsplit("-", 1)[-1] for path in folder.glob("variables/variables.data-*-of-*")} or {"00001"}
+    shards = [f"data-{number:05}-of-{count}" for count in counts for number in range(int(count))]
+    expected = ["saved_model.pb", *(f"variables/variables.{part}" for part in ("index", *shards))]
+    # A damaged graph names no assets: opening the folder reports it.
+    with contextlib.suppress(Exception):  # google.protobuf's DecodeError
+        saved = SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+        expected += [f"assets/{file.filename}" for graph in saved.meta_graphs for file in graph.asset_file_def]
+    return next((name for name in expected if not (folder / name).is_file()), None)
+
+
+def _from_zip(handle: str, address: str) -> Path:
+    """A .zip from an address, such as Google's checkpoints; its progress goes to standard error.
+
+    It is cached by its address: asking whether it has changed would need a connection each time that an encoder is
+    opened. `layerbeam encoder` shows the folder; delete it to fetch the file again.
+    """
+
+    def fetch(archive: Path) -> None:
+        from rich.console import Console
+        from rich.progress import wrap_file
+
+        answer = urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS)  # noqa: S310 - https or http: see `locate`
+        with answer as response, create(archive) as file:
+            total = int(response.headers.get("Content-Length") or 0)
+            console = Console(stderr=True)
+            with wrap_file(response, total=total, description=handle, console=console, transient=True) as reader:
+                shutil.copyfileobj(reader, file)
+            if total and file.tell() != total:
+                raise http.client.IncompleteRead(b"", total - file.tell())
+
+    try:
+        return archives.cached_archive(handle, address, ".zip", fetch)
+    except (OSError, http.client.HTTPException) as error:
+        raise EncoderError(
+            f"{handle}: cannot be fetched ({error}); try the address in a browser; try again; or download it by hand "
+            "and give the file"
+        ) from error
+
+
+def _from_huggingface(handle: str) -> LocalFolder:
+    """A repository of Hugging Face's hub, with huggingface_hub, which has its own cache and shows its progress."""
+    match = _HUGGINGFACE.fullmatch(handle)
+    if match is None:
+        raise EncoderError(f"{handle}: is not of the form hf://org/name or hf://org/name@revision")
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise EncoderError(f"{handle}: needs the extra hf: {storage.install_command('hf')}") from None
+    repository = match["repository"]
+    try:
+        folder = huggingface_hub.snapshot_download(repository, revision=match["revision"], allow_patterns=list(WANTED))
+    except Exception as error:  # also those of its HTTP client, which differs between versions
+        reason = " ".join(str(error).split())
+        raise EncoderError(
+            f"{handle}: cannot be fetched ({type(error).__name__}: {reason}); check the name at "
+            f"https://huggingface.co/{repository}; a private one needs `hf auth login`"
+        ) from error
+    if not os.path.isdir(folder):  # huggingface_hub makes no folder if no file is wanted
+        raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
+    return LocalFolder(Path(folder), tuple(reversed(repository.split("/"))), copy=Path(folder))
 
 
 def _from_file_system(handle: str) -> LocalFolder:
     """A copy of a folder or an archive on one of Beam's file systems."""
-    names = (archives.stem(handle.rstrip("/").rsplit("/", 1)[-1]),)
     reason = storage.unsupported_reason(handle)
     if reason is not None:
         raise EncoderError(f"{handle}: {reason}")
@@ -81,26 +193,24 @@ def _from_file_system(handle: str) -> LocalFolder:
         with create(target) as file:
             storage.copy_into(path, file)
 
+    def copy_folder(folder: Path) -> None:
+        for name, file in files.items():
+            copy(file.path, folder / name)
+
+    ending = archives.ending_of(handle)
     try:
-        if archives.is_archive(handle):
-            file = storage.stat_file(handle)
-            if not isinstance(file, InputFile):
-                raise EncoderError(f"{handle}: {file.reason}; {SUPPORTED}")
-            folder = archives.cached_archive(
-                handle, f"{file}", archives.ending_of(handle), lambda path: copy(handle, path)
-            )
-            return LocalFolder(folder, names, copy=folder)
-        files = {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
-        if not files:
-            raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
-
-        def copy_folder(folder: Path) -> None:
-            for name, file in files.items():
-                copy(file.path, folder / name)
-
-        folder = cached(handle, f"{sorted(files.items())}", copy_folder)
-        return LocalFolder(folder, names, copy=folder)
+        if ending:
+            stored = storage.stat_file(handle)
+            if not isinstance(stored, InputFile):
+                raise EncoderError(f"{handle}: {stored.reason}; {SUPPORTED}")
+            folder = archives.cached_archive(handle, f"{stored}", ending, lambda path: copy(handle, path))
+        else:
+            files = {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
+            if not files:
+                raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
+            folder = cached(handle, f"{sorted(files.items())}", copy_folder)
     except EncoderError:
         raise
     except Exception as error:  # each store's client has its own exceptions
         raise EncoderError(f"{handle}: cannot be read ({error})") from error
+    return LocalFolder(folder, (archives.stem(handle.rstrip("/").rsplit("/", 1)[-1]),), copy=folder)

@@ -1,29 +1,33 @@
-"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt`. Pickles are never opened."""
+"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt` or `tokenizer.json`.
+
+Pickles are never opened.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16, which safetensors then reads
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import Activation, BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import LocalFolder
-from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
+from layerbeam.transforms.encoders.bert import Activation, BertConfig
+from layerbeam.transforms.encoders.formats.tokenizer_json import check_same_entries, read_tokenizer_json
+from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
     EncoderError,
     EncoderSource,
-    check_config,
-    check_depth,
-    fingerprint,
+    LocalFolder,
+    bert_config,
+    common_fields,
     native_source,
     read_json,
+    read_vocabulary,
     wrong_field,
 )
 
@@ -45,7 +49,6 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     """The encoder in a folder. EncoderError if it cannot be used."""
     folder = located.folder
     config = _read_config(handle, folder / "config.json")
-    vocabulary = read_vocabulary(handle, folder / "vocab.txt", vocab_size=config.vocab_size)
     weight_files = _find_weight_files(handle, folder)
     tensors = _find_tensors(handle, weight_files, config)
     tokenizer_file = folder / "tokenizer_config.json"
@@ -53,32 +56,43 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     declared = tokenizer.get("do_lower_case")
     if do_lower_case is None and declared not in (None, True, False):
         raise wrong_field(handle, tokenizer_file, tokenizer, "do_lower_case", "true or false")
-    casing = decide_casing(
-        do_lower_case,
-        (declared, "tokenizer_config.json") if isinstance(declared, bool) else None,
-        located.names,
-        vocabulary,
-    )
-    _check_tokenizer(handle, tokenizer, casing[0])
-    return native_source(
-        handle=handle,
+    found = (declared, "tokenizer_config.json") if isinstance(declared, bool) else None
+    fast_file, vocabulary_file = folder / "tokenizer.json", folder / "vocab.txt"
+    if fast_file.is_file():
+        fast = read_tokenizer_json(handle, fast_file, config.vocab_size)
+        vocabulary = fast.vocabulary
+        if do_lower_case is None and found and declared != fast.lowercase:
+            raise EncoderError(
+                f"{handle}: tokenizer_config.json says do_lower_case {json.dumps(declared)}, tokenizer.json lowercase "
+                f"{json.dumps(fast.lowercase)}; set do_lower_case as the encoder was trained"
+            )
+        found = found or (fast.lowercase, "tokenizer.json")
+    if vocabulary_file.is_file() or not fast_file.is_file():
+        vocabulary = read_vocabulary(handle, vocabulary_file, config.vocab_size)
+        if fast_file.is_file():
+            check_same_entries(handle, vocabulary, fast.vocabulary)
+    source = native_source(
         kind="huggingface",
         engine_because="config.json says plain BERT",
-        folder=str(folder),
-        weight_files=weight_files,
         config=config,
-        vocabulary=vocabulary,
-        do_lower_case=casing[0],
-        casing_from=casing[1],
         has_pooler="bert/pooler/dense/kernel" in tensors,
-        fingerprint=fingerprint(weight_files, folder / "vocab.txt", config),
+        **common_fields(handle, located, weight_files, vocabulary, config.vocab_size, (do_lower_case, found), config),
     )
+    _check_tokenizer(handle, "tokenizer_config.json", tokenizer, source.do_lower_case)
+    if fast_file.is_file():
+        _check_tokenizer(handle, "tokenizer.json", {"strip_accents": fast.strip_accents}, source.do_lower_case)
+    return source
 
 
-def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> Mapping[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array}, of all if `names` is None; each is read at its access."""
-    tensors = _find_tensors(source.handle, source.weight_files, config)
-    return _LazyWeights(tensors if names is None else {name: tensors[name] for name in names})
+def read_weights(source: EncoderSource, config: BertConfig) -> Mapping[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array}, each read at its access."""
+    return LazyWeights(_find_tensors(source.handle, source.weight_files, config), _read_tensor)
+
+
+def _read_tensor(name: str, tensor: Tensor) -> Float32Array:
+    with safe_open(tensor.file, framework="numpy") as file:
+        values: Float32Array = file.get_tensor(tensor.name).astype(np.float32, copy=False)
+    return values.T if name.endswith("/kernel") else values
 
 
 def _read_config(handle: str, path: Path) -> BertConfig:
@@ -98,14 +112,13 @@ def _read_config(handle: str, path: Path) -> BertConfig:
     activation = _ACTIVATIONS.get(str(fields.get("hidden_act")))
     if activation is None:
         raise refuse("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
-    check_config(handle, path, fields)
     epsilon = fields.get("layer_norm_eps", 1e-12)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
         raise refuse("layer_norm_eps", "a number from 0 to 1")
-    return BertConfig.from_fields(fields, hidden_act=activation, layer_norm_eps=float(epsilon))
+    return bert_config(handle, path, fields, hidden_act=activation, layer_norm_eps=float(epsilon))
 
 
-def _check_tokenizer(handle: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
+def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
     """Raises EncoderError if Google's WordPiece would give other ids than the encoder was trained on."""
     needed = {
         "tokenize_chinese_chars": (True,),
@@ -117,7 +130,7 @@ def _check_tokenizer(handle: str, tokenizer: Mapping[str, Any], do_lower_case: b
     for field, allowed in needed.items():
         if field in tokenizer and tokenizer[field] not in allowed:
             raise EncoderError(
-                f"{handle}: tokenizer_config.json: {field} is {json.dumps(tokenizer[field])}; with do_lower_case "
+                f"{handle}: {file}: {field} is {json.dumps(tokenizer[field])}; with do_lower_case "
                 f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}: texts would be "
                 "cut into other tokens than the encoder was trained on; take another encoder"
             )
@@ -153,35 +166,7 @@ def _is_file_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
 
 
-class _Tensor(NamedTuple):
-    """A tensor in a safetensors file. `dtype`: the format's name, such as F32."""
-
-    file: str
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class _LazyWeights(Mapping[str, Float32Array]):
-    """{name of `weight_shapes`: float32 array}; reads a tensor at each access, so that no two are in memory."""
-
-    def __init__(self, tensors: Mapping[str, _Tensor]) -> None:
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> Float32Array:
-        tensor = self._tensors[name]
-        with safe_open(tensor.file, framework="numpy") as file:
-            values: Float32Array = file.get_tensor(tensor.name).astype(np.float32, copy=False)
-        return values.T if name.endswith("/kernel") else values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
-def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, _Tensor]:
+def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of these files by name, from the headers alone. EncoderError for a missing or damaged file."""
     tensors = {}
     for path in files:
@@ -190,7 +175,7 @@ def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, _Tensor]:
             with safe_open(path, framework="numpy") as file:
                 for name in file.keys():  # noqa: SIM118 - not a mapping
                     part = file.get_slice(name)
-                    tensors[name] = _Tensor(path, name, part.get_dtype(), tuple(part.get_shape()))
+                    tensors[name] = Tensor(path, name, part.get_dtype(), tuple(part.get_shape()))
         except FileNotFoundError:
             raise EncoderError(f"{handle}: {path} is missing; download it too") from None
         except SafetensorError as error:
@@ -202,38 +187,27 @@ def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, _Tensor]:
     return tensors
 
 
-def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, _Tensor]:
-    """The tensors by their names in `weight_shapes`, without heads, position_ids, and an incomplete pooler.
-
-    Kernels are [out, in], as in PyTorch. EncoderError for a damaged file, a missing tensor, a wrong shape or number
-    type.
-    """
+def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, Tensor]:
+    """The tensors by their names in `weight_shapes`; kernels are [out, in], as in PyTorch."""
     found = _list_tensors(handle, weight_files)
     prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
-    check_depth(handle, Path(weight_files[0]).parent / "config.json", config, len(found))
-    tensors = {}
-    for name, shape in weight_shapes(config).items():
+
+    def spellings(name: str) -> tuple[str, str]:
         theirs = prefix + transformers_name(name)
         # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
-        old = re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", theirs)
-        old = re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", old)
-        tensor = found.get(theirs) or found.get(old)
-        if tensor is None:
-            if name.startswith("bert/pooler"):
-                continue
-            raise EncoderError(
-                f"{handle}: {weight_files[0]}: no tensor {theirs} among {len(found)}, such as "
-                f"{', '.join(list(found)[:3])}; config.json and weights do not belong together: download both again"
-            )
-        expected = shape[::-1] if name.endswith("/kernel") else shape
-        if tensor.shape != expected or tensor.dtype not in _DTYPES:
-            raise EncoderError(
-                f"{handle}: {tensor.file}: {theirs} is {tensor.dtype} {list(tensor.shape)}; by config.json it must be "
-                f"one of {', '.join(_DTYPES)} {list(expected)}: take the config.json that belongs to the weights"
-            )
-        tensors[name] = tensor
-    pooler = [name for name in tensors if name.startswith("bert/pooler")]
-    return tensors if len(pooler) == 2 else {name: tensors[name] for name in tensors if name not in pooler}
+        old = theirs.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return theirs, old
+
+    return find_weights(
+        handle,
+        Path(weight_files[0]).parent / "config.json",
+        config,
+        found,
+        spellings=spellings,
+        is_turned=True,
+        dtypes=_DTYPES,
+        words=("tensor", "weights", f"one of {', '.join(_DTYPES)}"),
+    )
 
 
 def transformers_name(name: str) -> str:

@@ -17,162 +17,166 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
-from layerbeam.transforms.encoders.fetch.cache import LocalFolder
-from layerbeam.transforms.encoders.formats.checkpoint import (
-    check_data,
-    open_checkpoint,
-    read_variable,
-    read_variables,
-    variable_keys,
-)
 from layerbeam.transforms.encoders.formats.saved_model.graph import UnlikeBertError, missing_operation, read_graph
-from layerbeam.transforms.encoders.formats.saved_model.interface import Interface, InterfaceError, read_interface
-from layerbeam.transforms.encoders.formats.vocabulary import decide_casing, read_vocabulary
-from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, fingerprint, native_source
-from layerbeam.transforms.hardware import import_tensorflow
+from layerbeam.transforms.encoders.formats.saved_model.interface import (
+    Interface,
+    InterfaceError,
+    SavedModelEncoder,
+    read_interface,
+)
+from layerbeam.transforms.encoders.formats.weights import Checkpoint
+from layerbeam.transforms.encoders.source import (
+    EncoderError,
+    EncoderSource,
+    LocalFolder,
+    common_fields,
+    native_source,
+    read_vocabulary,
+)
+from layerbeam.transforms.hardware import import_tensorflow, tf
 
 _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
+_BLOCK = r"transformer/(layer_\d+)/"
 _NAMES = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
     "position_embedding/embeddings": "bert/embeddings/position_embeddings",
     "embeddings/layer_norm/": "bert/embeddings/LayerNorm/",
-    "self_attention/attention_output/": "attention/output/dense/",
-    "self_attention_layer_norm/": "attention/output/LayerNorm/",
-    "self_attention/": "attention/self/",
-    "intermediate/": "intermediate/dense/",
-    "output/": "output/dense/",
-    "output_layer_norm/": "output/LayerNorm/",
+    f"{_BLOCK}self_attention/attention_output/": r"bert/encoder/\1/attention/output/dense/",
+    f"{_BLOCK}self_attention_layer_norm/": r"bert/encoder/\1/attention/output/LayerNorm/",
+    f"{_BLOCK}self_attention/": r"bert/encoder/\1/attention/self/",
+    f"{_BLOCK}intermediate/": r"bert/encoder/\1/intermediate/dense/",
+    f"{_BLOCK}output/": r"bert/encoder/\1/output/dense/",
+    f"{_BLOCK}output_layer_norm/": r"bert/encoder/\1/output/LayerNorm/",
     "pooler_transform/": "bert/pooler/dense/",
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Variable:
-    """A variable that the encoder reads: its shape and its key in the checkpoint."""
+class _Model:
+    """What `saved_model.pb` and the checkpoint say about the function that encodes texts.
 
-    shape: tuple[int, ...]
-    key: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Content:
-    """The content of a SavedModel.
-
-    `repeated`: names that several variables share. `graph`: the FunctionDefs. `assets`: {attribute: file}.
+    `attributes`: the root's children by name. `keys`: those of its variables in the checkpoint, by variable name.
+    `repeated`: variable names that occur more than once.
     """
 
-    interface: Interface
-    variables: Mapping[str, Variable]
-    repeated: Sequence[str]
     graph: Any
-    assets: Mapping[str, str]
-    do_lower_case: bool | None
+    attributes: Mapping[str, Any]
+    interface: Interface
+    checkpoint: Checkpoint
+    keys: Mapping[str, str]
+    repeated: Sequence[str]
+
+    def shapes(self, keys: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+        """{variable: shape} from {variable: key}."""
+        return {name: tuple(self.checkpoint.shapes[key]) for name, key in keys.items()}
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, engine: str) -> EncoderSource:
     """The encoder in a folder, for the requested or fitting engine. EncoderError if it cannot be used."""
     folder = located.folder
-    content = _read(handle, folder)
-    # Read all data now, so that damage shows before the job starts. Heads too: TensorFlow restores them with the rest.
-    reader = open_checkpoint(handle, _prefix(folder))
-    check_data(handle, reader, _prefix(folder), sorted(reader.get_variable_to_shape_map()))
-    vocabulary_file = _vocabulary_file(handle, folder, content.assets)
-    config, because = _plain_bert(content)
+    model = _read(handle, folder)
+    # All variables, heads too: TensorFlow restores them with the rest.
+    model.checkpoint.check(sorted(model.checkpoint.shapes))
+    vocabulary_file = _vocabulary_file(handle, folder, model)
+    config, because = None, "variables and graph are plain BERT's"
+    try:
+        config = _plain_bert(model)
+    except UnlikeBertError as error:
+        because = str(error)
     if engine == "native" and config is None:
         raise EncoderError(f"{handle}: engine native runs plain BERT only, and {because}; take engine savedmodel")
-    shapes = {name: variable.shape for name, variable in content.variables.items()}
-    vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size=_rows_of(shapes, "word_embedding"))
-    declared = None if content.do_lower_case is None else (content.do_lower_case, "do_lower_case of the SavedModel")
-    casing = decide_casing(do_lower_case, declared, located.names, vocabulary)
-    data = sorted(folder.glob("variables/variables.*"))
-    weight_files = tuple(str(path) for path in (folder / "saved_model.pb", *data))
-    common: dict[str, Any] = {
-        "handle": handle,
-        "kind": "savedmodel",
-        "folder": str(folder),
-        "weight_files": weight_files,
-        "vocabulary": vocabulary,
-        "do_lower_case": casing[0],
-        "casing_from": casing[1],
-        # The same for both engines, whose outputs differ by rounding only.
-        "fingerprint": fingerprint(weight_files, vocabulary_file, None),
-    }
+    shapes = model.shapes(model.keys)
+    declared = None
+    if "do_lower_case" in model.attributes and _LOWER_CASE in model.checkpoint.shapes:
+        declared = (bool(np.all(model.checkpoint.read(_LOWER_CASE))), "do_lower_case of the SavedModel")
+    weight_files = [str(folder / "saved_model.pb"), *map(str, sorted(folder.glob("variables/variables.*")))]
+    # The same for both engines, whose outputs differ by rounding only: no configuration in the fingerprint.
+    vocab_size = _rows_of(shapes, "word_embedding")
+    vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
+    casing = (do_lower_case, declared)
+    common = common_fields(handle, located, weight_files, vocabulary, vocab_size, casing, config=None)
     if config is not None and engine != "savedmodel":
         has_pooler = any(name.endswith("pooler_transform/kernel") for name in shapes)
-        return native_source(config=config, has_pooler=has_pooler, engine_because=because, **common)
-    missing = missing_operation(content.graph)
+        return native_source(kind="savedmodel", engine_because=because, config=config, has_pooler=has_pooler, **common)
+    missing = missing_operation(model.graph)
     if missing is not None:
         raise EncoderError(
             f"{handle}: {folder / 'saved_model.pb'}: needs the operation {missing}, which TensorFlow does not have; "
             "take an encoder of TensorFlow's own operations"
         )
-    interface = content.interface
-    num_layers = len(interface.layers) or _count_blocks(shapes)
+    interface = model.interface
+    num_layers = _count_blocks(shapes) if interface.is_last_only else len(interface.layers)
     return EncoderSource(
+        kind="savedmodel",
         engine="savedmodel",
         engine_because=because if config is None else "engine savedmodel was asked for",
         config=config,
         hidden_size=interface.hidden_size,
         num_hidden_layers=num_layers,
-        layers=tuple(range(1, num_layers + 1)) if interface.layers else (num_layers,),
+        layers=(num_layers,) if interface.is_last_only else tuple(range(1, num_layers + 1)),
         max_position_embeddings=_rows_of(shapes, "position_embedding"),
         has_pooler=interface.pooled_output is not None,
         **common,
     )
 
 
-def read_weights(source: EncoderSource, config: BertConfig, names: Iterable[str] | None) -> dict[str, Float32Array]:
-    """{name of `weight_shapes`: float32 array} of a plain BERT, or of all if `names` is None."""
-    folder = Path(source.folder)
-    variables = _canonical(_read(source.handle, folder).variables)
-    shapes = weight_shapes(config, pooler=source.has_pooler)
-    prefix = _prefix(folder)
-    keys = {name: variables[name].key for name in (shapes if names is None else names)}
-    weights = read_variables(source.handle, open_checkpoint(source.handle, prefix), prefix, keys)
-    # In the exporter's attention, heads and their sizes are separate axes.
-    return {name: values.reshape(shapes[name]) for name, values in weights.items()}
+def read_weights(source: EncoderSource, config: BertConfig) -> Mapping[str, Float32Array]:
+    """{name of `weight_shapes`: float32 array} of a plain BERT, each read at its access.
+
+    In the exporter's attention, heads and their sizes are separate axes.
+    """
+    model = _read(source.handle, Path(source.folder))
+    keys, shapes = _canonical(model.keys), weight_shapes(config, pooler=source.has_pooler)
+    return model.checkpoint.weights({name: keys[name] for name in shapes}, shapes)
 
 
-def load_interface(source: EncoderSource) -> Interface:
-    """How the SavedModel of an opened source is called."""
-    return _read(source.handle, Path(source.folder)).interface
+def load_saved_model(source: EncoderSource, *, layers: Sequence[int], pooler: bool) -> SavedModelEncoder:
+    """The SavedModel of an opened source, ready to be called."""
+    interface = _read(source.handle, Path(source.folder)).interface
+    return SavedModelEncoder(source, interface, layers=layers, pooler=pooler)
 
 
-def _prefix(folder: Path) -> Path:
-    return folder / "variables" / "variables"
-
-
-def _read(handle: str, folder: Path) -> _Content:
+def _read(handle: str, folder: Path) -> _Model:
     """The content of `saved_model.pb` and its checkpoint. EncoderError if it is not a text encoder."""
-    path, prefix = folder / "saved_model.pb", _prefix(folder)
+    path = folder / "saved_model.pb"
     graph = _parse(handle, path)
     objects = graph.object_graph_def
-    attributes = {child.local_name: objects.nodes[child.node_id] for child in objects.nodes[0].children}
-    assets = _read_assets(handle, graph, attributes)
+    attributes = _children(objects, objects.nodes[0])
     function, interface = _inference_function(handle, path, objects, attributes)
     inputs = (objects.nodes[index] for index in function.bound_inputs)
     captured = [node.variable for node in inputs if node.WhichOneof("kind") == "variable"]
-    reader = open_checkpoint(handle, prefix)
-    variables, repeated = _find_variables(handle, prefix, reader, captured)
-    lower_case = None
-    if "do_lower_case" in attributes and reader.has_tensor(_LOWER_CASE):
-        lower_case = bool(np.all(read_variable(handle, reader, prefix, _LOWER_CASE)))
-    return _Content(interface, variables, repeated, graph.graph_def.library.function, assets, lower_case)
+    checkpoint = Checkpoint(handle, folder / "variables" / "variables")
+    names = checkpoint.keys_by_name()
+    key_of = dict(names)
+    counts = Counter(variable.name for variable in captured) | Counter(name for name, _ in names)
+    for variable in captured:
+        shape = checkpoint.shapes.get(key_of.get(variable.name, ""))
+        if shape is None or (
+            counts[variable.name] == 1 and not tf.TensorShape(variable.shape).is_compatible_with(shape)
+        ):
+            found = f"no variable {variable.name}" if shape is None else f"{variable.name} is {shape}"
+            wanted = [dim.size for dim in variable.shape.dim]
+            raise EncoderError(
+                f"{handle}: {checkpoint.prefix}: {found}, but saved_model.pb has one of {wanted}; they do not belong "
+                "together: download both again"
+            )
+    keys = {variable.name: key_of[variable.name] for variable in captured}
+    return _Model(graph, attributes, interface, checkpoint, keys, sorted(name for name in keys if counts[name] > 1))
 
 
 def _parse(handle: str, path: Path) -> Any:
     """The first MetaGraphDef that holds objects of TensorFlow 2."""
-    import_tensorflow()
+    import_tensorflow()  # without its messages
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     if path.with_name("tfhub_module.pb").is_file():
         raise EncoderError(
             f"{handle}: {path.parent} is a module of TensorFlow 1 (tfhub_module.pb); take a newer version"
         )
-    saved, content = SavedModel(), path.read_bytes()
+    content = path.read_bytes()
     try:
-        saved.ParseFromString(content)
+        saved = SavedModel.FromString(content)
     except Exception as error:  # google.protobuf's DecodeError
         raise EncoderError(f"{handle}: {path}: is not a SavedModel ({error}); download it again") from None
     for graph in saved.meta_graphs:
@@ -181,44 +185,8 @@ def _parse(handle: str, path: Path) -> Any:
     raise EncoderError(f"{handle}: {path}: holds no objects of TensorFlow 2; take a newer version of the model")
 
 
-def _read_assets(handle: str, graph: Any, attributes: Mapping[str, Any]) -> dict[str, str]:
-    """{attribute: path of its file in the folder}. EncoderError for a SentencePiece model in place of a vocabulary."""
-    assets = {
-        name: f"assets/{graph.asset_file_def[node.asset.asset_file_def_index].filename}"
-        for name, node in attributes.items()
-        if node.WhichOneof("kind") == "asset"
-    }
-    if "vocab_file" not in assets and "sp_model_file" in assets:
-        raise EncoderError(
-            f"{handle}: it has sp_model_file ({assets['sp_model_file']}), a SentencePiece model, as ALBERT has; only "
-            "WordPiece (vocab_file) is known here: take a BERT"
-        )
-    return assets
-
-
-def _find_variables(
-    handle: str, prefix: Path, reader: Any, captured: Sequence[Any]
-) -> tuple[dict[str, Variable], list[str]]:
-    """The variables that the function captures, and those of their names that occur more than once.
-
-    EncoderError if the checkpoint lacks one, or has it with another shape.
-    """
-    keys = variable_keys(handle, reader, prefix)
-    shapes, key_of = reader.get_variable_to_shape_map(), dict(keys)
-    repeated = _repeated(variable.name for variable in captured) | _repeated(name for name, _ in keys)
-    variables = {}
-    for variable in captured:
-        key = key_of.get(variable.name, "")
-        shape = shapes.get(key)
-        if shape is None or not (variable.name in repeated or _fits(variable.shape, shape)):
-            found = f"no variable {variable.name}" if shape is None else f"{variable.name} is {shape}"
-            wanted = [dim.size for dim in variable.shape.dim]
-            raise EncoderError(
-                f"{handle}: {prefix}: {found}, but saved_model.pb has one of {wanted}; they do not belong together: "
-                "download both again"
-            )
-        variables[variable.name] = Variable(tuple(shape), key)
-    return variables, sorted(repeated & variables.keys())
+def _children(objects: Any, node: Any) -> dict[str, Any]:
+    return {child.local_name: objects.nodes[child.node_id] for child in node.children}
 
 
 def _inference_function(handle: str, path: Path, objects: Any, attributes: Mapping[str, Any]) -> tuple[Any, Interface]:
@@ -227,9 +195,9 @@ def _inference_function(handle: str, path: Path, objects: Any, attributes: Mappi
     if "__call__" in attributes:
         candidates += [(None, name) for name in attributes["__call__"].function.concrete_functions]
     if "signatures" in attributes:
-        children = {child.local_name: objects.nodes[child.node_id] for child in attributes["signatures"].children}
         candidates += [
-            (name, node.bare_concrete_function.concrete_function_name) for name, node in sorted(children.items())
+            (name, node.bare_concrete_function.concrete_function_name)
+            for name, node in sorted(_children(objects, attributes["signatures"]).items())
         ]
     reasons = []
     for signature, name in candidates:
@@ -242,22 +210,21 @@ def _inference_function(handle: str, path: Path, objects: Any, attributes: Mappi
     raise EncoderError(f"{handle}: {path}: does not speak TF Hub's interface for text encoders: {what}")
 
 
-def _fits(declared: Any, shape: Sequence[int]) -> bool:
-    """Whether a TensorShapeProto allows this shape."""
-    if declared.unknown_rank:
-        return True
-    sizes = [dim.size for dim in declared.dim]
-    return len(sizes) == len(shape) and all(size in (-1, there) for size, there in zip(sizes, shape, strict=True))
-
-
-def _repeated(names: Iterable[str]) -> set[str]:
-    return {name for name, count in Counter(names).items() if count > 1}
-
-
-def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Path:
-    if "vocab_file" in assets:
+def _vocabulary_file(handle: str, folder: Path, model: _Model) -> Path:
+    """The vocabulary. EncoderError if there is none, or a SentencePiece model in its place."""
+    files = {
+        name: model.graph.asset_file_def[node.asset.asset_file_def_index].filename
+        for name, node in model.attributes.items()
+        if node.WhichOneof("kind") == "asset"
+    }
+    if "vocab_file" in files:
         # Only the file's name: a path in an untrusted model must not lead out of the folder.
-        return folder / "assets" / Path(assets["vocab_file"]).name
+        return folder / "assets" / Path(files["vocab_file"]).name
+    if "sp_model_file" in files:
+        raise EncoderError(
+            f"{handle}: it has sp_model_file (assets/{files['sp_model_file']}), a SentencePiece model, as ALBERT has; "
+            "only WordPiece (vocab_file) is known here: take a BERT"
+        )
     if (folder / "assets" / "vocab.txt").is_file():
         return folder / "assets" / "vocab.txt"
     raise EncoderError(
@@ -266,51 +233,47 @@ def _vocabulary_file(handle: str, folder: Path, assets: Mapping[str, str]) -> Pa
     )
 
 
-def _plain_bert(content: _Content) -> tuple[BertConfig | None, str]:
-    """The configuration if variables and graph are plain BERT's, else None; and the reason."""
-    if content.repeated:
-        return None, f"several of its variables are called {content.repeated[0]}"
-    variables = _canonical(content.variables)
-    odd = [name for name in variables if not name.startswith("bert/")]
+def _plain_bert(model: _Model) -> BertConfig:
+    """The configuration. UnlikeBertError, with the reason, unless variables and graph are plain BERT's."""
+    if model.repeated:
+        raise UnlikeBertError(f"several of its variables are called {model.repeated[0]}")
+    shapes = model.shapes(_canonical(model.keys))
+    odd = [name for name in shapes if not name.startswith("bert/")]
     if odd:
-        return None, f"the variable {odd[0]} is none of plain BERT's"
+        raise UnlikeBertError(f"the variable {odd[0]} is none of plain BERT's")
     try:
-        vocab_size, hidden = variables["bert/embeddings/word_embeddings"].shape
-        positions, _ = variables["bert/embeddings/position_embeddings"].shape
-        types, _ = variables["bert/embeddings/token_type_embeddings"].shape
-        _, heads, _ = variables["bert/encoder/layer_0/attention/self/query/kernel"].shape
-        _, intermediate = variables["bert/encoder/layer_0/intermediate/dense/kernel"].shape
+        vocab_size, hidden = shapes["bert/embeddings/word_embeddings"]
+        positions, _ = shapes["bert/embeddings/position_embeddings"]
+        types, _ = shapes["bert/embeddings/token_type_embeddings"]
+        _, heads, _ = shapes["bert/encoder/layer_0/attention/self/query/kernel"]
+        _, intermediate = shapes["bert/encoder/layer_0/intermediate/dense/kernel"]
     except KeyError as error:
-        return None, f"plain BERT has a variable {error.args[0]}, which is not there"
+        raise UnlikeBertError(f"plain BERT has a variable {error.args[0]}, which is not there") from None
     except ValueError:
-        return None, "its variables have other ranks than plain BERT's"
-    num_layers = _count_blocks({name: variable.shape for name, variable in variables.items()})
-    if num_layers > len(variables):
-        return None, f"its blocks are numbered up to {num_layers - 1:,}, and not all are there"
-    pooler = "bert/pooler/dense/kernel" in variables
+        raise UnlikeBertError("its variables have other ranks than plain BERT's") from None
+    num_layers = _count_blocks(shapes)
+    if num_layers > len(shapes):
+        raise UnlikeBertError(f"its blocks are numbered up to {num_layers - 1:,}, and not all are there")
+    pooler = "bert/pooler/dense/kernel" in shapes
     config = BertConfig(vocab_size, hidden, num_layers, heads, intermediate, positions, types, "gelu_tanh", 1e-12)
     expected = weight_shapes(config, pooler=pooler)
-    if set(expected) != set(variables):
-        odd = sorted(set(expected) ^ set(variables))
-        return None, f"plain BERT's variables and these differ by {odd[0]}"
+    if expected.keys() != shapes.keys():
+        raise UnlikeBertError(f"plain BERT's variables and these differ by {min(expected.keys() ^ shapes.keys())}")
     for name, shape in expected.items():
-        if np.prod(variables[name].shape) != np.prod(shape):
-            return None, f"{name} is {list(variables[name].shape)}, which is not plain BERT's {list(shape)}"
-    if len(content.interface.layers) not in (0, num_layers):
-        return None, f"it has {num_layers} blocks and {len(content.interface.layers)} encoder_outputs"
-    try:
-        activation, epsilon = read_graph(content.graph, num_layers, head_size=hidden // heads, pooler=pooler)
-    except UnlikeBertError as error:
-        return None, str(error)
-    config = dataclasses.replace(config, hidden_act=activation, layer_norm_eps=epsilon)
-    return config, "variables and graph are plain BERT's"
+        if np.prod(shapes[name]) != np.prod(shape):
+            raise UnlikeBertError(f"{name} is {list(shapes[name])}, which is not plain BERT's {list(shape)}")
+    given = len(model.interface.layers)
+    if given != num_layers and not model.interface.is_last_only:
+        raise UnlikeBertError(f"it has {num_layers} blocks and {given} encoder_outputs")
+    activation, epsilon = read_graph(model.graph, num_layers, head_size=hidden // heads, pooler=pooler)
+    return dataclasses.replace(config, hidden_act=activation, layer_norm_eps=epsilon)
 
 
-def _canonical(variables: Mapping[str, Variable]) -> dict[str, Variable]:
-    """The variables by their names in `weight_shapes`; others keep their own name."""
-    start = next((name for name in variables if name.endswith("word_embeddings/embeddings")), "")
+def _canonical(keys: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the variables by their names in `weight_shapes`; others keep their own name."""
+    start = next((name for name in keys if name.endswith("word_embeddings/embeddings")), "")
     prefix = start.removesuffix("word_embeddings/embeddings")
-    return {_canonical_name(name.removeprefix(prefix)): variable for name, variable in variables.items()}
+    return {_canonical_name(name.removeprefix(prefix)): key for name, key in keys.items()}
 
 
 def _canonical_name(name: str) -> str:
@@ -320,13 +283,9 @@ def _canonical_name(name: str) -> str:
     >>> _canonical_name("embeddings/layer_norm/beta"), _canonical_name("adapter/kernel")
     ('bert/embeddings/LayerNorm/beta', 'adapter/kernel')
     """
-    block = re.match(r"transformer/(layer_\d+)/", name)
-    rest = name[block.end() :] if block else name
     for theirs, ours in _NAMES.items():
-        if rest.startswith(theirs):
-            in_block = not ours.startswith("bert/")
-            if in_block == bool(block):
-                return (f"bert/encoder/{block[1]}/" if block else "") + ours + rest[len(theirs) :]
+        if match := re.match(theirs, name):
+            return match.expand(ours) + name[match.end() :]
     return name
 
 

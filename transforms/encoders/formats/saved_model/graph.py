@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from layerbeam.transforms.encoders.bert import Activation
+from layerbeam.transforms.hardware import tf
 
 _PRODUCTS = ("Einsum", "MatMul", "BatchMatMulV2", "BatchMatMul")
 _PASS_ON = ("Identity", "Reshape", "Cast")
@@ -23,14 +24,14 @@ class UnlikeBertError(ValueError):
     """The reason why a graph is not recognized as plain BERT."""
 
 
-def read_graph(functions: Iterable[Any], num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
-    """(activation, layer norm epsilon) of an encoder of `num_layers` blocks, from its FunctionDefs.
+def read_graph(graph: Any, num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
+    """(activation, layer norm epsilon) of an encoder of `num_layers` blocks, from its MetaGraphDef.
 
     UnlikeBertError if they do not show it, do not agree, or are wired differently from BERT.
     """
     last = re.compile(rf"(^|/)transformer/layer_{num_layers - 1}/output_layer_norm/")
     found = set()
-    for function in functions:
+    for function in graph.graph_def.library.function:
         nodes = {node.name: node for node in function.node_def}
         is_training = any("RandomUniform" in node.op for node in nodes.values())
         if not is_training and any(last.search(name) for name in nodes):
@@ -41,10 +42,11 @@ def read_graph(functions: Iterable[Any], num_layers: int, *, head_size: int, poo
     return found.pop()
 
 
-def missing_operation(functions: Collection[Any]) -> str | None:
+def missing_operation(graph: Any) -> str | None:
     """An operation of another library, such as TF Text, with which TensorFlow cannot load the graph; else None."""
     from tensorflow.python.framework import op_def_registry
 
+    functions = graph.graph_def.library.function
     defined = {function.signature.name for function in functions}
     needed = {node.op for function in functions for node in function.node_def} - defined
     return next((name for name in sorted(needed) if op_def_registry.get(name) is None), None)
@@ -59,95 +61,80 @@ class _Function:
     def read(self, num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
         norms = ["embeddings/layer_norm"]
         activations = set()
+        scale = math.sqrt(head_size)
         for index in range(num_layers):
             block = f"transformer/layer_{index}"
+            attention = f"{block}/self_attention"
             for part in ("query", "key", "value"):
-                self._check_reads(f"{block}/self_attention/{part}", norms[-1])
-            self._check_scale(f"{block}/self_attention", head_size)
+                self._check_reads(f"{attention}/{part}", norms[-1])
+            if not _has_one_of(self._scope(attention), (scale, 1 / scale)):
+                raise UnlikeBertError(f"{attention} does not show the scale 1/sqrt({head_size})")
             norms += [f"{block}/self_attention_layer_norm", f"{block}/output_layer_norm"]
             self._check_reads(f"{block}/intermediate", norms[-2])
             activations.add(self._activation(block))
         if len(activations) != 1:
             raise UnlikeBertError("its blocks have different activations")
-        epsilons = {epsilon for norm in norms for epsilon in self._epsilons(norm)}
+        epsilons = {self._epsilon(norm) for norm in norms}
         if len(epsilons) != 1:
             raise UnlikeBertError(f"its layer norms have the epsilons {sorted(epsilons)}, not one")
         if pooler and not any(node.op == "Tanh" for node in self._scope("pooler_transform")):
             raise UnlikeBertError("its pooler has no tanh")
         return activations.pop(), epsilons.pop()
 
-    def _scope(self, scope: str) -> Iterator[Any]:
-        return (node for name, node in self._nodes.items() if self._in_scope(name, scope))
+    def _scope(self, scope: str) -> list[Any]:
+        return [node for name, node in self._nodes.items() if _in_scope(name, scope)]
 
-    @staticmethod
-    def _in_scope(name: str, scope: str) -> bool:
-        return re.search(rf"(^|/){re.escape(scope)}/", name) is not None
-
-    def _product(self, scope: str) -> Any:
-        """The product with the weights of a dense layer."""
-        products = [node for node in self._scope(scope) if node.op in _PRODUCTS]
+    def _input_of(self, dense: str) -> str:
+        """The node whose output a dense layer multiplies with its weights."""
+        products = [node for node in self._scope(dense) if node.op in _PRODUCTS]
         if len(products) != 1:
-            raise UnlikeBertError(f"{scope} has {len(products)} matrix products, not 1")
-        return products[0]
+            raise UnlikeBertError(f"{dense} has {len(products)} matrix products, not 1")
+        return _producer(products[0].input[0])
 
-    def _skip(self, name: str) -> str:
-        """The node that computes this input; nodes that only pass it on are skipped."""
-        name = _producer(name)
+    def _check_reads(self, dense: str, norm: str) -> None:
+        """Raises UnlikeBertError unless a dense layer's input is the output of this layer norm, only passed on."""
+        name = self._input_of(dense)
         for _ in self._nodes:  # a damaged graph may have cycles
             if name not in self._nodes or self._nodes[name].op not in _PASS_ON:
                 break
             name = _producer(self._nodes[name].input[0])
-        return name
-
-    def _check_reads(self, dense: str, norm: str) -> None:
-        """Raises UnlikeBertError unless a dense layer's input is the output of this layer norm."""
-        if not self._in_scope(self._skip(self._product(dense).input[0]), norm):
+        if not _in_scope(name, norm):
             raise UnlikeBertError(f"{dense} does not read the output of {norm} (layer norm first?)")
-
-    def _check_scale(self, attention: str, head_size: int) -> None:
-        """Raises UnlikeBertError unless the attention holds 1/sqrt(head_size) or its inverse."""
-        scale = math.sqrt(head_size)
-        constants = [value for node in self._scope(attention) for value in _scalars(node)]
-        if not any(math.isclose(value, wanted, rel_tol=1e-5) for value in constants for wanted in (scale, 1 / scale)):
-            raise UnlikeBertError(f"{attention} does not show the scale 1/sqrt({head_size})")
 
     def _activation(self, block: str) -> Activation:
         """The GELU between the two dense layers of a block."""
-        ops, constants = set(), []
-        waiting = [_producer(self._product(f"{block}/output").input[0])]
-        seen = set()
+        between: dict[str, Any] = {}
+        waiting = [self._input_of(f"{block}/output")]
         while waiting:
             name = waiting.pop()
-            if name in seen or name not in self._nodes or self._in_scope(name, f"{block}/intermediate"):
-                continue
-            seen.add(name)
-            node = self._nodes[name]
-            ops.add(node.op)
-            constants += _scalars(node)
-            waiting += [_producer(source) for source in node.input if not source.startswith("^")]
-
-        def has(constant: float) -> bool:
-            return any(math.isclose(value, constant, rel_tol=1e-5) for value in constants)
-
-        if "Tanh" in ops and all(has(constant) for constant in _TANH_CONSTANTS):
+            if name in self._nodes and name not in between and not _in_scope(name, f"{block}/intermediate"):
+                between[name] = self._nodes[name]
+                waiting += [_producer(source) for source in self._nodes[name].input if not source.startswith("^")]
+        nodes = list(between.values())
+        ops = {node.op for node in nodes}
+        if "Tanh" in ops and all(_has_one_of(nodes, [constant]) for constant in _TANH_CONSTANTS):
             return "gelu_tanh"
-        if ops & {"Erf", "Erfc"} and any(has(constant) for constant in _ERF_CONSTANTS):
+        if ops & {"Erf", "Erfc"} and _has_one_of(nodes, _ERF_CONSTANTS):
             return "gelu"
         shown = ", ".join(sorted(ops - {"Const", *_PASS_ON})) or "nothing"
         raise UnlikeBertError(f"the activation in {block} is neither GELU (its graph has {shown} there)")
 
-    def _epsilons(self, norm: str) -> list[float]:
-        """The constants added to the variance in a layer norm, written out or fused."""
+    def _epsilon(self, norm: str) -> float:
+        """The constant added to the variance in a layer norm, written out or fused."""
         epsilons = []
         for node in self._scope(norm):
             if node.op == "FusedBatchNormV3":
                 epsilons.append(float(node.attr["epsilon"].f))
             elif node.name.endswith("batchnorm/add/y"):
-                epsilons += _scalars(node)
+                epsilons += _scalar(node)
         if len(epsilons) != 1:
             raise UnlikeBertError(f"{norm} does not show its epsilon")
         # A float32 in the graph: 9.999999960041972e-13 is 1e-12.
-        return [float(f"{epsilons[0]:.6g}")]
+        return float(f"{epsilons[0]:.6g}")
+
+
+def _in_scope(name: str, scope: str) -> bool:
+    return re.search(rf"(^|/){re.escape(scope)}/", name) is not None
 
 
 def _producer(name: str) -> str:
@@ -155,11 +142,14 @@ def _producer(name: str) -> str:
     return name.split(":")[0]
 
 
-def _scalars(node: Any) -> list[float]:
-    """The value of a node that is a scalar float constant; else empty."""
-    from tensorflow import make_ndarray
+def _has_one_of(nodes: Iterable[Any], constants: Collection[float]) -> bool:
+    values = [value for node in nodes for value in _scalar(node)]
+    return any(math.isclose(value, constant, rel_tol=1e-5) for value in values for constant in constants)
 
+
+def _scalar(node: Any) -> list[float]:
+    """The value of a node that is a scalar float constant; else empty."""
     if node.op != "Const":
         return []
-    value = make_ndarray(node.attr["value"].tensor)
+    value = tf.make_ndarray(node.attr["value"].tensor)
     return [float(value)] if value.ndim == 0 and value.dtype.kind == "f" else []

@@ -1,0 +1,226 @@
+"""`layerbeam.encode`: the vectors of texts in this process, without files and without a pipeline."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from layerbeam.pipeline.config.job import resolve_embedding
+from layerbeam.pipeline.config.load import check_embedding
+from layerbeam.pipeline.config.schema import EmbedConfig
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.blocks import Float32Array, TextBlock, VectorBlock
+from layerbeam.transforms.columns import make_table
+from layerbeam.transforms.embedder import Embedder
+from layerbeam.transforms.encode.forward import Forward
+from layerbeam.transforms.hardware import cores
+from layerbeam.transforms.input.records import lone_surrogate
+from layerbeam.transforms.parts import as_matrix
+
+_VECTORS = "vectors"
+_ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1], "normalize": True}}
+# A block ends with the text that reaches one of these limits.
+_BLOCK_TEXTS = 1 << 14
+_BLOCK_CHARACTERS = 1 << 26
+_LOADED = 4
+_END: Any = object()
+_LOCK = threading.Lock()
+
+
+@overload
+def encode(
+    texts: Iterable[str], *, encoder: str | Mapping[str, Any] = "minilm", pairs: Iterable[str | None] | None = None
+) -> Float32Array: ...
+@overload
+def encode(
+    texts: Iterable[str],
+    *,
+    encoder: str | Mapping[str, Any] = "minilm",
+    views: Mapping[str, Any],
+    pairs: Iterable[str | None] | None = None,
+    output: Literal["numpy"] = "numpy",
+) -> dict[str, dict[str, npt.NDArray[Any]]]: ...
+@overload
+def encode(
+    texts: Iterable[str],
+    *,
+    encoder: str | Mapping[str, Any] = "minilm",
+    views: Mapping[str, Any],
+    pairs: Iterable[str | None] | None = None,
+    output: Literal["arrow"],
+) -> dict[str, pa.Table]: ...
+def encode(
+    texts: Iterable[str],
+    *,
+    encoder: str | Mapping[str, Any] = "minilm",
+    views: Mapping[str, Any] | None = None,
+    pairs: Iterable[str | None] | None = None,
+    output: Literal["numpy", "arrow"] = "numpy",
+) -> Any:
+    """The vectors of texts, on all cores. The encoder stays loaded for the next call.
+
+    Args:
+        texts: Strings: a list, a pandas Series, a NumPy or Arrow array, a generator.
+        encoder: A handle, or the section `encoder` of a configuration as a mapping.
+        views: The section `views` of a configuration, with levels token, word and text.
+        pairs: The second text of each pair, as many as texts; None for a single text.
+        output: What a view becomes: NumPy arrays by column, or a pyarrow.Table.
+
+    Returns:
+        Without `views` float32 [n, H], one row per text: the mean of the last layer's tokens, scaled to unit length.
+        With `views` {view: {column: values}} or {view: table}, with the rows and columns of a run; `line` is the index
+        of the text. Vector columns are [r, W], other columns [r].
+
+    Raises:
+        TypeError: A text is not a string, or `texts` is not a list of them.
+        ValueError: A setting is wrong, or a text cannot be encoded; the message has its index.
+
+    Warns:
+        UserWarning: Texts were cut off at `max_seq_length`.
+    """
+    if output not in ("numpy", "arrow"):
+        raise ValueError(f"encode: output is {output!r}; allowed: numpy, arrow")
+    if views is None and output == "arrow":
+        raise ValueError("encode: output arrow is for `views`; without them the result is one array")
+    key = json.dumps([encoder, _ONE_VECTOR_PER_TEXT if views is None else views], default=_plain)
+    try:
+        with _LOCK:
+            embedder, max_seq_length = _load(key, tuple(map(_state, _paths(key))))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    tables: dict[str, list[pa.Table]] = {view.name: [] for view in embedder.views}
+    matrices: list[Float32Array] = []
+    cut = 0
+    for block in _blocks(texts, pairs):
+        vectors = _encode_block(embedder, block)
+        cut += int(np.count_nonzero(vectors.tokens.num_dropped))
+        if views is None:
+            matrices += vectors.vectors[_VECTORS]
+            continue
+        for view in embedder.views:
+            tables[view.name].append(make_table(view, vectors.tokens, vectors.vectors[view.name], embedder.vocabulary))
+    if cut:
+        message = (
+            f"encode: {cut:,} of the texts have more than {max_seq_length} tokens and were cut off; raise "
+            "max_seq_length, or keep them whole with long_text: window, in `encoder`"
+        )
+        warnings.warn(message, stacklevel=2)
+    if views is None:
+        return matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
+    whole = {name: pa.concat_tables(found) for name, found in tables.items()}
+    return whole if output == "arrow" else {name: _arrays(table) for name, table in whole.items()}
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, Iterable) else repr(value)
+
+
+def _state(path: str) -> tuple[Any, ...]:
+    """What changes if a local folder or file does, so that what was loaded from it is loaded again."""
+    try:
+        files = [path, *(entry.path for entry in os.scandir(path))] if os.path.isdir(path) else [path]
+        states = [(file, os.stat(file)) for file in sorted(files)]
+    except OSError:
+        return ()
+    return tuple((file, state.st_ino, state.st_size, state.st_mtime_ns) for file, state in states)
+
+
+@functools.lru_cache
+def _config(key: str) -> EmbedConfig:
+    encoder, views = json.loads(key)
+    return check_embedding(encoder, views, source="encode")
+
+
+def _paths(key: str) -> list[str]:
+    """The paths that these settings name."""
+    config = _config(key)
+    forms = (view.keep_words for view in config.views.values())
+    return [config.encoder.handle, *(name for name in forms if isinstance(name, str))]
+
+
+@functools.lru_cache(maxsize=_LOADED)
+def _load(key: str, states: tuple[tuple[Any, ...], ...]) -> tuple[Embedder, int]:
+    """The embedder for these settings, and its `max_seq_length`."""
+    job = resolve_embedding(_config(key))
+    job.load_tensorflow(cores())
+    forward = Forward(job.load_encoder(), cores())
+    embedder = Embedder(forward, job.encoder, job.views, job.sequences, job.encoding)
+    return embedder, job.sequences.max_seq_length
+
+
+def _blocks(texts: Iterable[str], pairs: Iterable[str | None] | None) -> Iterator[TextBlock]:
+    """The texts as blocks, at least one. TypeError and ValueError as `encode`."""
+    seconds: Iterator[Any] = iter(() if pairs is None else _elements("pairs", pairs))
+    first, size = 0, 0
+    some: list[str] = []
+    some_pairs: list[str | None] = []
+    for index, text in enumerate(_elements("texts", texts)):
+        some.append(_checked("texts", index, text))
+        size += len(text)
+        if pairs is not None:
+            second = next(seconds, _END)
+            if second is _END:
+                raise ValueError(f"encode: there are {index:,} pairs and more texts; give one for each text, or None")
+            some_pairs.append(None if second is None else _checked("pairs", index, second))
+            size += 0 if second is None else len(second)
+        if len(some) >= _BLOCK_TEXTS or size >= _BLOCK_CHARACTERS:
+            yield _block(some, some_pairs, first)
+            first, size, some, some_pairs = index + 1, 0, [], []
+    if next(seconds, _END) is not _END:
+        raise ValueError(f"encode: there are more pairs than texts ({first + len(some):,})")
+    if some or not first:
+        yield _block(some, some_pairs, first)
+
+
+def _block(texts: list[str], pairs: list[str | None], first: int) -> TextBlock:
+    block = TextBlock.of(texts, first_line=first)
+    if pairs:
+        block.pairs, block.pair_offset = pa.array(pairs, pa.string()), np.zeros(len(texts), np.int32)
+    return block
+
+
+def _elements(name: str, given: Any) -> Iterable[Any]:
+    """What is iterated: TypeError for what looks like a list of strings and is not."""
+    if isinstance(given, str | bytes):
+        raise TypeError(f"encode: {name} is one string; give a list: [{given!r:.40}]")
+    if (
+        isinstance(given, Mapping | set | frozenset)
+        or getattr(given, "ndim", 1) != 1
+        or not isinstance(given, Iterable)
+    ):
+        raise TypeError(f"encode: {name} is a {type(given).__name__}; give a list of strings, or one column of a table")
+    return given.to_pylist() if isinstance(given, pa.Array | pa.ChunkedArray) else given
+
+
+def _checked(name: str, index: int, text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"encode: {name}[{index}] is {text!r:.40}, a {type(text).__name__}; all must be strings")
+    reason = None if text.isascii() else lone_surrogate(text)
+    if reason is not None:
+        raise ValueError(f"encode: {name}[{index}]: {reason}")
+    return text
+
+
+def _encode_block(embedder: Embedder, block: TextBlock) -> VectorBlock:
+    """The vectors of all texts of a block. ValueError for the first that has none."""
+    vectors = embedder.embed_or_reject(block)
+    for rejected in sorted(vectors.tokens.text.rejected, key=lambda rejected: rejected.line):
+        raise ValueError(f"encode: texts[{rejected.line}]: {rejected.reason}")
+    return vectors
+
+
+def _arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    return {
+        name: as_matrix(column) if pa.types.is_fixed_size_list(column.type) else column.to_numpy(zero_copy_only=False)
+        for name, column in columns.items()
+    }

@@ -1,0 +1,75 @@
+"""The format of a run's input files, found from their names and the first bytes of some of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from layerbeam.pipeline.config.job import Job, with_format
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.manifest import load_manifest
+from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.input.content import FORMAT_NAMES, contradiction, format_by_content, format_by_name, read_head
+
+# Files that are opened before the run begins. Every file is checked when it is read.
+_SAMPLE = 16
+
+
+def find_format(job: Job, found: Sequence[InputFile | SkippedFile]) -> Job:
+    """The job with the format of its input, if the configuration leaves it open.
+
+    It is that of an earlier run into the folder, else the one that all names agree on, else that of the contents. The
+    contents also decide if none of the files looked at is what the names say. UsageError if files have different
+    formats.
+    """
+    if job.records.format != "auto":
+        return job
+    runs = load_runs(job.output.path)
+    before: Any = runs[-1] if runs else load_manifest(job.output.path)
+    if before is not None:
+        return with_format(job, before["identity"]["input"]["format"])
+    files = [file for file in found if isinstance(file, InputFile)]
+    examples: dict[str, str] = {}
+    for file in files:
+        named = format_by_name(file.path)
+        if named is not None:
+            examples.setdefault(named, file.path)
+    contents = {path: format_by_content(head) for path, head in _heads(files)}
+    if not examples or (
+        len(examples) == 1 and None not in contents.values() and not examples.keys() & contents.values()
+    ):
+        by_content = {content or "text": path for path, content in reversed(contents.items())}
+        examples = by_content or examples
+    if len(examples) > 1:
+        shown = ", ".join(f"{printable(path)} is {FORMAT_NAMES[format_]}" for format_, path in sorted(examples.items()))
+        raise UsageError(
+            f"input.files: a run reads files of one format, and {shown}; give globs of one format, or set input.format"
+        )
+    (format_,) = examples or ["text"]
+    return with_format(job, format_)  # type: ignore[arg-type] # one of FORMAT_NAMES
+
+
+def refuse_other_format(job: Job, work: PendingWork) -> None:
+    """UsageError if nothing is embedded yet and every file that was looked at holds another format."""
+    if work.texts_done:
+        return
+    problems = [
+        (path, contradiction(head, job.records.format)) for path, head in _heads([left.file for left in work.to_read])
+    ]
+    if not problems or not all(problem for _, problem in problems):
+        return
+    path, problem = problems[0]
+    others = f" (and so do the {len(problems) - 1} others that were looked at)" if len(problems) > 1 else ""
+    raise UsageError(f"input.files: {printable(path)} {problem}{others}")
+
+
+def _heads(files: Sequence[InputFile]) -> Iterator[tuple[str, bytes]]:
+    """The first bytes of some files, spread over all of them, without empty ones and those that cannot be read."""
+    for file in files[:: -(-len(files) // _SAMPLE) or 1]:
+        with contextlib.suppress(OSError):
+            head = read_head(file.path)
+            if head:
+                yield file.path, head

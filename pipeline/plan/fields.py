@@ -1,0 +1,53 @@
+"""Fields of JSON Lines that no record has: a misspelt name would give null columns and single texts."""
+
+from __future__ import annotations
+
+import itertools
+
+from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.transforms import storage
+from layerbeam.transforms.input.content import UTF8_MARK
+from layerbeam.transforms.input.jsonl import field_names
+
+_FILES, _RECORDS, _NAMED = 32, 1000, 12
+
+
+def check_fields(job: Job, work: PendingWork) -> None:
+    """UsageError if none of the first records of some files, spread over all of them, has a configured field.
+
+    Reading ends with the first record after which all fields were found: in general that is the first one.
+    """
+    records = job.records
+    if records.format != "jsonl":
+        return
+    settings = {records.text_field: "text_field", records.pair_field: "pair_field", records.id_field: "id_field"}
+    missing = {name: settings.get(name, "keep_fields") for name, _ in records.fields_read}
+    seen: dict[str, None] = {}  # in the order of the records
+    num_records = 0
+    files = [file for file in work.files if file.size]
+    for file in files[:: -(-len(files) // _FILES) or 1]:
+        try:
+            with storage.open_binary(file.path) as opened:
+                data = next(storage.read_chunks(opened, file.path), b"")
+        except OSError:
+            continue  # the run reports it
+        # The last line may be cut off, and then it is not valid.
+        for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
+            names = field_names(line.decode(records.encoding, "replace"))
+            num_records += names is not None
+            seen |= dict.fromkeys(names or ())
+            if missing.keys() <= seen.keys():
+                return
+    if num_records:
+        known = ", ".join(list(seen)[:_NAMED]) + (", ..." if len(seen) > _NAMED else "")
+        among = f"the first {num_records:,} records have" if num_records > 1 else "the first record has"
+        raise UsageError(
+            "\n".join(
+                f"input.{setting}: no record has a field `{name}`{did_you_mean(name, seen)}; {among}: {known}"
+                for name, setting in missing.items()
+                if name not in seen
+            )
+            + "\n`layerbeam run --force` starts anyway"
+        )

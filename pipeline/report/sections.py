@@ -1,0 +1,273 @@
+"""The sections of the report except that of words: each computes its data from the run, alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from layerbeam.pipeline.cli.console import count_noun, size_text
+from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.pipeline.output.manifest import vectors_text
+from layerbeam.pipeline.output.summary import balances, encoder_text, notes
+from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section, location
+from layerbeam.pipeline.report.plots import SIGNS
+from layerbeam.pipeline.report.stats import Array, project_layers, unit
+from layerbeam.transforms import metrics
+
+_MAX_BARS = 64
+# Without a view of texts, lengths are counted from rows of tokens or words, in random parts up to this many rows.
+_MAX_ROWS = 2_000_000
+_MAX_REASONS = 40
+_MAX_POINTS = 800
+_QUERIES = 8
+_NEIGHBOURS = 5
+_ADD_TEXT_VIEW = "No view of texts has rows; add one under `views`: `texts: {level: text, layers: all, pooling: mean}`."
+
+
+def overview(context: ReportContext) -> Section:
+    """The run at a glance: what `layerbeam show` prints about the vectors. Speed is not part of the page."""
+    summary, versions = context.summary, context.attempt["versions"]
+    inputs = summary.inputs
+    facts = [
+        ("Input", f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"),
+        *((unit.capitalize(), balance) for unit, balance in balances(summary.counts)),
+        ("Tokens", f"{summary.counts.get(metrics.TOKENS, 0):,}, without [CLS] and [SEP]"),
+        *(("Note", note) for note in notes(summary)),
+        *(("Problem", problem) for problem in summary.problems),
+        ("Fingerprint", summary.fingerprint),
+        ("Written by", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+    views = [
+        (name, view["level"], f"{view['rows']:,}", size_text(view["bytes"]), vectors_text(view))
+        for name, view in summary.views.items()
+    ]
+    encoder = summary.encoder
+    shown = {"encoder": encoder["handle"], "encoder_text": encoder_text(encoder), "facts": facts, "views": views}
+    return Section({"state": summary.state, "counts": dict(summary.counts)}, shown)
+
+
+def lengths(context: ReportContext) -> Section:
+    """A histogram of tokens per text, without [CLS] and [SEP], and what `max_seq_length` cuts off."""
+    found = _text_lengths(context)
+    if found is None:
+        hint = "No view contains the lengths of the texts; add one with `level: text` under `views`."
+        return Section(missing_hint=hint)
+    kept, dropped, source = found
+    tokens = kept if dropped is None else kept + dropped
+    encoder, given = (context.attempt["settings"][name] for name in ("encoder", "input"))
+    special = 3 if given.get("pair_field") or given.get("pair_separator") else 2
+    cut = encoder["max_seq_length"] - special if encoder["long_text"] == "truncate" else None
+    common = int(np.quantile(tokens, 0.999))  # a few very long texts would flatten the rest
+    width = max(1, -(-(common + 1) // _MAX_BARS))
+    last = max(common, min(cut or 0, int(tokens.max()))) // width + 1
+    edges = np.arange(last + 1) * width
+    figures: dict[str, Any] = {
+        "texts": len(tokens),
+        "mean": float(tokens.mean()),
+        "median": float(np.median(tokens)),
+        "longest": int(tokens.max()),
+        "max_seq_length": encoder["max_seq_length"],
+    }
+    if cut is not None and dropped is not None:
+        figures |= {"cut": float((dropped > 0).mean()), "tokens_lost": float(dropped.sum() / max(tokens.sum(), 1))}
+    bars, _ = np.histogram(tokens, edges)
+    ranges = [f"{low} to {low + width - 1}" if width > 1 else str(low) for low in edges[:-1]]
+    shown = {
+        "source": source,
+        "long_text": encoder["long_text"],
+        "cut": cut,
+        "line": None if cut is None or cut > edges[-1] else cut + 1,
+        "bars": bars,
+        "table": [(tokens_in_bar, int(n)) for tokens_in_bar, n in zip(ranges, bars, strict=True) if n],
+        "edges": edges,
+        "width": width,
+        "beyond": int((tokens >= edges[-1]).sum()),
+    }
+    return Section(figures, shown)
+
+
+def _text_lengths(context: ReportContext) -> tuple[Array, Array | None, str] | None:
+    """(tokens with a vector, tokens cut off or None if unknown) for each text, and where they were counted."""
+    for view in context.of_level("text"):
+        rows = view.sample_table(["num_tokens", "num_dropped"])
+        source = f"{view.sample_text} of view {view.name}"
+        return rows["num_tokens"].to_numpy(), rows["num_dropped"].to_numpy(), source
+    for view in context.of_level("token", "word"):
+        if view.has_all_words and view.has_places:
+            counts, parts = _count_tokens(view)
+            source = f"{len(counts):,} texts in {parts:,} of {len(view.parts):,} parts of view {view.name}"
+            return counts, None, source
+    return None
+
+
+def _count_tokens(view: SampledView) -> tuple[Array, int]:
+    """(tokens of each text, number of parts read); the rows of a text are in one part."""
+    column, function = ("num_tokens", "sum") if view.level == "word" else ("start", "count")
+    counts: list[Array] = []
+    rows_left = _MAX_ROWS
+    for part in view.random_parts():
+        rows = view.read(part, ["line", "sentence", "start", column])
+        texts = rows.filter(pc.field("start") >= 0).group_by(["line", "sentence"]).aggregate([(column, function)])
+        counts.append(texts[f"{column}_{function}"].to_numpy())
+        rows_left -= part.rows
+        if rows_left < 0:
+            break
+    return np.concatenate(counts), len(counts)
+
+
+def rejects(context: ReportContext) -> Section:
+    """Number of rejects per reason; the page shows the most frequent reasons."""
+    reasons = dict(context.summary.rejects)
+    shown = {
+        "total": sum(reasons.values()),
+        "records": context.summary.counts.get(metrics.RECORDS, 0),
+        "rows": [(reason, n, 100 * n / max(reasons.values())) for reason, n in list(reasons.items())[:_MAX_REASONS]],
+    }
+    return Section({"reasons": reasons}, shown)
+
+
+def layers(context: ReportContext) -> Section:
+    """Every layer of every view with rows: distribution of values and norms, anisotropy."""
+    views = context.of_level("token", "word", "text", "record")
+    if not views:
+        return Section(missing_hint="No view has rows with vectors; add one with `layers: all` under `views`.")
+    figures = {
+        view.name: {
+            "rows": view.sample_size,
+            "layers": {column: layer.figures for column, layer in view.layers.items()},
+        }
+        for view in views
+    }
+    return Section(figures, {"views": views})
+
+
+def check_color_by(context: ReportContext) -> None:
+    """UsageError if there are views of texts and none has the column to colour by."""
+    views, color_by = context.of_level("text", "record"), context.color_by
+    columns = [(view, name) for view in views for name in view.schema.names]
+    known = list(dict.fromkeys(name for view, name in columns if name not in (*view.vectors, "text", "line")))
+    if color_by is not None and views and color_by not in known:
+        raise UsageError(
+            f"--color-by {color_by}: no view of texts has this column; it can be {', '.join(known)} (input.keep_fields "
+            f"adds other fields of the corpus){did_you_mean(color_by, known)}"
+        )
+
+
+def projection(context: ReportContext) -> Section:
+    """The vectors of each view of texts or records with the column to colour by, on two principal components."""
+    views = context.of_level("text", "record")
+    if not views:
+        return Section(missing_hint=_ADD_TEXT_VIEW)
+    color_by = context.color_by or "file"
+    figures, shown = {}, []
+    for view in views:
+        if color_by not in view.schema.names:
+            continue
+        categories, names = categorize(view.sample_table([color_by])[color_by].to_pylist())
+        random = np.random.default_rng([context.seed, view.sample_size])
+        drawn = np.sort(random.permutation(view.sample_size)[:_MAX_POINTS])
+        projections = project_layers((column, view.sample_vectors(column)) for column in view.vectors)
+        figures[view.name] = {
+            "rows": view.sample_size,
+            "points": len(drawn),
+            "color": color_by,
+            "explained_variance": {column: layer.explained for column, layer in projections.items()},
+        }
+        rows = view.sample_table(view.existing(*PLACE, "text")).take(drawn).to_pylist()
+        shown.append(
+            {
+                "view": view,
+                "names": names,
+                "projections": projections,
+                "drawn": drawn,
+                "categories": categories[drawn],
+                "points": [(location(row), row.get("text")) for row in rows],
+            }
+        )
+    return Section(figures, {"color_by": color_by, "views": shown})
+
+
+def categorize(values: list[Any]) -> tuple[Array, list[str]]:
+    """([n] category numbers, names of the categories): the most frequent values; the last one holds the others.
+
+    >>> categorize(["b", "a", "b", None])
+    (array([0, 1, 0, 2]), ['b', 'a', '(none)'])
+    """
+    most = len(SIGNS)
+    if len(set(values)) > most and all(isinstance(value, int | float) for value in values if value is not None):
+        return _fifths(values)
+    names = ["(none)" if value is None else str(value) for value in values]
+    counts = Counter(names)
+    by_count = sorted(counts, key=lambda name: (name == "(none)", -counts[name], name))
+    number = {name: min(place, most - 1) for place, name in enumerate(by_count)}
+    if len(by_count) > most:
+        by_count[most - 1 :] = [f"{len(by_count) - most + 1:,} others"]
+    return np.array([number[name] for name in names], np.int64), by_count
+
+
+def _fifths(values: list[Any]) -> tuple[Array, list[str]]:
+    """Fifths of numbers, named by their smallest and largest value; values of None come last."""
+    known = np.array([value for value in values if value is not None])
+    edges = np.unique(np.quantile(known, [0.2, 0.4, 0.6, 0.8]))
+    present, fifths = np.unique(np.searchsorted(edges, known), return_inverse=True)
+    names = [f"{known[fifths == i].min()} to {known[fifths == i].max()}" for i in range(len(present))]
+    numbers = np.full(len(values), len(names))
+    numbers[[value is not None for value in values]] = fifths
+    return numbers, [*names, "(none)"] if len(known) < len(values) else names
+
+
+def neighbours(context: ReportContext) -> Section:
+    """For the command's texts and some random ones, the texts with the highest cosine in a view's last layer."""
+    views = context.of_level("text")
+    if not views:
+        if context.texts:
+            raise UsageError(f"--text: {_ADD_TEXT_VIEW}")
+        return Section(missing_hint=_ADD_TEXT_VIEW)
+    view = views[0]
+    column = max(view.vectors, key=lambda name: int(name.removeprefix("layer_")) if name.startswith("layer_") else -1)
+    rows = view.sample_table(view.existing(*PLACE, "text")).to_pylist()
+    texts = [row["text"] for row in rows]
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) < 2 and not context.texts:
+        return Section()
+    drawn = np.random.default_rng([context.seed, 1]).permutation(len(distinct))[:_QUERIES]
+    chosen = sorted(texts.index(distinct[i]) for i in drawn)
+    vectors = unit(view.sample_vectors(column))
+    queries = [(texts[row], vectors[row], texts[row]) for row in chosen]
+    if context.texts:
+        from layerbeam.pipeline.report.own_texts import encode_texts  # it imports Beam, and loads TensorFlow
+
+        own = unit(encode_texts(context, view, column))
+        # An equal text of the corpus is left out for a text drawn from it only.
+        queries = [*((text, vector, None) for text, vector in zip(context.texts, own, strict=True)), *queries]
+    figures, shown = [], []
+    for text, vector, left_out in queries:
+        cosines = vectors @ vector
+        best_rows: dict[str, int] = {}
+        for row in np.argsort(-cosines, kind="stable").tolist():
+            best_rows.setdefault(texts[row], row)
+        nearest = [row for found, row in best_rows.items() if found != left_out][:_NEIGHBOURS]
+        places = [{name: rows[i][name] for name in PLACE if name in rows[i]} for i in nearest]
+        figures.append(
+            {
+                "text": text,
+                "nearest": [
+                    {"text": texts[i], "cosine": float(cosines[i]), **place}
+                    for i, place in zip(nearest, places, strict=True)
+                ],
+            }
+        )
+        shown.append((text, [(cosines[i], location(rows[i]), texts[i]) for i in nearest]))
+    own_texts = len(context.texts)
+    return Section(
+        {"view": view.name, "column": column, "own_texts": figures[:own_texts], "queries": figures[own_texts:]},
+        {
+            "own_texts": shown[:own_texts],
+            "queries": shown[own_texts:],
+            "sample": view.sample_text,
+            "neighbours": _NEIGHBOURS,
+        },
+    )

@@ -1,0 +1,128 @@
+"""One more view in an existing folder."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from workplace import THREE_VIEWS
+
+VIEWS = {"texts": {"level": "text", "layers": [2]}, "types": {"level": "word_type", "layers": [1]}}
+MORE = {"tokens": {"level": "token", "layers": [-1, 0]}, "lines": {"level": "text", "layers": [3], "format": "jsonl"}}
+INPUT = {"slice_bytes": 4096}
+
+
+@pytest.fixture
+def added(workplace):
+    """A finished run of two views, to whose settings two are added."""
+    lines = [f"the river bank {n} " + "and the well " * (n % 7) for n in range(400)]
+    workplace.write("corpus/a.txt", "\n".join(lines) + "\n")
+    workplace.write("corpus/b.txt", "one line\n\xff\n\nanother line\n".encode("latin-1"))
+    settings = {"input": INPUT | {"max_reject_rate": 1.0}}
+    workplace.configure(views=VIEWS, **settings)
+    workplace.run()
+    workplace.configure(views=VIEWS | MORE, **settings)
+    return workplace
+
+
+def stamps(workplace):
+    """Inode and time of each file of the first views."""
+    folders = (workplace.folder / "out" / name for name in (*VIEWS, "_word_types", "rejects"))
+    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths if path.name != "word_types.parquet"}
+
+
+def fresh(workplace):
+    workplace.run("--output", "fresh")
+    return workplace.files("fresh")
+
+
+def test_added_views_end_as_in_a_run_with_all_of_them(added):
+    before = stamps(added)
+    assert len(before) > 8
+    assert "left to do" not in added.plan().out
+    done = added.run()
+    assert stamps(added) == before
+    assert added.files() == fresh(added)
+    assert "lines" in added.show().out
+    added.verify()
+    added.verify("--checksums")
+    assert "nothing to do" in added.run().err
+    added.write("corpus/a.txt", (added.folder / "corpus/a.txt").read_text() + "one more\n")
+    added.write("corpus/c.txt", "a new file\n")
+    added.run()
+    added.run("--output", "later")
+    assert added.files() == added.files("later")
+    assert "in `tokens`" in done.err
+    assert "in `texts`" not in done.err
+
+
+def test_killed_while_a_view_is_added(added):
+    before = stamps(added)
+    with added.at_work(commits=3) as process:
+        process.kill()
+    assert stamps(added) == before
+    assert all(path.stat().st_size for path in (added.folder / "out/_commits").glob("*.json"))
+    assert "unfinished" in added.show().out
+    added.run()
+    assert stamps(added) == before
+    assert added.files() == fresh(added)
+
+
+def test_another_view_after_a_kill_and_files_that_changed_meanwhile(added):
+    with added.at_work(commits=2) as process:
+        process.kill()
+    os.utime(added.folder / "corpus/a.txt")
+    more = MORE | {"last": {"level": "record", "layers": [0]}}
+    added.configure(views=VIEWS | more, input=INPUT | {"max_reject_rate": 1.0})
+    added.run()
+    assert added.files() == fresh(added)
+    added.configure(views=VIEWS | MORE, input=INPUT | {"max_reject_rate": 1.0})
+    assert added.run(status=2).err.splitlines() == [
+        "layerbeam: output.path: out holds a run with other settings, and rows of both do not belong together; give a "
+        "new folder, or restore the settings (views can be added, and nothing else can change):",
+        "layerbeam:   views.last: is in the folder, and removed from the settings",
+    ]
+
+
+def test_missing_file_keeps_its_rows(added):
+    rows = added.rows("texts").num_rows
+    (added.folder / "corpus/b.txt").rename(added.folder / "b.txt")
+    assert "corpus/b.txt: is missing; its rows stay" in added.run(status=3).out
+    assert added.rows("texts").num_rows == rows
+    (added.folder / "b.txt").rename(added.folder / "corpus/b.txt")
+    added.run()
+    assert added.files() == fresh(added)
+
+
+def test_view_that_changes_which_texts_are_embedded(workplace):
+    workplace.write("corpus/a.txt", "the river\nthe well\na bank\n" * 20)
+    kept = {"banks": {"level": "word", "layers": [2], "keep_words": ["bank"]}}
+    workplace.configure(views=kept)
+    workplace.run()
+    assert workplace.manifest()["counts"]["embedded"] == 20
+    workplace.configure(views=kept | THREE_VIEWS)
+    workplace.run()
+    assert workplace.manifest()["counts"]["embedded"] == 60
+    assert workplace.files() == fresh(workplace)
+
+
+def test_view_that_makes_blocks_smaller(workplace):
+    workplace.write("corpus/a.txt", "the river bank and the well\n" * 300)
+    settings = {"output": {"target_part_bytes": 65_536}}
+    workplace.configure(views={"texts": {"level": "text", "layers": [2]}}, **settings)
+    workplace.run()
+    workplace.configure(views={"texts": {"level": "text", "layers": [2]}, **MORE}, **settings)
+    workplace.run()
+    assert workplace.manifest()["views"]["texts"]["parts"] > 2
+    assert workplace.files() == fresh(workplace)
+
+
+def test_changed_view_is_refused_with_what_was_written(added):
+    err = added.run("--set", "views.texts.layers=[1]", "--set", "views.new={level: text, layers: [1]}", status=2).err
+    assert err.splitlines()[1:] == [
+        "layerbeam:   views.lines: is not in the folder",
+        "layerbeam:   views.new: is not in the folder",
+        "layerbeam:   views.tokens: is not in the folder",
+        "layerbeam:   views.texts.layers: [2] -> [1]",
+    ]

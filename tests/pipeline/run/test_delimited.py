@@ -1,0 +1,126 @@
+"""CSV and TSV through the whole pipeline: rows, places, bad rows, resuming."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+
+import pytest
+
+VIEWS = {"t": {"level": "text", "layers": [2], "pooling": "mean"}}
+FIELDS = {"text_field": "body", "id_field": "key", "keep_fields": {"year": "int64", "label": "string"}}
+
+
+def rows_of(count: int) -> list[list[str]]:
+    """Every third text has a line break, quotes or a comma in it."""
+    bodies = ["one river", "two\nlines, and a comma", 'say "three"\r\n\r\nagain']
+    return [[f"k{n}", f"{bodies[n % 3]} {n}", "" if n % 5 == 0 else f"{1900 + n}.0", "é"] for n in range(count)]
+
+
+def as_csv(rows: list[list[str]], **options) -> bytes:
+    file = io.StringIO()
+    csv.writer(file, **options).writerows([["key", "body", "year", "label"], *rows])
+    return file.getvalue().encode()
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+def test_rows_with_line_breaks_for_any_workers(workplace, ending):
+    rows = rows_of(120)
+    data = as_csv(rows, delimiter="\t" if ending == "tsv" else ",")
+    workplace.write(f"corpus/a.{ending}", gzip.compress(data) if ending == "csv.gz" else data)
+    workplace.configure(input=FIELDS | {"slice_bytes": 500}, views=VIEWS)
+    workplace.plan()
+    workplace.run("--workers", "1")
+    workplace.run("--workers", "2", "--output", "two")
+    assert workplace.files() == workplace.files("two")
+    assert (workplace.folder / "out/parts.jsonl").read_text().count("\n") > 5
+    found = workplace.rows("t")
+    assert found["text"].to_pylist() == [row[1] for row in rows]
+    assert found["id"].to_pylist() == [row[0] for row in rows]
+    assert found["year"].to_pylist() == [None if n % 5 == 0 else 1900 + n for n in range(120)]
+    lines = data.decode().split("\n")
+    assert [lines[line].split("\t" if ending == "tsv" else ",")[0] for line in found["line"].to_pylist()] == [
+        row[0] for row in rows
+    ]
+    assert workplace.verify().out.endswith("pass\n")
+    assert "records   120 read = 120 embedded" in workplace.show().out
+    assert "nothing to do" in workplace.run().err
+
+
+def test_appended_rows_and_changed_names(workplace):
+    data = as_csv(rows_of(60))
+    path = workplace.write("corpus/a.csv", data)
+    workplace.configure(input=FIELDS | {"slice_bytes": 500}, views=VIEWS)
+    workplace.run()
+    before = {name: digest for name, digest in workplace.files().items() if name.startswith("t/")}
+    assert len(before) == 5
+    path.write_bytes(data + as_csv(rows_of(3)).split(b"\r\n", 1)[1])
+    workplace.run()
+    after = workplace.files()
+    assert [name for name in sorted(before) if before[name] != after[name]] == [max(before)]  # the last block is longer
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+    # The same rows under another order of names are other records.
+    path.write_bytes(data.replace(b"key,body,year,label", b"key,label,year,body"))
+    workplace.run()
+    assert set(workplace.rows("t")["text"].to_pylist()) == {"é"}
+
+
+def test_bad_rows_are_rejected_with_line_and_reason(workplace):
+    workplace.write(
+        "corpus/a.csv",
+        b"\xef\xbb\xbfn,text\r\n"
+        b'1,"one\ntwo"\r\n'
+        b"2,three,four\r\n"
+        b'3,"five" six\r\n'
+        b"x,seven\r\n"
+        b"\r\n"
+        b"5,\xff\r\n"
+        b"6,\r\n"
+        b'7,5" wide\r\n'
+        b'8,"never closed\r\n9,ten\r\n',
+    )
+    workplace.configure(input={"keep_fields": {"n": "int64"}, "max_reject_rate": 1.0}, views=VIEWS)
+    workplace.run()
+    assert [(row["n"], row["line"], row["text"]) for row in workplace.rows("t").to_pylist()] == [
+        (1, 1, "one\ntwo"),
+        (7, 9, '5" wide'),
+    ]
+    assert [(reject["line"], reject["reason"]) for reject in workplace.rejects()] == [
+        (3, "has 3 fields, not 2"),
+        (4, "is not valid CSV: ',' expected after '\"'"),
+        (5, "field `n` is not int64"),
+        (7, "field `text`: invalid UTF-8: invalid start byte at byte 0"),
+        (10, "is not valid CSV: a quote is opened and not closed"),
+    ]
+    assert workplace.manifest()["counts"]["blank_skipped"] == 2
+    assert workplace.verify().out.endswith("pass\n")
+
+
+def test_delimiter_quote_and_names(workplace):
+    workplace.write("corpus/a.csv", 'one "river;1\n"two;2\n')
+    given = {"delimiter": ";", "quote": None, "column_names": ["text", "n"], "keep_fields": {"n": "int64"}}
+    workplace.configure(input=given, views=VIEWS)
+    workplace.run()
+    assert workplace.rows("t")["text"].to_pylist() == ['one "river', '"two']
+    assert workplace.rows("t")["n"].to_pylist() == [1, 2]
+
+
+def test_pairs(workplace):
+    workplace.write("corpus/a.csv", "text,reply\none,two\nthree,\n")
+    workplace.configure(input={"pair_field": "reply"}, views={"tokens": {"level": "token", "layers": [1]}})
+    workplace.run()
+    assert workplace.manifest()["counts"]["embedded"] == 2
+    assert workplace.rows().column("segment_id").to_pylist().count(1) == 2  # two, [SEP]
+
+
+def test_missing_column_and_empty_files(workplace):
+    workplace.write("corpus/a.csv", "body,n\none,1\n")
+    workplace.write("corpus/b.csv", "")
+    workplace.write("corpus/c.csv", "text\n")
+    workplace.configure(views=VIEWS)
+    done = workplace.run(status=3)
+    assert "problem   corpus/a.csv: has no column `text`; it has: body, n" in done.out
+    assert workplace.manifest()["counts"].get("records_read", 0) == 0
+    assert "corpus/a.csv: has no column `text`; it has: body, n" in workplace.plan().out

@@ -1,0 +1,148 @@
+"""The format of the input: found, or contradicted by what the files hold, in `run` and `plan`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+TEXTS = {"t": {"level": "text", "layers": [2], "pooling": "mean"}}
+JSON_LINES = "".join(json.dumps({"text": text, "n": n}) + "\n" for n, text in enumerate(["one", "two", "three"]))
+
+
+def write_parquet(workplace, name: str) -> None:
+    path = workplace.write(name, "")
+    pq.write_table(pa.table({"text": ["one", "two", "three"]}), path)
+
+
+def write_zip(workplace, name: str) -> None:
+    with zipfile.ZipFile(workplace.write(name, ""), "w") as archive:
+        archive.writestr("a.txt", "one\n" * 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("a.jsonl", "jsonl"), ("a.ndjson.gz", "jsonl"), ("a", "jsonl"), ("b.parquet", "parquet"), ("b", "parquet")],
+)
+def test_format_is_found(workplace, name, form):
+    if form == "parquet":
+        write_parquet(workplace, f"corpus/{name}")
+    else:
+        data = JSON_LINES.encode()
+        workplace.write(f"corpus/{name}", gzip.compress(data) if name.endswith(".gz") else data)
+    workplace.configure(views=TEXTS)
+    workplace.run()
+    assert workplace.rows("t")["text"].to_pylist() == ["one", "two", "three"]
+    assert workplace.manifest()["settings"]["input"]["format"] == form
+    assert "nothing to do" in workplace.run().err
+    workplace.run("--set", f"input.format={form}", "--output", "given")
+    assert workplace.files() == workplace.files("given")
+    assert workplace.verify().out.endswith("pass\n")
+
+
+def test_files_of_several_formats(workplace):
+    workplace.write("corpus/a.txt", "one\n")
+    workplace.write("corpus/b.jsonl", JSON_LINES)
+    workplace.configure(views=TEXTS)
+    expected = (
+        "layerbeam: input.files: a run reads files of one format, and corpus/b.jsonl is JSON Lines, corpus/a.txt is "
+        "text; give globs of one format, or set input.format\n"
+    )
+    assert workplace.run(status=2).err == expected
+    assert workplace.plan(status=2).err == expected
+
+
+def test_settings_of_another_format_than_found(workplace):
+    workplace.write("corpus/a.txt", "one\n")
+    workplace.configure(input={"text_field": "body"}, views=TEXTS)
+    assert workplace.run(status=2).err == (
+        "layerbeam: input.text_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv); the "
+        "files are text\n"
+    )
+
+
+CONTRADICTIONS = {
+    "JSON Lines as text": ("a.txt", JSON_LINES, "text", "looks like JSON Lines, not text; set input.format: jsonl"),
+    "Parquet as text": ("a.txt", write_parquet, "text", "looks like Parquet, not text; set input.format: parquet"),
+    "zip as text": ("a.txt", write_zip, "text", "looks like a zip archive, not text; unpack it"),
+    "zip, format not given": ("a.zip", write_zip, "auto", "looks like a zip archive, not text; unpack it"),
+    "gzip as text": (
+        "a.txt",
+        gzip.compress(b"one\n" * 9),
+        "text",
+        "looks like gzip, not text; let its name end in .gz",
+    ),
+    "random bytes": (
+        "a.bin",
+        random.Random(0).randbytes(5000),
+        "auto",
+        "looks like binary data, not text; leave it out of input.files",
+    ),
+    "JSON array as JSON Lines": (
+        "a.json",
+        json.dumps([{"text": "one"}, {"text": "two"}]),
+        "auto",
+        "looks like a JSON array, not text; write one object per line, for example with `jq -c '.[]'`",
+    ),
+    "text as JSON Lines": ("a.txt", "one\ntwo\n", "jsonl", "looks like text, not JSON Lines; set input.format: text"),
+    "text as Parquet": ("a.txt", "one\ntwo\n", "parquet", "looks like text, not Parquet; set input.format: text"),
+    "JSON Lines as Parquet": (
+        "a.jsonl",
+        JSON_LINES,
+        "parquet",
+        "looks like JSON Lines, not Parquet; set input.format: jsonl",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradicted_format_is_refused_before_anything_is_encoded(workplace, case):
+    name, content, form, problem = CONTRADICTIONS[case]
+    if callable(content):
+        content(workplace, f"corpus/{name}")
+    else:
+        workplace.write(f"corpus/{name}", content)
+    workplace.configure(input={"format": form}, views=TEXTS)
+    expected = f"layerbeam: input.files: corpus/{name} {problem}\n"
+    assert workplace.run(status=2).err == expected
+    assert workplace.plan(status=2).err == expected
+    assert not (workplace.folder / "out").exists()
+
+
+def test_one_such_file_among_others_is_skipped(workplace):
+    for number in range(20):
+        workplace.write(f"corpus/{number}.txt", f"text {number}\n")
+    workplace.write("corpus/7.txt", JSON_LINES)
+    workplace.write("corpus/8.txt", gzip.compress(b"one\n" * 9))
+    workplace.write("corpus/9.txt.gz", gzip.compress(random.Random(0).randbytes(5000)))
+    workplace.configure(views=TEXTS)
+    planned = workplace.plan().out
+    done = workplace.run(status=3)
+    for out in (planned, done.out):
+        assert "corpus/7.txt: looks like JSON Lines, not text; set input.format: jsonl" in out
+        assert "corpus/8.txt: looks like gzip, not text; let its name end in .gz" in out
+        assert "corpus/9.txt.gz: looks like binary data, not text; leave it out of input.files" in out
+    assert workplace.manifest()["counts"]["embedded"] == 18
+    assert workplace.run(status=3).out.count("looks like") == 3
+
+
+def test_files_may_be_one_folder(workplace):
+    workplace.write("corpus/a.TXT", "one\n")
+    workplace.write("corpus/b[1].txt.gz", gzip.compress(b"two\n"))
+    workplace.write("corpus/README", "not read\n")
+    workplace.write("corpus/more/c.txt", "not read\n")
+    workplace.configure(input={"files": "corpus"}, views=TEXTS)
+    workplace.run()
+    assert workplace.rows("t")["file"].to_pylist() == ["corpus/a.TXT", "corpus/b[1].txt.gz"]
+    workplace.run("--set", "input.files=corpus/*.TXT", "--output", "one")
+    assert workplace.rows("t", "one")["file"].to_pylist() == ["corpus/a.TXT"]
+    assert "nothing to do" in workplace.run("--input", "corpus/").err
+    workplace.configure(input={"files": "corpus/more/.."}, output={"path": "two"}, views=TEXTS)
+    (workplace.folder / "corpus/a.TXT").unlink()
+    (workplace.folder / "corpus/b[1].txt.gz").unlink()
+    assert "is a folder; to read the files in it, write corpus/*" in workplace.run(status=3).out

@@ -1,0 +1,111 @@
+"""What a file holds, by its name and its first bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.input.records import UnreadableFileError
+from layerbeam.transforms.settings import RecordFormat
+
+HEAD_BYTES = 1 << 12
+UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = {b"\xff\xfe": "FF FE", b"\xfe\xff": "FE FF"}
+# The format that the end of a name says; other names say nothing.
+FORMATS_BY_ENDING: Mapping[str, str] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
+FORMAT_NAMES = {"text": "text", "jsonl": "JSON Lines", "parquet": "Parquet", "csv": "CSV", "tsv": "TSV"}
+_MAGIC = {
+    rb"\x1f\x8b\x08": ("gzip", "let its name end in .gz"),
+    b"BZh[1-9]1AY&SY": ("bzip2", "let its name end in .bz2"),
+    rb"\x28\xb5\x2f\xfd": ("Zstandard", "let its name end in .zst"),
+    rb"\xfd7zXZ\x00": ("xz", "unpack it, or compress it with gzip, bzip2 or zstd"),
+    rb"PK\x03\x04": ("a zip archive", "unpack it"),
+}
+# A page or the footer follows, and both begin with this byte.
+_PARQUET = b"PAR1\x15"
+_CONTROL = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
+_MIN_CONTROL, _MAX_CONTROL_SHARE = 8, 0.05
+_JSON_OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')
+_JSON_ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
+_LINES = 10
+
+
+def format_by_name(path: str) -> str | None:
+    """The format that a file's name says, without the ending of a compressed file.
+
+    >>> format_by_name("a/B.JSONL.gz"), format_by_name("notes")
+    ('jsonl', None)
+    """
+    name = os.path.splitext(path)[0] if storage.is_compressed(path) else path
+    return FORMATS_BY_ENDING.get(os.path.splitext(name)[1].lower())
+
+
+def format_by_content(head: bytes) -> str | None:
+    """`jsonl` or `parquet` if the first bytes of a file show it; None if they do not."""
+    if head.startswith(_PARQUET):
+        return "parquet"
+    lines = _lines(head)
+    return "jsonl" if lines and all(map(_JSON_OBJECT.match, lines)) else None
+
+
+def _lines(head: bytes) -> list[bytes]:
+    """The first lines that are not blank; the last one may be incomplete."""
+    lines = head[:HEAD_BYTES].removeprefix(UTF8_MARK).split(b"\n")
+    return [line for line in lines if line.strip()][:_LINES]
+
+
+def read_head(path: str) -> bytes:
+    """The first bytes of a file, decompressed by its name."""
+    with storage.open_binary(path) as file:
+        if storage.is_compressed(path):
+            return next(storage.read_chunks(file, path), b"")[:HEAD_BYTES]
+        return file.read(HEAD_BYTES)
+
+
+def contradiction(head: bytes, format_: str) -> str | None:
+    """Why a file with these first bytes is not read in this format, and what to do; None if it is."""
+    head = head[:HEAD_BYTES]
+    found = format_by_content(head)
+    if found == format_ or not head:
+        return None
+    name = FORMAT_NAMES[format_]
+    if found is not None:
+        return f"looks like {FORMAT_NAMES[found]}, not {name}; set input.format: {found}"
+    for magic, (what, remedy) in _MAGIC.items():
+        if re.match(magic, head):
+            return f"looks like {what}, not {name}; {remedy}"
+    control = len(head) - len(head.translate(None, _CONTROL))
+    if control >= _MIN_CONTROL and control > _MAX_CONTROL_SHARE * len(head):
+        return f"looks like binary data, not {name}; leave it out of input.files"
+    lines = _lines(head)
+    if lines and _JSON_ARRAY.match(b"\n".join(lines)):
+        return f"looks like a JSON array, not {name}; write one object per line, for example with `jq -c '.[]'`"
+    if format_ == "parquet" or (format_ == "jsonl" and lines and not any(b"{" in line for line in lines)):
+        return f"looks like text, not {name}; set input.format: text"
+    return None
+
+
+def refuse_other_content(head: bytes, record_format: RecordFormat) -> None:
+    """Raises UnreadableFileError if a file with these first bytes holds another format, or text in another encoding."""
+    encoding = record_format.encoding
+    mark = _UTF16_MARKS.get(head[:2])
+    if mark is not None:
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        raise UnreadableFileError(
+            f"begins with the byte order mark {mark}: it is UTF-16, not {name}; convert it, for example with "
+            f"`iconv -f UTF-16 -t UTF-8`"
+        )
+    if encoding != "utf-8" and head.startswith(UTF8_MARK):
+        raise UnreadableFileError(f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}")
+    problem = contradiction(head, record_format.format)
+    if problem is not None:
+        raise UnreadableFileError(problem)

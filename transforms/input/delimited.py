@@ -1,0 +1,247 @@
+"""CSV and TSV files cut into blocks and decoded, by Python's own parser.
+
+A field in quotes may hold line breaks, so only a parser that begins at the file's start knows where a row ends. One
+worker therefore scans a whole file for the ends of its blocks; the blocks are then read and encoded in parallel. The
+first block begins with the row of column names, and the hash of every block covers that row.
+
+The parser reads each byte as a character, and the fields are decoded afterwards. It is strict: after a quote in the
+wrong place the row is rejected, and the next line begins a new one.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.input import text
+from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
+from layerbeam.transforms.input.records import Records, UnreadableFileError, wrong_column
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+
+# The parser's limit is one for the whole process. It holds a field in four bytes per character.
+csv.field_size_limit(64 << 20)
+
+_RUN_BYTES = 1 << 20
+_INT64 = range(-(1 << 63), 1 << 63)
+_INTEGER = re.compile(r"([+-]?[0-9]+)(\.0*)?")
+_REASONS = {
+    "unexpected end of data": "a quote is opened and not closed",
+    "new-line character seen in unquoted field": "a carriage return is not in quotes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A row: its bytes with the line end, how many lines these are, and its fields or why it has none."""
+
+    raw: bytes
+    num_lines: int
+    fields: list[str]
+    problem: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    """The names of the columns, and the bytes of the row that has them; none if they are in the configuration."""
+
+    names: list[str]
+    raw: bytes
+
+
+def cut_blocks(
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+) -> Iterator[tuple[BlockId, tuple[_Header, bytes]]]:
+    """Identity and content of each block of the slice.
+
+    Raises UnreadableFileError if the file lacks a column that the configuration names.
+    """
+    header = _read_header(slice_.file, record_format)
+    if header is not None:
+        runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
+        for block, raw in text.into_blocks(slice_, limits, runs, also_hashed=header.raw):
+            yield block, (header, raw)
+
+
+def read_block(block: BlockId, record_format: RecordFormat) -> tuple[_Header, bytes]:
+    """The block's content, read again. Raises UnreadableFileError if the file has other bytes at that place."""
+    header = _read_header(block.file, record_format) or _Header([], b"")
+    return header, text.read_bytes(block, also_hashed=header.raw)
+
+
+def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+    """The rows of a file, or `at_most` if it has more."""
+    with storage.open_binary(file.path) as opened:
+        runs = text.whole_lines(storage.read_chunks(opened, file.path))
+        rows = _parse(_lines(runs, record_format), record_format, at_file_start=True)
+        if record_format.column_names is None:
+            next(rows, None)
+        return sum(1 for _ in itertools.islice(rows, at_most))
+
+
+def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
+    """None if the file is empty."""
+    with storage.open_binary(file.path) as opened:
+        runs = text.whole_lines(storage.read_chunks(opened, file.path))
+        first = next(_parse(_lines(runs, record_format), record_format, at_file_start=True), None)
+    if first is None:
+        return None
+    if record_format.column_names is not None:
+        header = _Header(record_format.column_names, b"")
+    else:
+        if first.problem is not None:
+            raise UnreadableFileError(f"its first row, with the names of the columns, {first.problem}")
+        try:
+            names = [field.encode("latin-1").decode(record_format.encoding) for field in first.fields]
+        except UnicodeDecodeError as error:
+            raise UnreadableFileError(f"its first row, with the names of the columns, is not text: {error}") from error
+        header = _Header(names, first.raw)
+    for name, _ in record_format.fields_read:
+        if header.names.count(name) != 1:
+            raise wrong_column(name, header.names)
+    return header
+
+
+def _lines(runs: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
+    """The lines of a file from its start, which must not look like another format."""
+    for number, run in enumerate(runs):
+        if number == 0:
+            refuse_other_content(run[:HEAD_BYTES], record_format)
+        yield from io.BytesIO(run)
+
+
+def _parse(lines: Iterable[bytes], record_format: RecordFormat, *, at_file_start: bool) -> Iterator[_Row]:
+    taken: list[bytes] = []
+
+    def take() -> Iterator[str]:
+        for line in lines:
+            is_first = at_file_start and not taken and not begun
+            taken.append(line)
+            yield (line.removeprefix(UTF8_MARK) if is_first else line).decode("latin-1")
+
+    begun = False
+    reader = csv.reader(
+        take(),
+        delimiter=record_format.delimiter or ("\t" if record_format.format == "tsv" else ","),
+        quotechar=record_format.quote,
+        quoting=csv.QUOTE_NONE if record_format.quote is None else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
+    while True:
+        fields, problem = list[str](), None
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            message = str(error).split(" - ")[0]
+            problem = f"is not valid {record_format.format.upper()}: {_REASONS.get(message, message)}"
+        yield _Row(b"".join(taken), len(taken), fields, problem)
+        begun = True
+        taken.clear()
+
+
+def _find_rows(
+    slice_: Slice, record_format: RecordFormat, *, has_header: bool
+) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
+    """Runs of whole rows, as `text.into_blocks` takes them. The names of the columns belong to the first row."""
+    end = sys.maxsize if slice_.end is None else slice_.end
+    position, line = slice_.start, slice_.first_line
+    data, places, lines = bytearray(), [position], [line]
+    with storage.open_binary(slice_.file.path) as file:
+        if position:
+            file.seek(position)
+        runs = text.whole_lines(storage.read_chunks(file, slice_.file.path))
+        whole = _lines(runs, record_format) if position == 0 else (one for run in runs for one in io.BytesIO(run))
+        for row in _parse(whole, record_format, at_file_start=position == 0):
+            data += row.raw
+            position, line = position + len(row.raw), line + row.num_lines
+            if has_header:
+                has_header = False
+                continue
+            places.append(position)
+            lines.append(line)
+            if len(data) >= _RUN_BYTES:
+                yield bytes(data), np.array(places), np.array(lines)
+                data, places, lines = bytearray(), [], []
+            if position >= end:
+                break
+    if data:
+        if not places or places[-1] != position:  # nothing but the names of the columns
+            places, lines = [*places, position], [*lines, line]
+        yield bytes(data), np.array(places, np.int64), np.array(lines, np.int64)
+
+
+def decode_rows(block: BlockId, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:
+    """The block's rows as texts. An empty line is blank."""
+    header, raw = content
+    at_start = block.first_byte == 0
+    rows = list(_parse(io.BytesIO(raw), record_format, at_file_start=at_start))
+    line = block.first_line + np.cumsum([0, *(row.num_lines for row in rows)])
+    place = block.first_byte + np.cumsum([0, *(len(row.raw) for row in rows)])
+    skipped = int(at_start and bool(header.raw))
+    rows, line, place = rows[skipped:], line[skipped:-1], place[skipped:-1]
+    raws = pa.array([row.raw.rstrip(b"\r\n") for row in rows], pa.binary())
+    records = Records(block, record_format, line, place, raws)
+    whole: list[list[str] | None] = []
+    for index, row in enumerate(rows):
+        problem = row.problem
+        is_whole = len(row.fields) == len(header.names)
+        is_empty = not any(map(str.strip, row.fields)) and not is_whole
+        if problem is None and not is_whole and not is_empty:
+            problem = f"has {len(row.fields)} fields, not {len(header.names)}"
+        if problem is not None:
+            records.reasons[index] = problem
+        whole.append(row.fields if is_whole and problem is None else None)
+    columns = []
+    for name, type_ in record_format.fields_read:
+        column = header.names.index(name)
+        values = [None if fields is None else fields[column] for fields in whole]
+        if type_ in ("string", "id"):
+            given = [None if v is None or (type_ == "id" and not v) else v.encode("latin-1") for v in values]
+            columns.append(records.decode(pa.array(given, pa.binary()), name))
+        else:
+            columns.append(_numbers(values, name, type_, records.reasons))
+    return records.to_block(columns)
+
+
+def _numbers(values: list[str | None], name: str, type_: str, reasons: dict[int, str]) -> pa.Array:
+    numbers: list[Any] = []
+    for index, value in enumerate(values):
+        number, given = None, (value or "").strip()
+        if given:
+            number = _number(given, type_)
+            if number is None:
+                reasons.setdefault(index, f"field `{name}` is not {type_}")
+        numbers.append(number)
+    return pa.array(numbers, FIELD_TYPES[type_])
+
+
+def _number(given: str, type_: str) -> int | float | bool | None:
+    """The value; None if it is not of the type. `3.0` is an integer: pandas writes a column with a gap so.
+
+    >>> _number("3.0", "int64"), _number("nan", "float64"), _number("True", "bool"), _number("1_0", "float64")
+    (3, None, True, None)
+    """
+    if type_ == "bool":
+        return {"true": True, "false": False}.get(given.lower())
+    if type_ == "int64":
+        match = _INTEGER.fullmatch(given)
+        return int(match[1]) if match and len(given) < 40 and int(match[1]) in _INT64 else None
+    try:
+        number = float(given)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in given else None

@@ -1,0 +1,154 @@
+"""What the input formats share: when a block is full, and the records of a block as texts or rejects."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms import metrics
+from layerbeam.transforms.blocks import BoolArray, Int64Array, TextBlock
+from layerbeam.transforms.commits import BlockId, Rejected
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+
+# A whole record is in memory, several times over.
+MAX_RECORD_BYTES = 256 << 20
+_NAMED_COLUMNS = 8
+
+
+class UnreadableFileError(OSError):
+    """A file that cannot be read as records. The message says what to do."""
+
+
+def too_large() -> UnreadableFileError:
+    """The error for a record that is too large for memory."""
+    return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
+
+
+def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:
+    """The error for a column that the configuration names and a file does not have exactly once."""
+    count = names.count(name)
+    shown = ", ".join(names[:_NAMED_COLUMNS]) + (", ..." if len(names) > _NAMED_COLUMNS else "")
+    return UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {shown}")
+
+
+def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:
+    """The estimated tokens of records with these lengths in bytes, see `BlockLimits`."""
+    if limits.sentence_bytes is None:
+        return np.minimum(2 + lengths // 4, limits.max_seq_length)
+    return 2 * (1 + lengths // limits.sentence_bytes) + lengths // 4
+
+
+def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int:
+    """The number of records with these lengths in bytes that fill a block; 0 if all of them do not.
+
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(80, 1000, 1000, 128))
+    2
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 24, 1000, 128))
+    2
+    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 1000, 1000, 128))
+    0
+    >>> records_in_block(np.array([400, 400, 400]), BlockLimits(9999, 9999, 9, 128, sentence_bytes=80))
+    2
+    """
+    texts = np.ones_like(lengths) if limits.sentence_bytes is None else 1 + lengths // limits.sentence_bytes
+    estimates = (
+        (texts, limits.text_rows),
+        (lengths, limits.text_bytes),
+        (tokens_by_length(lengths, limits), limits.token_rows),
+    )
+    fills = min(int(np.searchsorted(np.cumsum(amounts), limit)) for amounts, limit in estimates)
+    return fills + 1 if fills < len(lengths) else 0
+
+
+def is_blank(texts: pa.StringArray) -> BoolArray:
+    """Which texts are null or only white space."""
+    blank: Any = pc.equal(pc.utf8_trim_whitespace(texts), "").fill_null(True)
+    return np.asarray(blank.to_numpy(zero_copy_only=False), bool)
+
+
+def lone_surrogate(text: str) -> str | None:
+    """Why a text cannot be written as UTF-8: it contains half of a surrogate pair. None if it can.
+
+    >>> lone_surrogate("a\\ud800")
+    'lone surrogate U+D800 at character 1'
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
+    return None
+
+
+@dataclasses.dataclass
+class Records:
+    """The R records of a block as they are stored.
+
+    `line`: int64 [R]; `place`: int64 [R], byte offsets as in `Rejected`; `raw`: binary [R]. `reasons`: {record: why it
+    is rejected}, only the first reason of each.
+    """
+
+    block: BlockId
+    record_format: RecordFormat
+    line: Int64Array
+    place: Int64Array
+    raw: pa.Array
+    reasons: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def decode(self, values: pa.Array, field: str | None = None) -> pa.StringArray:
+        """A value of each record as strings. Invalid bytes are replaced, or their record gets a reason and null."""
+        encoding = self.record_format.encoding
+        if encoding == "utf-8":
+            try:
+                return values.cast(pa.string())
+            except pa.ArrowInvalid:
+                pass
+        # One by one, for other encodings and the rare block that is not all UTF-8.
+        errors = "strict" if self.record_format.invalid_bytes == "reject" else "replace"
+        texts: list[str | None] = []
+        for record, value in enumerate(values.to_pylist()):
+            text, reason = None, None
+            try:
+                text = None if value is None else value.decode(encoding, errors)
+                reason = None if text is None else lone_surrogate(text)
+            except UnicodeDecodeError as error:
+                name = "UTF-8" if encoding == "utf-8" else encoding
+                reason = f"invalid {name}: {error.reason} at byte {error.start}"
+                reason += f" (0x{value[error.start]:02x})" if field is None else ""
+            if reason is not None:
+                self.reasons.setdefault(record, reason if field is None else f"field `{field}`: {reason}")
+            texts.append(text if reason is None else None)
+        return pa.array(texts, pa.string())
+
+    def to_block(self, columns: Sequence[pa.Array]) -> TextBlock:
+        """The records without a reason. What has neither a text nor a reason counts as blank.
+
+        `columns`: a value of each record, in the order of `RecordFormat.fields_read`.
+        """
+        texts, *others = columns
+        pairs = None if self.record_format.pair_field is None else others.pop(0)
+        names = [] if self.record_format.id_field is None else ["id"]
+        fields = dict(zip([*names, *self.record_format.keep_fields], others, strict=True))
+        is_kept = pc.is_valid(texts).to_numpy(zero_copy_only=False)
+        is_kept[list(self.reasons)] = False
+        kept = np.flatnonzero(is_kept)
+        counts = {
+            metrics.RECORDS: len(texts),
+            metrics.EMBEDDED: len(kept),
+            metrics.BLANK: len(texts) - len(kept) - len(self.reasons),
+            metrics.FILTERED: 0,
+            metrics.REJECTED: len(self.reasons),
+        }
+        path = self.block.file.path
+        rejected = [
+            Rejected(path, int(self.line[i]), int(self.place[i]), "read", reason, self.raw[i].as_py() or b"")
+            for i, reason in sorted(self.reasons.items())
+        ]
+        zeros = np.zeros(len(texts), np.int32)
+        offset = None if pairs is None else zeros
+        block = TextBlock(self.block, texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
+        return block if len(kept) == len(texts) else block.take(kept)

@@ -1,0 +1,251 @@
+"""Text files: bytes cut into blocks at the ends of records, and the lines, paragraphs or file in a block decoded.
+
+A line ends with `\\n`, with or without one `\\r` before it. Anything else (a lone `\\r`, U+2028, form feed) is text, in
+any encoding with the line end of ASCII.
+
+Paragraphs are runs of lines between blank ones, so that hard-wrapped text keeps its sentences whole. A paragraph begins
+at a nonblank line after a blank one or at the file's start, and belongs to the slice in which its first byte lies. Its
+text is its lines joined by `\\n`. A line is blank here if it holds nothing but ASCII white space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
+from layerbeam.transforms.input.records import (
+    MAX_RECORD_BYTES,
+    Records,
+    UnreadableFileError,
+    records_in_block,
+    too_large,
+)
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+
+_LINE_END = 10
+_CARRIAGE_RETURN = 13
+_IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
+_BACKWARDS_BYTES = 1 << 12
+
+
+def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
+    """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
+    return into_blocks(slice_, limits, _find_records(slice_, record_format))
+
+
+def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+    """The records of a file, or `at_most` if it has more."""
+    places = 0
+    for _, more, _ in _find_records(Slice(file, 0, None, 0), record_format):
+        places += len(more)
+        if places > at_most:
+            return at_most
+    return max(places - 1, 0)
+
+
+def into_blocks(
+    slice_: Slice,
+    limits: BlockLimits,
+    runs: Iterable[tuple[bytes, Int64Array, Int64Array]],
+    *,
+    also_hashed: bytes = b"",
+) -> Iterator[tuple[BlockId, bytes]]:
+    """Identity and bytes of each block of the slice's records.
+
+    `runs`: consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all
+    is the end of the last record. `also_hashed`: bytes before those of each block in its hash.
+    """
+    pending = bytearray()
+    left = sys.maxsize if slice_.max_records is None else slice_.max_records
+    # Where the records in `pending` begin in the file, and the numbers of their first lines. The last of these is where
+    # the last record ends, unless the end is not known yet.
+    places = lines = np.zeros(0, np.int64)
+
+    def take(count: int) -> tuple[BlockId, bytes]:
+        raw = bytes(memoryview(pending)[: places[count] - places[0]])
+        del pending[: len(raw)]
+        first_byte, end_byte, first_line, end_line = map(int, (places[0], places[count], lines[0], lines[count]))
+        sha256 = hashlib.sha256(also_hashed + raw).hexdigest()
+        return BlockId(slice_.file, first_line, end_line - first_line, first_byte, end_byte, sha256), raw
+
+    for data, more_places, more_lines in runs:
+        pending += data
+        places, lines = np.concatenate([places, more_places]), np.concatenate([lines, more_lines])
+        if len(pending) > places[-1] - places[0] + MAX_RECORD_BYTES:
+            raise too_large()
+        is_full = len(places) > left
+        if is_full:
+            places, lines = places[: left + 1], lines[: left + 1]
+        while count := records_in_block(np.diff(places), limits):
+            yield take(count)
+            places, lines, left = places[count:], lines[count:], left - count
+        if is_full:
+            break
+    if len(places) > 1:
+        yield take(len(places) - 1)
+
+
+def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
+    """Runs of bytes from the slice's first record to the end of its last one, and where the records begin in them.
+
+    Yields (bytes, places in the file, line numbers). The last place of all is the end of the last record.
+    """
+    record = record_format.record if record_format.format == "text" else "line"
+    end = sys.maxsize if slice_.end is None else slice_.end
+    # One byte back: a line begins at `start` if that byte is a line end.
+    position, line = max(slice_.start - 1, 0), slice_.first_line
+    begun = False
+    with storage.open_binary(slice_.file.path) as file:
+        after_blank = record == "paragraph" and _is_blank_before(file, position)
+        file.seek(position)
+        if slice_.start > 0:
+            # Not beyond `end`: else a line over a thousand slices would be read to its end from each of them.
+            rest = file.readline(end - position)
+            position, after_blank = position + len(rest), after_blank and not rest.strip()
+            line += int(len(rest) > 1)  # `first_line` counts the line end before `start`
+        chunks = storage.read_chunks(file, slice_.file.path)
+        for run in whole_lines(chunks) if position < end else ():
+            if position == 0:
+                refuse_other_content(run[:HEAD_BYTES], record_format)
+            bounds = _line_bounds(run)
+            if record == "paragraph":
+                is_blank = _blank_lines(run, bounds, at_file_start=position == 0)
+                begins = np.append(~is_blank & np.append(after_blank, is_blank[:-1]), False)
+                after_blank = bool(is_blank[-1])
+            else:
+                begins = np.full(len(bounds), record == "line")
+                begins[0] = not begun
+            first_lines = np.flatnonzero(begins)
+            # What begins at the end of the slice or after it ends the last record.
+            first_lines = first_lines[: np.searchsorted(bounds[first_lines], end - position) + 1]
+            places = bounds[first_lines]
+            is_end = len(places) > 0 and places[-1] >= end - position
+            if begun or len(places):
+                data = run[0 if begun else places[0] : places[-1] if is_end else len(run)]
+                yield data, position + places, line + first_lines
+                begun = True
+            position, line = position + len(run), line + len(bounds) - 1
+            if is_end or (not begun and position >= end):
+                return
+    if begun and record != "line":
+        yield b"", np.array([position]), np.array([line])
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Runs of whole lines. The file's last line may lack a line end."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        after = chunk.rfind(b"\n") + 1
+        if after:
+            yield b"".join([*begun, chunk[:after]])
+            begun = []
+        begun.append(chunk[after:])
+        if sum(map(len, begun)) > MAX_RECORD_BYTES:
+            raise too_large()
+    if last := b"".join(begun):
+        yield last
+
+
+def _is_blank_before(file: BinaryIO, position: int) -> bool:
+    """Whether the line holds nothing but white space before `position`; True at the file's start."""
+    while position > 0:
+        # Read to the file's start if the rest would begin inside the byte order mark.
+        size = _BACKWARDS_BYTES if position > _BACKWARDS_BYTES + len(UTF8_MARK) else position
+        file.seek(position - size)
+        before = file.read(size)
+        on_line = before[before.rfind(b"\n") + 1 :]
+        if position == size and len(on_line) == size:
+            on_line = on_line.removeprefix(UTF8_MARK)
+        if on_line.strip():
+            return False
+        if b"\n" in before:
+            return True
+        position -= size
+    return True
+
+
+def _line_bounds(data: bytes) -> Int64Array:
+    """0 and the end of each line, after its line end; a last line without one ends with the data."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_END) + 1
+    if not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    return np.concatenate([np.zeros(1, np.int64), ends])
+
+
+def _blank_lines(data: bytes, bounds: Int64Array, *, at_file_start: bool) -> BoolArray:
+    """Whether each line holds nothing but ASCII white space."""
+    is_text = ~_IS_SPACE[np.frombuffer(data, np.uint8)]
+    if at_file_start and data.startswith(UTF8_MARK):
+        is_text[: len(UTF8_MARK)] = False
+    return np.asarray(~np.logical_or.reduceat(is_text, bounds[:-1]), bool)
+
+
+def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
+    """The block's bytes, read again. Raises UnreadableFileError if the file has other bytes at that place.
+
+    `also_hashed`: as for `into_blocks`.
+    """
+    raw = bytearray()
+    with storage.open_binary(block.file.path) as file:
+        position = 0 if storage.is_compressed(block.file.path) else file.seek(block.first_byte)
+        for chunk in storage.read_chunks(file, block.file.path):
+            raw += chunk[max(block.first_byte - position, 0) : block.end_byte - position]
+            position += len(chunk)
+            if position >= block.end_byte:
+                break
+    if hashlib.sha256(also_hashed + raw).hexdigest() != block.sha256:
+        raise UnreadableFileError("its bytes have changed since it was read")
+    return bytes(raw)
+
+
+def decode_text(block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
+    """The block's lines, paragraphs or file as texts."""
+    records, texts = decode(block, raw, record_format)
+    if record_format.record == "paragraph" and b"\r" in raw:
+        texts = pc.replace_substring(texts, "\r\n", "\n")
+    return records.to_block([texts])
+
+
+def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> tuple[Records, pa.StringArray]:
+    """The block's records, and their texts.
+
+    The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.
+    """
+    record = record_format.record if record_format.format == "text" else "line"
+    bounds = _line_bounds(raw)
+    starts, ends, line = bounds[:-1].copy(), bounds[1:], block.first_line + np.arange(len(bounds) - 1)
+    if block.first_byte == 0 and raw.startswith(UTF8_MARK):
+        starts[0] = len(UTF8_MARK)
+    data = np.frombuffer(raw, np.uint8)
+    stops = ends - (data[ends - 1] == _LINE_END)
+    stops -= (stops > starts) & (stops < ends) & (data[stops - 1] == _CARRIAGE_RETURN)
+    if record == "file":
+        starts, stops, line = starts[:1], ends[-1:], line[:1]
+    elif record == "paragraph":
+        is_blank = _blank_lines(raw, bounds, at_file_start=block.first_byte == 0)
+        first = ~is_blank & np.append(True, is_blank[:-1])
+        last = ~is_blank & np.append(is_blank[1:], True)
+        starts, stops, line = starts[first], stops[last], line[first]
+    records = Records(block, record_format, line, block.first_byte + starts, binary_array(data, starts, stops))
+    return records, records.decode(records.raw)
+
+
+def binary_array(data: npt.NDArray[np.uint8], starts: Int64Array, stops: Int64Array) -> pa.BinaryArray:
+    """The pieces data[start:stop], which are in order and do not overlap, without the bytes between them."""
+    # Every other one is the gap behind a piece.
+    offsets = np.append(np.stack([starts, stops], axis=1), len(data)).astype(np.int32)
+    pieces = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    return pieces.take(pa.array(np.arange(0, len(pieces), 2)))
