@@ -98,8 +98,8 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
     options.view_as(pipeline_options.StandardOptions).runner = "FnApiRunner"
     if processes is None:
         # Threads as in direct_running_mode multi_threading, with one difference: Beam flushes its buffer once a second,
-        # also in the middle of an element. In 6 of 12 runs over 10,000 files elements were torn that way. -1: flush
-        # only when the buffer is full or the bundle ends.
+        # also in the middle of an element (tools/beam_torn_elements.py shows it). -1: flush only when the buffer is
+        # full or the bundle ends.
         environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
