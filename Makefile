@@ -52,12 +52,13 @@ test-readers: $(VENV)/installed-readers ## read every view with PySpark and Hugg
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp,aws]'
 	@touch $@
 
-test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs and gs:// paths, without a network (downloads 45 MB once; 330 MB unpacked)
+test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
-		tests/pipeline/remote/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py
+		tests/pipeline/remote/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
+		tests/transforms/storage/test_stores.py
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
@@ -247,7 +248,7 @@ bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/ins
 	$(BIN)/python tests/benchmarks/engines.py
 
 constraints: ## pin the newest compatible versions for all Pythons (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra gcp --extra gpu --extra hf --extra report --extra browser --extra readers --extra docs --extra dev \
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra aws --extra gcp --extra gpu --extra hf --extra report --extra browser --extra readers --extra docs --extra dev \
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and all build outputs

@@ -13,6 +13,11 @@ import pytest
 from repository import DATA, ROOT
 from workplace import Workplace
 
+from layerbeam.transforms import storage
+from layerbeam.transforms.storage import stores
+
+S3_KEYS = ("--s3_access_key_id=id", "--s3_secret_access_key=secret")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
@@ -108,5 +113,22 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
         monkeypatch.setattr(auth._Credentials, "_credentials", None)
         timeout = socket.getdefaulttimeout()
+        stores._stores.clear()
         yield cloud
+        stores._stores.clear()
         socket.setdefaulttimeout(timeout)  # Beam sets it for the whole process
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """S3 with the bucket `out` on a loopback address."""
+    pytest.importorskip("boto3", reason="the extra aws is not installed: make test-dataflow")
+    from s3 import S3, serve
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    server = S3("out")
+    with serve(server):
+        storage.set_options([f"--s3_endpoint_url={server.url}", "--s3_region_name=us-east-1", *S3_KEYS])
+        yield server
+    storage.set_options()

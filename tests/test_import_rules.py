@@ -20,7 +20,8 @@ BEAM = {
     "layerbeam.transforms.counters",
     "layerbeam.transforms.embed",
     *(f"layerbeam.transforms.{stage}" for stage in STAGES),
-    "layerbeam.transforms.storage.stores",  # imported for the first path with a scheme
+    # Imported for the first path with a scheme.
+    *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     "layerbeam.pipeline.build",
     "layerbeam.pipeline.ptransform",
     "layerbeam.pipeline.cli.beam_options",

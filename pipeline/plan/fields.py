@@ -11,7 +11,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names
 
-_FILES, _RECORDS, _NAMED = 32, 1000, 12
+_FILES, _HEAD_BYTES, _RECORDS, _NAMED = 32, 1 << 20, 1000, 12
 
 
 def check_fields(job: Job, work: PendingWork) -> None:
@@ -29,8 +29,8 @@ def check_fields(job: Job, work: PendingWork) -> None:
     files = [file for file in work.files if file.size]
     for file in files[:: -(-len(files) // _FILES) or 1]:
         try:
-            with storage.open_binary(file.path) as opened:
-                data = next(storage.read_chunks(opened, file.path), b"")
+            with storage.open_binary(file.path, _HEAD_BYTES) as opened:
+                data = next(storage.read_chunks(opened, file.path, _HEAD_BYTES), b"")
         except OSError:
             continue  # the run reports it
         # The last line may be cut off, and then it is not valid.

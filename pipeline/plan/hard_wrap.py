@@ -50,8 +50,8 @@ def _first_lines(job: Job, work: PendingWork) -> Iterator[str]:
     files = [left.file for left in work.to_read if left.file.size]
     for file in files[:: -(-len(files) // _FILES) or 1]:
         try:
-            with storage.open_binary(file.path) as opened:
-                data = next(storage.read_chunks(opened, file.path), b"")
+            with storage.open_binary(file.path, _FILE_BYTES) as opened:
+                data = next(storage.read_chunks(opened, file.path, _FILE_BYTES), b"")
         except OSError:
             continue
         lines = data[:_FILE_BYTES].decode(job.records.encoding, "replace").split("\n")

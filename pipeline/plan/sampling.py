@@ -178,7 +178,7 @@ def _read_piece(
             start, end = (piece.start + piece.size * index // piece.num_chunks for index in (number, number + 1))
             slices = [Slice(file, start, end, 0)]
             if start > 0:
-                with storage.open_binary(file.path) as opened:
+                with storage.open_binary(file.path, HEAD_BYTES) as opened:
                     refuse_other_content(opened.read(HEAD_BYTES), job.records)
         if piece.end is not None or job.records.is_whole_file:
             _read_blocks(job, slices[0], _NO_LIMITS, _NO_LIMIT, blocks)

@@ -19,7 +19,7 @@ from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import Ended, Run
 from layerbeam.pipeline.run.signals import SignalGuard, quiet
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.storage.stores import reason_of_service
+from layerbeam.transforms.storage.errors import reason_of_service
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

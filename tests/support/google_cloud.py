@@ -40,6 +40,10 @@ class StoredObject:
     updated: float
 
 
+def _crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
 class ServiceError(Exception):
     """An error answer in the form of Google's services."""
 
@@ -81,7 +85,8 @@ class GoogleCloud:
 
     `denied`: buckets that the account may not use. `refusal`: the answer to the next submitted job. `work`: what a job
     does, executed when it is submitted. `states`: the states of a job, one for each request; the last one stays.
-    `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`.
+    `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`. `downloaded`: bytes of objects
+    in answers. `refused_uploads`: whether the data of uploads is refused, as by a store that breaks.
     """
 
     def __init__(self, *buckets: str) -> None:
@@ -95,7 +100,9 @@ class GoogleCloud:
         self.messages: list[tuple[str, str]] = []
         self.asked: list[str] = []
         self.calls: list[str] = []
-        self._uploads: list[tuple[str, str, bytearray]] = []
+        self.downloaded = 0
+        self.refused_uploads = False
+        self._uploads: list[tuple[str, dict[str, Any], dict[str, str], bytearray]] = []
         self._generation = 0
         self._lock = threading.RLock()
 
@@ -159,7 +166,6 @@ class GoogleCloud:
     def _metadata(self, bucket: str, name: str) -> dict[str, Any]:
         """The client compares both checksums with those of its data, and sends the data again if they are missing."""
         stored = self._object_of(bucket, name)
-        crc32c = google_crc32c.value(stored.data).to_bytes(4, "big")
         seconds, parts = divmod(stored.updated, 1)
         return {
             "kind": "storage#object",
@@ -169,7 +175,7 @@ class GoogleCloud:
             "generation": str(stored.generation),
             "updated": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(parts * 1000):03}Z",
             "md5Hash": base64.b64encode(hashlib.md5(stored.data).digest()).decode(),
-            "crc32c": base64.b64encode(crc32c).decode(),
+            "crc32c": _crc32c(stored.data),
         }
 
     def _get_bucket(self, request: Request, bucket: str) -> Answer:
@@ -192,24 +198,48 @@ class GoogleCloud:
         data = stored.data
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         if asked is None:
+            self.downloaded += len(data)
             return Answer(data)
         first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
         if first > last:
             return Answer(b"", 416, {"Content-Range": f"bytes */{len(data)}"})
+        self.downloaded += last + 1 - first
         return Answer(data[first : last + 1], 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
 
     def _begin_upload(self, request: Request, bucket: str) -> Answer:
+        """A small object in one request, or the beginning of a resumable upload."""
         self._bucket_of(bucket)
-        self._uploads.append((bucket, request.json()["name"], bytearray()))
+        if request.query["uploadType"] == "multipart":
+            head = f"Content-Type: {request.headers['Content-Type']}\r\n\r\n".encode()
+            message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
+            described, content = (part.get_payload(decode=True) for part in message.iter_parts())
+            return self._finish_upload(bucket, json.loads(described), content, request.query)
+        self._uploads.append((bucket, request.json(), request.query, bytearray()))
         place = f"{self.url}/upload/storage/v1/b/{bucket}/o?upload_id={len(self._uploads) - 1}"
         return Answer(b"", headers={"Location": place})
 
     def _continue_upload(self, request: Request, bucket: str) -> Answer:
-        _, name, data = self._uploads[int(request.query["upload_id"])]
+        _, described, query, data = self._uploads[int(request.query["upload_id"])]
+        if self.refused_uploads:
+            raise ServiceError(403, "This upload is refused.")
         data += request.body
         if request.headers["Content-Range"].endswith("/*"):
             return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
-        self._store(bucket, name, bytes(data))
+        size = int(request.headers["Content-Range"].rpartition("/")[2])
+        if len(data) < size:
+            return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
+        return self._finish_upload(bucket, described, bytes(data), query)
+
+    def _finish_upload(self, bucket: str, described: dict[str, Any], data: bytes, query: dict[str, str]) -> Answer:
+        """Checks the condition and the checksum that the client sent before the data."""
+        name = described["name"]
+        if self.refused_uploads:
+            raise ServiceError(403, "This upload is refused.")
+        if "crc32c" in described and described["crc32c"] != _crc32c(data):
+            raise ServiceError(400, "Provided CRC32C does not match.")
+        if query.get("ifGenerationMatch") == "0" and name in self._bucket_of(bucket):
+            raise ServiceError(412, "At least one of the pre-conditions you specified did not hold.")
+        self._store(bucket, name, data)
         return Answer.of(self._metadata(bucket, name))
 
     def _end_upload(self, request: Request, bucket: str) -> Answer:

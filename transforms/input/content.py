@@ -11,6 +11,7 @@ from layerbeam.transforms.input.records import UnreadableFileError
 from layerbeam.transforms.settings import RecordFormat
 
 HEAD_BYTES = 1 << 12
+_COMPRESSED_HEAD_BYTES = 1 << 16  # that is what decompression reads at once
 UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = {b"\xff\xfe": "FF FE", b"\xfe\xff": "FE FF"}
 # The format that the end of a name says; other names say nothing.
@@ -65,7 +66,7 @@ def _lines(head: bytes) -> list[bytes]:
 
 def read_head(path: str) -> bytes:
     """The first bytes of a file, decompressed by its name."""
-    with storage.open_binary(path) as file:
+    with storage.open_binary(path, _COMPRESSED_HEAD_BYTES if storage.is_compressed(path) else HEAD_BYTES) as file:
         if storage.is_compressed(path):
             return next(storage.read_chunks(file, path), b"")[:HEAD_BYTES]
         return file.read(HEAD_BYTES)

@@ -93,8 +93,9 @@ def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> in
 
 def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
     """None if the file is empty."""
-    with storage.open_binary(file.path) as opened:
-        runs = text.whole_lines(storage.read_chunks(opened, file.path))
+    end = None if storage.is_compressed(file.path) else HEAD_BYTES
+    with storage.open_binary(file.path, end) as opened:
+        runs = text.whole_lines(storage.read_chunks(opened, file.path, HEAD_BYTES))
         first = next(_parse(_lines(runs, record_format), record_format, at_file_start=True), None)
     if first is None:
         return None
@@ -160,10 +161,10 @@ def _find_rows(
     end = sys.maxsize if slice_.end is None else slice_.end
     position, line = slice_.start, slice_.first_line
     data, places, lines = bytearray(), [position], [line]
-    with storage.open_binary(slice_.file.path) as file:
+    with storage.open_binary(slice_.file.path, slice_.end) as file:
         if position:
             file.seek(position)
-        runs = text.whole_lines(storage.read_chunks(file, slice_.file.path))
+        runs = text.whole_lines(storage.read_chunks(file, slice_.file.path, end - position))
         whole = _lines(runs, record_format) if position == 0 else (one for run in runs for one in io.BytesIO(run))
         for row in _parse(whole, record_format, at_file_start=position == 0):
             data += row.raw

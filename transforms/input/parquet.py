@@ -121,8 +121,11 @@ def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.P
     """The file and the schema of its needed columns. Errors of pyarrow become UnreadableFileError."""
     try:
         with storage.open_arrow(file.path) as opened:
-            # Pre-buffering would hold whole row groups.
-            parquet = pq.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 16, page_checksum_verification=True)
+            # Pre-buffering would hold whole row groups. A store gives a buffer per request.
+            buffer_bytes = 1 << (16 if storage.is_local(file.path) else 20)
+            parquet = pq.ParquetFile(
+                opened, pre_buffer=False, buffer_size=buffer_bytes, page_checksum_verification=True
+            )
             yield parquet, _schema(parquet.schema_arrow, record_format)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (isinstance(error, UnreadableFileError) or error.strerror):

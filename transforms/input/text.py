@@ -106,7 +106,7 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
     # One byte back: a line begins at `start` if that byte is a line end.
     position, line = max(slice_.start - 1, 0), slice_.first_line
     begun = False
-    with storage.open_binary(slice_.file.path) as file:
+    with storage.open_binary(slice_.file.path, slice_.end) as file:
         after_blank = record == "paragraph" and _is_blank_before(file, position)
         file.seek(position)
         if slice_.start > 0:
@@ -114,7 +114,7 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
             rest = file.readline(end - position)
             position, after_blank = position + len(rest), after_blank and not rest.strip()
             line += int(len(rest) > 1)  # `first_line` counts the line end before `start`
-        chunks = storage.read_chunks(file, slice_.file.path)
+        chunks = storage.read_chunks(file, slice_.file.path, end - position)
         for run in whole_lines(chunks) if position < end else ():
             if position == 0:
                 refuse_other_content(run[:HEAD_BYTES], record_format)
@@ -197,9 +197,10 @@ def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
     `also_hashed`: as for `into_blocks`.
     """
     raw = bytearray()
-    with storage.open_binary(block.file.path) as file:
-        position = 0 if storage.is_compressed(block.file.path) else file.seek(block.first_byte)
-        for chunk in storage.read_chunks(file, block.file.path):
+    is_compressed = storage.is_compressed(block.file.path)
+    with storage.open_binary(block.file.path, None if is_compressed else block.end_byte) as file:
+        position = 0 if is_compressed else file.seek(block.first_byte)
+        for chunk in storage.read_chunks(file, block.file.path, block.end_byte - position):
             raw += chunk[max(block.first_byte - position, 0) : block.end_byte - position]
             position += len(chunk)
             if position >= block.end_byte:

@@ -121,7 +121,9 @@ def scan_range(
 
 def _count_line_ends(file: InputFile, start: int, end: int | None, record_format: RecordFormat) -> int:
     line_ends = 0
-    with storage.open_binary(file.path) as opened:
+    # Of a file that is not cut, only the head is read.
+    read_to = HEAD_BYTES if record_format.is_whole_file or end is None else end
+    with storage.open_binary(file.path, read_to) as opened:
         if record_format.is_whole_file and end is not None and file.size > MAX_RECORD_BYTES:
             raise OSError(
                 f"is one record of {file.size:,} bytes (input.record: file); at most {MAX_RECORD_BYTES:,}: split it"

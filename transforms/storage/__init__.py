@@ -1,8 +1,9 @@
 """Files on this machine's disks and on Beam's file systems: list, read, write, delete.
 
-A path with a scheme (`gs://`, `s3://`, `hdfs://`) goes to `stores`, which imports Beam for the first such path. Every
-other path goes through the operating system: Beam's glob skips names with a backslash, reads `[1]` in a literal path as
-a pattern, and its `delete` expands patterns too.
+A path with a scheme goes to `stores`, which imports Beam for the first such path: `gs://` and `s3://` through the
+store's own client, all others (`hdfs://`) through Beam's file systems. Every other path goes through the operating
+system: Beam's glob skips names with a backslash, reads `[1]` in a literal path as a pattern, and its `delete` expands
+patterns too.
 """
 
 # All imports here are re-exports.
@@ -13,6 +14,7 @@ from layerbeam.transforms.storage.files import (
     HashedWriter,
     copy_into,
     create_empty,
+    create_whole,
     delete_empty_folder,
     delete_files,
     delete_folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -11,6 +12,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 _CHUNK_BYTES = 1 << 20
+_AFTER_BYTES = 1 << 12
 _COMPRESSED_CHUNK_BYTES = 1 << 16  # text rarely expands more than a hundredfold
 
 
@@ -30,15 +32,22 @@ def is_compressed(path: str) -> bool:
     return os.path.splitext(path)[1] in _DECOMPRESSORS
 
 
-def read_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterator[bytes]:
     """The rest of the file's bytes, decompressed according to the ending of `path`.
+
+    `needed`: as many bytes as the caller is sure to need, if the file is not compressed. Chunks behind them begin
+    small, because reading from a store is a download.
 
     Several members in a row are one stream, as for the tools that write them. Raises TruncatedFileError if a file is
     damaged or truncated; Beam's own reader silently ends there.
     """
     new_stream = _DECOMPRESSORS.get(os.path.splitext(path)[1])
     if new_stream is None:
-        yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
+        after = _AFTER_BYTES
+        while chunk := file.read(min(needed if needed > 0 else after, _CHUNK_BYTES)):
+            yield chunk
+            after = after if needed > 0 else 2 * after
+            needed -= len(chunk)
         return
     stream, begun = None, False
     for chunk in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):

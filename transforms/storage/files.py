@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, BinaryIO
 
 import pyarrow as pa
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
-from layerbeam.transforms.storage.listing import exists, is_local, join, list_folder, stat_file
+from layerbeam.transforms.storage.listing import is_local, stat_file
+
+_SPOOLED_BYTES = 32 << 20
+# What disks and mounts answer that cannot link, or not once more.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
-def open_binary(path: str) -> BinaryIO:
-    """The file's bytes as they are stored, never decompressed. Errors are OSError, also while reading."""
-    return open(path, "rb") if is_local(path) else stores.open_binary(path)
+def open_binary(path: str, end: int | None = None) -> BinaryIO:
+    """The file's bytes as they are stored, never decompressed. Errors are OSError, also while reading.
+
+    `end`: where the bytes end that the caller expects to need. A store then gives no more, and what is read behind them
+    is fetched in small pieces at first. None: the whole file is read, in large pieces.
+    """
+    return open(path, "rb") if is_local(path) else stores.open_binary(path, end)
 
 
 def open_arrow(path: str) -> Any:
-    """As `open_binary`, for Arrow's readers.
+    """As `open_binary`, for Arrow's readers, which read the ranges that they need.
 
     Arrow reads local files itself. Its threads may hold a Python file a moment longer than the reader, and a program
     that ends in this moment aborts ("terminate called without an active exception").
     """
     if not is_local(path):
-        return stores.open_binary(path)
+        return stores.open_unbuffered(path)
     open(path, "rb").close()  # its errors are plainer than Arrow's
     return pa.OSFile(os.fsencode(path))
 
@@ -62,32 +71,66 @@ def copy_into(path: str, file: IO[bytes]) -> None:
         raise OSError(f"{path}: {copied:,} bytes came, not {getattr(expected, 'size', 0):,}")
 
 
+def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
+    """Create a small file, complete or not at all, unless there is one of that name; False: there is.
+
+    Two programs that do this at once do not both get True: the file system decides (link, or O_EXCL where it has no
+    links), gs:// by if_generation_match=0, s3:// by If-None-Match. Beam's other stores have no such operation; there
+    both may get True, and the later one's file stays.
+
+    Local: written in the folder `temporary` on the same disk. Where links are not supported, a power cut may leave the
+    file incomplete.
+    """
+    if not is_local(path):
+        return stores.create(path, data)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with _unfinished(temporary) as unfinished:
+        with open(unfinished, "xb") as file:
+            file.write(data)
+        _check_size(unfinished, len(data))
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        else:
+            return True
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
 def create_empty(path: str) -> None:
     """Create an empty file, which is complete as soon as it exists."""
     if is_local(path):
         open(path, "wb").close()
     else:
-        with stores.as_os_errors(path):
-            stores.create(path).close()
+        stores.write(path, io.BytesIO(), 0)
 
 
 def delete_files(paths: Iterable[str]) -> None:
-    """Delete these files; a missing one is not an error."""
+    """Delete these files, on a store many at a time; a missing one is not an error."""
+    stored = []
     for path in paths:
-        if is_local(path):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(path)
-        elif exists(path):
-            stores.delete(path)
+        if not is_local(path):
+            stored.append(path)
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+    stores.delete(stored)
 
 
 def delete_folder(folder: str) -> None:
     """Delete the folder with all that is in it; a missing one is not an error."""
     if is_local(folder):
         shutil.rmtree(folder, ignore_errors=True)
-    elif list_folder(folder):
-        stores.delete(f"{folder.rstrip('/')}/")  # a hundred files per request, if the store supports it
-        delete_files(join(folder, name) for name in list_folder(folder))  # GCS only logs what it could not delete
+    else:
+        stores.delete([file.path for file in stores.list_prefix(folder.rstrip("/") + "/")])
 
 
 def delete_empty_folder(folder: str) -> None:
@@ -100,9 +143,8 @@ def delete_empty_folder(folder: str) -> None:
 class HashedWriter(io.RawIOBase):
     """A file being written, with the count and the SHA-256 of its bytes so far."""
 
-    def __init__(self, file: IO[bytes], errors: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._errors = errors
         self._sha256 = hashlib.sha256()
         self.num_bytes = 0
 
@@ -111,8 +153,7 @@ class HashedWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         self._sha256.update(data)
-        with self._errors():
-            self._file.write(data)
+        self._file.write(data)
         size = memoryview(data).nbytes
         self.num_bytes += size
         return size
@@ -125,40 +166,28 @@ class HashedWriter(io.RawIOBase):
         return self._sha256.hexdigest()
 
 
-def write_whole(path: str, *, temporary: str, sync: bool = False) -> AbstractContextManager[HashedWriter]:
-    """Write a file that appears under its name complete or not at all.
+@contextlib.contextmanager
+def write_whole(path: str | Callable[[str], str], *, temporary: str, sync: bool = False) -> Iterator[HashedWriter]:
+    """Write a file that appears under its name complete or not at all. A file of that name is replaced.
 
-    Local: written in the folder `temporary` (on the same disk) and renamed. Stores: written under its name, because an
-    upload appears when it is closed, and a rename would copy every byte.
+    If it fails, nothing is deleted: what has the name may be another program's.
 
-    `sync`: flush it to the disk before the rename. Without it a power cut may truncate the file, which size and hash
-    reveal.
+    Args:
+        path: The name, or a function that gives it, in the folder `temporary`'s file system, from the SHA-256 of the
+            bytes as hexadecimal digits.
+        temporary: A folder. Local: the file is written there and renamed. Stores: it is collected in memory, from
+            32 MiB on in a local temporary file, and uploaded at the end.
+        sync: Flush it to the disk before the rename. Without it a power cut may truncate the file, which size and
+            hash reveal.
     """
-    return _rename_when_complete(path, temporary, sync) if is_local(path) else _upload(path)
-
-
-@contextlib.contextmanager
-def _upload(path: str) -> Iterator[HashedWriter]:
-    file = stores.create(path)
-    try:
-        writer = HashedWriter(file, lambda: stores.as_os_errors(path))
-        yield writer
-        with stores.as_os_errors(path):
-            file.close()
-        _check_size(path, writer.num_bytes)
-    except BaseException:
-        stores.abort(file)
-        with contextlib.suppress(Exception):
-            delete_files([path])
-        raise
-
-
-@contextlib.contextmanager
-def _rename_when_complete(path: str, temporary: str, sync: bool) -> Iterator[HashedWriter]:
-    os.makedirs(temporary, exist_ok=True)
-    # Each attempt has its own name: a worker that outlives its driver must not write into a newer attempt's file.
-    unfinished = os.path.join(temporary, uuid.uuid4().hex)
-    try:
+    if not is_local(path if isinstance(path, str) else temporary):
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as spool:
+            writer = HashedWriter(spool)
+            yield writer
+            spool.seek(0)
+            stores.write(path if isinstance(path, str) else path(writer.sha256), spool, writer.num_bytes)
+        return
+    with _unfinished(temporary) as unfinished:
         with open(unfinished, "xb") as file:
             writer = HashedWriter(file)
             yield writer
@@ -166,16 +195,28 @@ def _rename_when_complete(path: str, temporary: str, sync: bool) -> Iterator[Has
                 file.flush()
                 os.fsync(file.fileno())
         _check_size(unfinished, writer.num_bytes)
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        os.replace(unfinished, path)
-    except BaseException:
+        final = path if isinstance(path, str) else path(writer.sha256)
+        os.makedirs(os.path.dirname(final) or ".", exist_ok=True)
+        os.replace(unfinished, final)
+
+
+@contextlib.contextmanager
+def _unfinished(temporary: str) -> Iterator[str]:
+    """The path of a new local file in this folder, deleted in the end if it is still there.
+
+    Each attempt has its own name: a worker that outlives its driver must not write into a newer attempt's file.
+    """
+    os.makedirs(temporary, exist_ok=True)
+    path = os.path.join(temporary, uuid.uuid4().hex)
+    try:
+        yield path
+    finally:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(unfinished)
-        raise
+            os.remove(path)
 
 
 def _check_size(path: str, num_bytes: int) -> None:
-    """Raises OSError if the disk or the store did not keep all bytes."""
+    """Raises OSError if the disk did not keep all bytes."""
     now = stat_file(path)
     if not isinstance(now, InputFile) or now.size != num_bytes:
         kept = f"{now.size:,}" if isinstance(now, InputFile) else "none"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 
@@ -114,9 +113,7 @@ def stat_file(path: str) -> InputFile | SkippedFile:
     """Current size and time of a file, or the reason why it cannot be read."""
     try:
         if not is_local(path):
-            # `?` matches any character, also those with a meaning in patterns.
-            found = [file for file in stores.list_files(re.sub(r"[\[*?\\]", "?", path)) if file.path == path]
-            return found[0] if found else SkippedFile(path, "No such file")
+            return stores.stat(path) or SkippedFile(path, "No such file")
         status = os.stat(path)
     except OSError as error:
         return SkippedFile(path, reason_of(error))
@@ -142,7 +139,7 @@ def exists(path: str) -> bool:
 
 def check_bucket(folder: str) -> None:
     """Raises OSError if the store's bucket is missing or access is denied; the folder itself may be missing."""
-    stores.list_files(join(folder, "_*"))  # without a star Beam reports a missing bucket as a missing file
+    next(stores.list_prefix(join(folder, "_")), None)
 
 
 def list_folder(folder: str) -> dict[str, int]:
@@ -158,4 +155,4 @@ def list_folder(folder: str) -> dict[str, int]:
 def list_tree(folder: str) -> dict[str, InputFile]:
     """The files in and below a folder of a store, by their path relative to it."""
     root = folder.rstrip("/") + "/"
-    return {file.path.removeprefix(root): file for file in stores.list_files(root + "**")}
+    return {file.path.removeprefix(root): file for file in stores.list_prefix(root)}

@@ -1,4 +1,4 @@
-"""Beam's file systems (gs://, s3://, hdfs:// and others) behind functions whose errors are OSError.
+"""Stores (gs://, s3://, and Beam's other file systems) behind functions whose errors are OSError.
 
 Beam is imported for the first path with a scheme, because that takes 0.9 s.
 """
@@ -6,34 +6,29 @@ Beam is imported for the first path with a scheme, because that takes 0.9 s.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import importlib
-import io
-import os
+import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import IO, Any, BinaryIO, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, BinaryIO
 
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.storage.errors import as_os_errors
+from layerbeam.transforms.storage.store import Store, StoredFile, open_stored
 
 # What each of Beam's file systems needs: (a module that it imports, the package that provides it).
 _PACKAGES = {
     "gs": ("apache_beam.io.gcp.gcsfilesystem", "gcp"),
-    "s3": ("boto3", "apache-beam[aws]"),
+    "s3": ("boto3", "aws"),
     "hdfs": ("hdfs", "apache-beam[hadoop]"),
 }
-_BUFFER_BYTES = 1 << 20
-_UNCOMPRESSED = "uncompressed"  # CompressionTypes.UNCOMPRESSED
-_LOG_IN = (
-    "no credentials were found; run: gcloud auth application-default login, or give a service account's key file in "
-    "the variable GOOGLE_APPLICATION_CREDENTIALS"
-)
-_ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 # The arguments of the last `set_options`; None: never called, as on a worker, where Beam itself sets the options.
 _options: list[str] | None = None
+# By scheme: the options with which a store was made, and the store.
+_stores: dict[str, tuple[Any, Store]] = {}
 
 
 def set_options(arguments: Iterable[str] = ()) -> None:
@@ -41,6 +36,7 @@ def set_options(arguments: Iterable[str] = ()) -> None:
     global _options
     _options = list(arguments)
     _beam.cache_clear()
+    _stores.clear()
     if "apache_beam" in sys.modules:
         _beam()
 
@@ -54,6 +50,41 @@ def _beam() -> Any:
     if _options is not None:
         FileSystems.set_options(PipelineOptions(_options))
     return FileSystems
+
+
+def _store(scheme: str) -> Store:
+    """The store of all paths with this scheme: one per process, as making a client takes tens of milliseconds."""
+    # A pipeline sets the options of the process.
+    options = _beam()._pipeline_options
+    known = _stores.get(scheme)
+    if known is None or known[0] is not options:
+        known = _stores[scheme] = (options, _make_store(scheme, options))
+    return known[1]
+
+
+def _make_store(scheme: str, options: Any) -> Store:
+    if options is None:  # never set in this process
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        options = PipelineOptions([])
+    if scheme == "gs":
+        from layerbeam.transforms.storage.google_store import GoogleStore
+
+        return GoogleStore(options)
+    if scheme == "s3":
+        from layerbeam.transforms.storage.s3_store import S3Store
+
+        return S3Store(options)
+    from layerbeam.transforms.storage.beam_store import BeamStore
+
+    return BeamStore(_beam())
+
+
+@contextlib.contextmanager
+def _store_of(path: str) -> Iterator[Store]:
+    """The store of a path; errors within the block are OSError."""
+    with as_os_errors(path):
+        yield _store(path.strip().partition("://")[0])
 
 
 def scheme_of(path: str) -> str | None:
@@ -105,113 +136,61 @@ def is_installed(module: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def as_os_errors(path: str) -> Iterator[None]:
-    """Convert errors to OSError: each store's client has its own exceptions, which Beam may or may not wrap."""
-    try:
-        yield
-    except Exception as error:
-        cause: Any = error
-        while details := getattr(cause, "exception_details", None):  # of a BeamIOError
-            cause = next(iter(details.values()))
-        if isinstance(cause, OSError):
-            raise
-        response = getattr(cause, "response", None)
-        status = getattr(cause, "code", None) or getattr(response, "status_code", None) or 0
-        message = getattr(cause, "message", None) or getattr(response, "text", None) or str(cause)
-        raise OSError(_ERRNO_OF_STATUS.get(status, errno.EIO), reason_of_service(message), path) from error
-
-
-def reason_of_service(message: str) -> str:
-    """The reason in an error of Google's service, without the request before it and the client's remark after it.
-
-    >>> reason_of_service("GET https://host/o?a=b: No such object: in/a: ('Request failed with status code', 404)")
-    'No such object: in/a'
-    >>> reason_of_service('{"error": {"code": 403, "message": "No access to in."}}')
-    'No access to in.'
-    """
-    in_json = re.search(r'"message": *"([^"]+)"', message)
-    plain = re.sub(r"^(\d+ )?[A-Z]+ \S+: |: \('Request failed .*$", "", " ".join(message.split()))
-    reason = in_json[1] if in_json is not None else plain
-    return f"{reason} ({_LOG_IN})" if reason.startswith("Anonymous c") else reason
-
-
 def join(folder: str, *names: str) -> str:
     """`folder/name`."""
-    return cast(str, _beam().join(folder, *names))
+    return "/".join([folder.rstrip("/"), *names])
 
 
 def list_files(pattern: str) -> list[InputFile]:
     """The files that match a glob."""
-    with as_os_errors(pattern):
-        found = _beam().match([pattern])[0].metadata_list
-    # Whole seconds: some stores give fractions in a listing, but not for a single object.
-    return [InputFile(file.path, file.size_in_bytes, float(int(file.last_updated_in_seconds or 0))) for file in found]
+    with _store_of(pattern) as store:
+        return list(store.match(pattern))
+
+
+def list_prefix(prefix: str) -> Iterator[InputFile]:
+    """The files whose paths begin with `prefix`, page after page."""
+    with _store_of(prefix) as store:
+        yield from store.list(prefix)
+
+
+def stat(path: str) -> InputFile | None:
+    """Size and time of a file; None if it is missing."""
+    with _store_of(path) as store:
+        return store.stat(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is a file of that name."""
-    with as_os_errors(path):
-        return bool(_beam().exists(path))
+    with _store_of(path) as store:
+        return store.exists(path)
 
 
-def delete(path: str) -> None:
-    """Delete a file, or all files of a folder if the path ends in a slash."""
-    with as_os_errors(path):
-        _beam().delete([path])
-
-
-def open_binary(path: str) -> BinaryIO:
+def open_binary(path: str, end: int | None) -> BinaryIO:
     """The file's bytes as they are stored, buffered."""
-    with as_os_errors(path):
-        opened = _beam().open(path, compression_type=_UNCOMPRESSED)
-    return cast(BinaryIO, io.BufferedReader(_Download(path, opened), _BUFFER_BYTES))
+    with _store_of(path) as store:
+        return open_stored(store, path, end)
 
 
-class _Download(io.RawIOBase):
-    """A file being read from a store."""
-
-    def __init__(self, path: str, file: IO[bytes]) -> None:
-        self._path = path
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        with as_os_errors(self._path):
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with as_os_errors(self._path):
-            return self._file.seek(offset, whence)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+def open_unbuffered(path: str) -> StoredFile:
+    """The same, and each read is one request."""
+    with _store_of(path) as store:
+        return StoredFile(store, path)
 
 
-def create(path: str) -> IO[bytes]:
-    """A new file in the store, which appears when it is closed. Write and close it within `as_os_errors`."""
-    with as_os_errors(path):
-        return cast(IO[bytes], _beam().create(path, compression_type=_UNCOMPRESSED))
+def write(path: str, file: IO[bytes], size: int) -> None:
+    """Store what an open file of `size` bytes holds, under its name only when it is complete."""
+    with _store_of(path) as store:
+        store.write(path, file, size)
 
 
-def abort(file: Any) -> None:
-    """Give up an upload that failed.
+def create(path: str, data: bytes) -> bool:
+    """Store data unless there is a file of that name; False: there is."""
+    with _store_of(path) as store:
+        return store.create(path, data)
 
-    Most of Beam's files can only be closed, and the incomplete file then appears. Google's can be terminated, and must
-    be: Python's garbage collector closes a file again whose close failed, which would overwrite what another attempt
-    has written under this name.
-    """
-    with contextlib.suppress(Exception):
-        getattr(file, "terminate", file.close)()
-    if hasattr(file, "terminate"):
-        with contextlib.suppress(Exception):
-            file._buffer.close()  # marks it as closed, even if `terminate` failed
+
+def delete(paths: Sequence[str]) -> None:
+    """Delete files; a missing one is not an error."""
+    for scheme, same in itertools.groupby(paths, lambda path: path.partition("://")[0]):
+        with as_os_errors(f"{scheme}://"):
+            _store(scheme).delete(same)

@@ -328,7 +328,7 @@ def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch
         (tmp_path / f"{number:05d}.txt").write_text("".join(f"{words(rng, 5)}\n" for _ in range(rng.randint(1, 5))))
     opened = []
     real = storage.open_binary
-    monkeypatch.setattr(storage, "open_binary", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(storage, "open_binary", lambda path, *end: opened.append(path) or real(path, *end))
     job = job_of(tmp_path, hf_uncased, "*.txt")
     sample = sampled(job, Budget(16 << 20, 1024))
     assert 0 < len(set(opened)) <= 1_100

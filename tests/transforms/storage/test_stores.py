@@ -1,0 +1,220 @@
+"""gs:// and s3:// through the stores' own clients, against servers on a loopback address."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from corpora import random_lines
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.input.content import read_head
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, scan_range
+from layerbeam.transforms.storage import stores
+
+UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
+
+
+@pytest.fixture(params=["gs", "s3"])
+def store(request):
+    """A loopback server with a bucket `out`."""
+    server = request.getfixturevalue({"gs": "google", "s3": "s3"}[request.param])
+    server.root = f"{request.param}://out/v"
+    return server
+
+
+def put(store, name: str, data: bytes) -> InputFile:
+    with storage.write_whole(f"{store.root}/{name}", temporary=store.root) as file:
+        file.write(data)
+    found = storage.stat_file(f"{store.root}/{name}")
+    assert isinstance(found, InputFile)
+    store.downloaded = 0
+    store.calls.clear()
+    return found
+
+
+def test_files_are_written_listed_and_read(store):
+    for number in range(5):
+        put(store, f"in/{number}.txt", b"0123456789" * number)
+    with storage.write_whole(lambda sha256: f"{store.root}/{sha256[:8]}.bin", temporary=store.root) as file:
+        file.write(b"abc")
+    assert storage.list_folder(f"{store.root}/in") == {f"{number}.txt": 10 * number for number in range(5)}
+    assert storage.list_folder(store.root) == {"ba7816bf.bin": 3}
+    assert sorted(storage.list_tree(store.root)) == ["ba7816bf.bin", *[f"in/{number}.txt" for number in range(5)]]
+    found = storage.find_files([f"{store.root}/i?/[1-3]*", f"{store.root}/**.bin"])
+    assert [file.path.removeprefix(store.root) for file in found] == [
+        "/ba7816bf.bin",
+        "/in/1.txt",
+        "/in/2.txt",
+        "/in/3.txt",
+    ]
+    assert storage.stat_file(found[1].path) == found[1]
+    assert storage.read_bytes(f"{store.root}/in/2.txt") == b"0123456789" * 2
+    assert storage.read_bytes(f"{store.root}/in/0.txt") == b""
+    with storage.open_binary(f"{store.root}/in/2.txt") as file:
+        assert (file.read(3), file.seek(-4, 2), file.read(), file.read(1)) == (b"012", 16, b"6789", b"")
+    assert not storage.exists(f"{store.root}/in/9.txt")
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes(f"{store.root}/in/9.txt")
+    with pytest.raises(FileNotFoundError):
+        storage.check_bucket(store.root.replace("out", "nowhere"))
+
+
+def test_a_file_is_created_once(store):
+    path = f"{store.root}/commit"
+    assert storage.create_whole(path, b"first", temporary=store.root)
+    assert not storage.create_whole(path, b"second", temporary=store.root)
+    assert storage.read_bytes(path) == b"first"
+    created, barrier = [], threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        created.append(storage.create_whole(f"{path}2", bytes([number]), temporary=store.root))
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(created) == [False] * 7 + [True]
+
+
+def test_a_failed_write_uploads_and_deletes_nothing(store):
+    put(store, "part", b"committed")
+
+    def interrupted() -> None:
+        with storage.write_whole(f"{store.root}/part", temporary=store.root) as file:
+            file.write(bytes(40 << 20))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert store.calls == []
+    assert storage.read_bytes(f"{store.root}/part") == b"committed"
+
+
+def test_many_files_are_deleted_in_few_requests(store):
+    for number in range(250):
+        store.put(f"{store.root}/t/{number}" if store.root.startswith("gs") else f"v/t/{number}", b"x")
+    put(store, "other", b"x")
+    storage.delete_files([f"{store.root}/t/{number}" for number in range(5, 300)])
+    deletions = [call for call in store.calls if call.startswith(("POST /batch", "POST /out?delete"))]
+    assert len(deletions) == (3 if store.root.startswith("gs") else 1)
+    assert sorted(storage.list_folder(f"{store.root}/t")) == ["0", "1", "2", "3", "4"]
+    storage.delete_folder(f"{store.root}/t")
+    assert storage.list_folder(f"{store.root}/t") == {}
+    assert storage.list_folder(store.root) == {"other": 1}
+
+
+def full_lines(count: int) -> list[str]:
+    return [line for line in random_lines(2 * count) if line.strip()][:count]
+
+
+def texts(items) -> list[str]:
+    return [text for item in items for text in item.texts.to_pylist()]
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "csv"])
+def test_reading_slices_downloads_them_once(store, form):
+    lines = [line.replace(",", " ").replace('"', " ").replace("\\", " ") for line in full_lines(6000)]
+    if form == "jsonl":
+        lines = [json.dumps({"text": line}) for line in lines]
+    data = "\n".join(["text", *lines] if form == "csv" else lines).encode()
+    record_format = RecordFormat(format=form)
+    file = put(store, f"a.{form}", data)
+    limits = BlockLimits(100_000, 1 << 30, 1 << 30, 128)
+    ranges = byte_ranges(file, 200_000, record_format)
+    scans = [scan_range(FileToRead(file), start, end, limits, record_format) for start, end in ranges]
+    assert len(data) <= store.downloaded <= 1.2 * len(data)
+    store.downloaded, first_line, blocks = 0, 0, []
+    for scan in scans:
+        assert scan.problem is None
+        for start, end, num_lines in scan.pieces:
+            blocks += read_blocks(Slice(file, start, end, first_line), limits, record_format)
+            first_line += num_lines
+    assert len(blocks) > 2
+    assert all(isinstance(block, TextBlock) for block in blocks)
+    assert len(texts(blocks)) == 6000
+    assert len(data) <= store.downloaded <= 1.2 * len(data)
+
+
+def test_reading_columns_of_parquet_downloads_these(store):
+    lines = full_lines(8000)
+    table = pa.table({"text": lines, "other": [line * 20 for line in lines]})
+    stream = io.BytesIO()
+    pq.write_table(table, stream, row_group_size=4000, compression="none", use_dictionary=False)
+    file = put(store, "a.parquet", stream.getvalue())
+    needed = sum(len(line.encode()) + 4 for line in lines)
+    blocks = list(read_blocks(Slice(file, 0, None, 0), UNLIMITED, RecordFormat(format="parquet")))
+    assert texts(blocks) == lines
+    assert needed <= store.downloaded <= 1.2 * needed + (64 << 10)  # and the footer
+
+
+def test_a_head_is_a_small_download(store):
+    put(store, "a.txt", b"some text\n" * 1_000_000)
+    assert read_head(f"{store.root}/a.txt") == (b"some text\n" * 500)[:4096]
+    assert store.downloaded == 4096
+
+
+def test_a_large_upload_to_google_that_fails_never_appears(google):
+    google.root = "gs://out/v"
+    put(google, "part", b"committed")
+    google.refused_uploads = True
+
+    def upload() -> None:
+        with storage.write_whole("gs://out/v/part", temporary="gs://out/v") as file:
+            file.write(bytes(9 << 20))
+
+    with pytest.raises(PermissionError, match="This upload is refused"):
+        upload()
+    assert [call.split("?")[0] for call in google.calls] == [
+        "POST /upload/storage/v1/b/out/o",
+        "PUT /upload/storage/v1/b/out/o",
+    ]
+    google.refused_uploads = False
+    assert storage.read_bytes("gs://out/v/part") == b"committed"
+    upload()
+    assert storage.list_folder("gs://out/v") == {"part": 9 << 20}
+
+
+def test_an_upload_in_parts_to_s3_that_fails_is_aborted(s3):
+    s3.root = "s3://out/v"
+    put(s3, "part", b"committed")
+    s3.refused_parts = True
+
+    def upload() -> None:
+        with storage.write_whole("s3://out/v/part", temporary="s3://out/v") as file:
+            for _ in range(65):
+                file.write(bytes(1 << 20))
+
+    with pytest.raises(PermissionError, match="Access Denied"):
+        upload()
+    assert s3.calls[0] == "POST /out/v/part?uploads"
+    assert s3.calls[-1] == "DELETE /out/v/part?uploadId=1"
+    assert s3.uploads == {}
+    s3.refused_parts = False
+    assert storage.read_bytes("s3://out/v/part") == b"committed"
+    upload()
+    assert storage.list_folder("s3://out/v") == {"part": 65 << 20}
+
+
+def test_a_conflict_on_s3_is_tried_again(s3):
+    s3.conflicts = 2
+    assert storage.create_whole("s3://out/a", b"x", temporary="s3://out")
+    assert [call for call in s3.calls if call.startswith("PUT")] == ["PUT /out/a"] * 3
+
+
+def test_one_client_per_process(store):
+    storage.exists(f"{store.root}/a")
+    first = dict(stores._stores)
+    storage.list_folder(store.root)
+    assert storage.create_whole(f"{store.root}/b", b"x", temporary=store.root)
+    assert stores._stores == first

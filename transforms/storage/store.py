@@ -1,0 +1,157 @@
+"""What every store of files can do: `Store`, one subclass per kind of store; and reading one of its files."""
+
+from __future__ import annotations
+
+import abc
+import errno
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.storage.errors import as_os_errors
+
+Item = TypeVar("Item")
+
+# One request of a sequential read, at most; Beam's own readers have the same buffer.
+_BUFFER_BYTES = 16 << 20
+# The first request behind the bytes that the caller expects to need. Each further one is twice as large.
+_AFTER_BYTES = 1 << 12
+
+
+class Store(abc.ABC):
+    """A store, for the whole process. Its errors have any type: call it within `as_os_errors`.
+
+    Files appear under their names complete or not at all, unless a subclass says otherwise.
+    """
+
+    @abc.abstractmethod
+    def list(self, prefix: str) -> Iterator[InputFile]:
+        """The files whose paths begin with `prefix`, page after page."""
+
+    @abc.abstractmethod
+    def stat(self, path: str) -> InputFile | None:
+        """Size and time of a file; None if it is missing."""
+
+    @abc.abstractmethod
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        """The bytes [start, end) that the file has, in one request."""
+
+    @abc.abstractmethod
+    def write(self, path: str, file: IO[bytes], size: int) -> None:
+        """Store what an open file of `size` bytes holds. If it fails, what the store had under the name stays."""
+
+    @abc.abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Store data unless there is a file of that name, as one operation of the store; False: there is.
+
+        False too if the store had created it, but its answer was lost and the request was repeated.
+        """
+
+    @abc.abstractmethod
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; a missing one is not an error."""
+
+    def exists(self, path: str) -> bool:
+        return self.stat(path) is not None
+
+    def match(self, pattern: str) -> Iterator[InputFile]:
+        """The files that match a glob of Beam's, where `*` does not cross a slash and `**` does."""
+        from apache_beam.io.filesystem import FileSystem
+
+        is_match = re.compile(FileSystem.translate_pattern(pattern)).match
+        prefix = re.split(r"[\[*?]", pattern, maxsplit=1)[0]
+        if prefix == pattern:
+            found = self.stat(pattern)
+            yield from [found] if found is not None else []
+        else:
+            yield from (file for file in self.list(prefix) if is_match(file.path))
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """(bucket, name) of a file.
+
+    >>> split_path("gs://bucket/a/b")
+    ('bucket', 'a/b')
+    """
+    bucket, _, name = path.partition("://")[2].partition("/")
+    return bucket, name
+
+
+def in_batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items, `size` at a time.
+
+    >>> in_batches("abcde", 2)
+    ['ab', 'cd', 'e']
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def open_stored(store: Store, path: str, end: int | None) -> BinaryIO:
+    """A file of a store, buffered; see `storage.open_binary`."""
+    size = _BUFFER_BYTES if end is None else min(max(end, _AFTER_BYTES), _BUFFER_BYTES)
+    return cast(BinaryIO, io.BufferedReader(StoredFile(store, path, end), size))
+
+
+class StoredFile(io.RawIOBase):
+    """A file of a store. Each read is one request, for no more than is asked for.
+
+    `end`: no request crosses this position, and requests behind it begin small; None: no such limit.
+    """
+
+    def __init__(self, store: Store, path: str, end: int | None = None) -> None:
+        self._store, self._path = store, path
+        self._end = sys.maxsize if end is None else end
+        self._after = _AFTER_BYTES
+        self._position = 0
+        self._size: int | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = memoryview(buffer).nbytes
+        if self._position < self._end:
+            wanted = min(wanted, self._end - self._position)
+        elif wanted > self._after:
+            wanted, self._after = self._after, 2 * self._after
+        data = self._read(wanted)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._read(None)
+
+    def _read(self, count: int | None) -> bytes:
+        start = self._position
+        if count == 0 or (self._size is not None and start >= self._size):
+            return b""
+        with as_os_errors(self._path):
+            data = self._store.read(self._path, start, None if count is None else start + count)
+        self._position += len(data)
+        if (count is None or len(data) < count) and (data or start == 0):
+            self._size = self._position
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END:
+            if self._size is None:
+                with as_os_errors(self._path):
+                    found = self._store.stat(self._path)
+                if found is None:
+                    raise FileNotFoundError(errno.ENOENT, "No such file", self._path)
+                self._size = found.size
+            offset += self._size
+        elif whence == os.SEEK_CUR:
+            offset += self._position
+        self._position = offset
+        return offset
