@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import apache_beam as beam
@@ -28,19 +29,19 @@ def build(
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
     `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
-    `run_number`: of the start that the pipeline itself is to end in `_runs`, as whoever submits it may not wait.
+    `run_number`: of this attempt, whose end the pipeline itself records in `_runs`, as whoever submits it may not wait.
     """
     config, encoder = job.config, job.encoder
     hardware = Hardware(num_threads, config.encoder.device)
 
-    fingerprint = job.output.fingerprint
-    find = FindWork(config.input.files, job.output.path, prune_missing, config.input.limit, job.records, fingerprint)
-    read = ReadBlocks(job.limits, job.records, hardware, fingerprint)
+    output = dataclasses.replace(job.output, attempt=run_number)
+    find = FindWork(config.input.files, output.path, prune_missing, config.input.limit, job.records, output.fingerprint)
+    read = ReadBlocks(job.limits, job.records, hardware, output)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=hardware)
-    write = WriteBlocks(job.output, encoder, views=job.views)
+    write = WriteBlocks(output, encoder, views=job.views)
     finish = FinishRun(
-        job.output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, config.input.limit
+        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, config.input.limit
     )
 
     # Which files there are, and what of them is done already.

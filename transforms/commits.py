@@ -75,8 +75,13 @@ class BlockId(_Exact):
 
     @property
     def name(self) -> str:
-        """The name shared by the block's parts, rejects and commit."""
+        """The name of the block's commit, and the start of the names of its parts and rejects."""
         return layout.block_name(self.file.path, self.first_line)
+
+    @property
+    def content(self) -> tuple[int, int, int, str]:
+        """What two blocks of one file have in common if they are the same block, whenever the file was touched."""
+        return self.first_line, self.first_byte, self.end_byte, self.sha256
 
 
 def printable(path: str) -> str:
@@ -138,12 +143,14 @@ class Commit:
     """A finished block: written after its last part. The block is done if, and only if, this exists.
 
     `parts` is keyed by view (`rejects` for the rejected records), `counts` by the names in `transforms/metrics.py`.
+    `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.
     """
 
     fingerprint: str
     block: BlockId
     counts: Mapping[str, StrictInt]
     parts: Mapping[str, Part]
+    attempt: StrictInt | None = None
 
     @property
     def part_paths(self) -> set[str]:
@@ -152,7 +159,8 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if value is not None}
 
     @staticmethod
     def from_json(record: Any) -> Commit:

@@ -25,8 +25,9 @@ WRITER = "_writer.json"
 EMPTY = "empty"
 WORD_TYPES = "word_types"
 
-# The name of any part of a view, without suffix: that of a block, see `block_name`, or of the part without rows.
-PART_NAME = rf"(?:.+-[0-9a-f]{{8}}-\d{{12}}|{EMPTY})"
+# The name of any part of a view, without suffix: see `part_name` (until version 0.1 parts had no hash), or of the part
+# without rows.
+PART_NAME = rf"(?:.+-[0-9a-f]{{8}}-\d{{12}}(?:-[0-9a-f]{{8}})?|{EMPTY})"
 
 
 def file_name(path: str) -> str:
@@ -47,12 +48,21 @@ def file_name(path: str) -> str:
 
 
 def block_name(path: str, first_line: int) -> str:
-    """The name shared by the parts, the rejects and the commit of a block, unique in a run.
+    """The name of a block's commit, and the start of the names of its parts and rejects; unique in a run.
 
     >>> block_name("corpus/part 1.txt.gz", 650)
     'part_1-0986df41-000000000650'
     """
     return f"{file_name(path)}-{first_line:012d}"
+
+
+def part_name(block: str, sha256: str) -> str:
+    """The name of a part of a block without suffix: equal bytes meet in one name, other bytes never replace them.
+
+    >>> part_name("a-0986df41-000000000650", "ba7816bf8f01cfea...")
+    'a-0986df41-000000000650-ba7816bf'
+    """
+    return f"{block}-{sha256[:8]}"
 
 
 def is_part_path(path: str) -> bool:
@@ -68,8 +78,8 @@ def commit_path(block: str) -> str:
     return f"{COMMITS}/{block}.json"
 
 
-def rejects_path(block: str) -> str:
-    return f"{REJECTS}/{block}.jsonl"
+def rejects_path(part: str) -> str:
+    return f"{REJECTS}/{part}.jsonl"
 
 
 def run_path(number: int) -> str:

@@ -22,7 +22,11 @@ TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
 DROPPED_TOKENS = "dropped_tokens"
-BLOCKS_WRITTEN = "blocks_written"  # a Beam metric only
+# Beam metrics only: blocks encoded and written, and blocks that were found committed when they were to be read or
+# committed, by this attempt (an engine had retried them) or by another one.
+BLOCKS_WRITTEN = "blocks_written"
+BLOCKS_FOUND_OWN = "blocks_found_own_attempt"
+BLOCKS_FOUND_OTHER = "blocks_found_other_attempt"
 
 ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoch; its minimum is the first block's
 # Work and time of one attempt. These differ from run to run, so they are in Beam's metrics and in `_runs` only. Times
@@ -49,6 +53,11 @@ def unbalanced(counts: Mapping[str, int]) -> str | None:
             parts = " + ".join(f"{name} {count}" for name, count in ended.items())
             return f"{read} {counts.get(read, 0)} != {parts}"
     return None
+
+
+def blocks_found(by: int | None, attempt: int | None) -> str:
+    """The counter of a block that attempt `by` had committed before this one did."""
+    return BLOCKS_FOUND_OWN if by == attempt else BLOCKS_FOUND_OTHER
 
 
 def embedded_texts(counts: Mapping[str, int]) -> int:

@@ -61,6 +61,10 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
         f"{where}; padding {attempt['padding_share']:.1%}{memory}",
         f"first block after {attempt['seconds_to_first_block']:.1f} s; busy with: {shares}",
     ]
+    for name, by in ((metrics.BLOCKS_FOUND_OWN, "this attempt"), (metrics.BLOCKS_FOUND_OTHER, "another attempt")):
+        found = attempt["counts"].get(name, 0)
+        if found:
+            lines.append(f"{count_noun(found, 'block')} already committed by {by} when a worker came to it")
     halved = attempt["counts"].get(metrics.HALVED_BATCHES, 0)
     if halved:
         batches = count_noun(halved, "batch", "batches")

@@ -24,7 +24,7 @@ from layerbeam.pipeline.output.run_log import ACTIVE, load_runs
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.parts import part_folder
+from layerbeam.transforms.parts import is_part_file, part_folder
 from layerbeam.transforms.settings import LINES, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, count_records
 from layerbeam.transforms.views import View, is_aggregated
@@ -106,20 +106,27 @@ def is_finished(path: str, max_reject_rate: float, fingerprint: str) -> bool:
         and manifest["fingerprint"] == fingerprint
         and storage.exists(storage.join(path, layout.SUCCESS))
         and not load_damaged(path)
+        # An attempt that was given up may have committed a block, with parts that are not listed.
+        and not storage.list_folder(storage.join(path, layout.COMMITS))
         and manifest["settings"].get("input", {}).get("max_reject_rate") == max_reject_rate
-        and _has_tables(path, manifest)
+        and _has_its_files(path, manifest)
     )
 
 
-def _has_tables(output_path: str, manifest: Manifest) -> bool:
-    """Whether the files made of all blocks at the end of a run are there in full size."""
+def _has_its_files(output_path: str, manifest: Manifest) -> bool:
+    """Whether the files made of all blocks at the end of a run are there in full size, and no part that is not listed.
+
+    An attempt that was given up may have written one after the end of another.
+    """
     for name, view in manifest["views"].items():
         sizes = storage.list_folder(storage.join(output_path, name))
         if is_aggregated(view["level"]):
             if sizes.get(view["path"].rpartition("/")[2]) != view["bytes"]:
                 return False
-        elif not view["parts"] and not any(file.startswith(f"{layout.EMPTY}.") for file in sizes):
-            return False
+        else:
+            has_empty = any(file.startswith(f"{layout.EMPTY}.") for file in sizes)
+            if sum(map(is_part_file, sizes)) != max(view["parts"], 1) or (not view["parts"] and not has_empty):
+                return False
     return True
 
 
@@ -141,7 +148,8 @@ class PendingWork:
     `to_read`: files with blocks to do, and the commits of their other blocks. `files`: all input files that can be
     read. `skipped`: those that cannot, and why. `missing`: files of an earlier run that no glob matches any more and
     whose rows stay; `pruned`: those whose rows are deleted. `commits`: of blocks that need no reading.
-    `limited`: how many records are read of a file that has more.
+    `limited`: how many records are read of a file that has more. `unsound`: blocks of `to_read` whose
+    commit cannot be trusted.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
@@ -151,6 +159,7 @@ class PendingWork:
     pruned: list[str] = dataclasses.field(default_factory=list)
     commits: list[Commit] = dataclasses.field(default_factory=list)
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
+    unsound: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def reports(self) -> list[Report]:
@@ -243,6 +252,9 @@ def find_work(
             work.to_read.append(
                 FileToRead(file, tuple(done[file.path]), max_records=max_records, fingerprint=fingerprint)
             )
+    read_again = {left.file.path for left in work.to_read}
+    sound = {commit.block.name for commits in done.values() for commit in commits}
+    work.unsound = sorted({commit.block.name for commit in recorded if commit.block.file.path in read_again} - sound)
     blocks = collections.Counter(commit.block.file.path for commit in recorded)  # ever written
     for path, entry in entries.items():
         blocks[path] = max(blocks[path], entry["blocks"]) + (entry["left_out"] == LOST_WITH_ITS_FILE)
@@ -346,6 +358,8 @@ class FindWork(beam.DoFn):
             fingerprint=self.fingerprint,
         )
         storage.delete_files([storage.join(self.output_path, layout.SUCCESS)])
+        # A worker knows the sizes of a block's parts, not what `verify --checksums` found.
+        storage.delete_files(storage.join(self.output_path, layout.commit_path(block)) for block in work.unsound)
         yield from work.to_read
         for report in work.reports:
             yield beam.pvalue.TaggedOutput(self.KNOWN, report)

@@ -52,8 +52,7 @@ class FinishRun(beam.DoFn):
     limit: int | None = None
 
     def process(self, element: tuple[Any, Iterable[Report]]) -> Iterator[str]:
-        if self.run_number is not None:
-            refuse_if_superseded(self.output.path, self.run_number)
+        self._refuse_if_superseded()
         manifest = self.finish(element[1])
         if self.run_number is not None:
             RunLog.end_unattended(self.output.path, self.run_number, complete=manifest["complete"])
@@ -99,18 +98,26 @@ class FinishRun(beam.DoFn):
             "views": described,
             "inputs": _describe_inputs(files, skipped, commits),
         }
-        lines = (json.dumps(commit.to_json(), sort_keys=True).encode("ascii") + b"\n" for commit in commits)
+        # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
+        storage.delete_files([storage.join(output.path, layout.SUCCESS)])
+        listed_commits = (dataclasses.replace(commit, attempt=None).to_json() for commit in commits)
+        lines = (json.dumps(commit, sort_keys=True).encode("ascii") + b"\n" for commit in listed_commits)
         _write(output, layout.PARTS, b"".join(lines))
         listed = empty | {path for commit in commits for path in commit.part_paths}
+        self._refuse_if_superseded()
         _delete_strays(output.path, self.views, listed)
         _write(output, layout.MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
         for folder in (layout.COMMITS, layout.TEMPORARY):
             storage.delete_folder(storage.join(output.path, folder))
-        # The marker is deleted first because it may be a link to another file.
-        storage.delete_files(storage.join(output.path, name) for name in (layout.DAMAGED, layout.SUCCESS))
+        storage.delete_files([storage.join(output.path, layout.DAMAGED)])
         if not problems:
-            storage.create_empty(storage.join(output.path, layout.SUCCESS))
+            self._refuse_if_superseded()
+            storage.create_whole(storage.join(output.path, layout.SUCCESS), b"", temporary=output.temporary)
         return manifest
+
+    def _refuse_if_superseded(self) -> None:
+        if self.run_number is not None:
+            refuse_if_superseded(self.output.path, self.run_number)
 
     def _finish_views(self, commits: Sequence[Commit]) -> tuple[dict[str, dict[str, Any]], set[str]]:
         """Write what is made of all blocks. Returns the manifest's entry of each view, and the parts without rows."""
@@ -213,17 +220,21 @@ def _delete_strays(output_path: str, views: Iterable[View], listed: Container[st
 def _write(output: Output, name: str, data: bytes) -> None:
     """Write one of the run's own files, unless it has this content already."""
     path = storage.join(output.path, name)
-    before = storage.read_bytes(path) if storage.exists(path) else None
+    before = _read(path)
     if before == data:
         return
     try:
         with storage.write_whole(path, temporary=output.temporary, sync=True) as file:
             file.write(data)
     except Exception:
-        if before is not None and not storage.exists(path):  # a store deleted the old file for a write that failed
+        if before is not None and _read(path) != before:  # a store without atomic writes has lost it
             with storage.write_whole(path, temporary=output.temporary) as file:
                 file.write(before)
         raise
+
+
+def _read(path: str) -> bytes | None:
+    return storage.read_bytes(path) if storage.exists(path) else None
 
 
 def find_gaps(

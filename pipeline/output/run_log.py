@@ -125,12 +125,13 @@ def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[
     own = [metric for kind in ("counters", "distributions") for metric in found[kind]]
     # `result` is the attempted value if the engine, such as Spark, does not report the committed one.
     values = {m.key.metric.name: m.result for m in own if m.key.metric.namespace == metrics.NAMESPACE}
-    first = values.pop(metrics.ENCODING_BEGAN, None)
+    # Without a block to encode there is no value, or one without a minimum.
+    first = getattr(values.pop(metrics.ENCODING_BEGAN, None), "min", None)
     busy = {stage: values.get(name, 0) for stage, name in metrics.STAGES.items()}
     encoded, padded = values.get(metrics.ENCODED_TOKENS, 0), values.get(metrics.PADDED_TOKENS, 0)
     return {
         "seconds": round(seconds, 2),
-        "seconds_to_first_block": None if first is None else round(max(first.min / 1000 - began, 0.0), 2),
+        "seconds_to_first_block": None if first is None else round(max(first / 1000 - began, 0.0), 2),
         "tokens_per_second": round(encoded / seconds, 1) if seconds else 0.0,
         "padding_share": round(1 - encoded / padded, 4) if padded else 0.0,
         "stage_shares": {stage: round(spent / (sum(busy.values()) or 1), 4) for stage, spent in busy.items()},

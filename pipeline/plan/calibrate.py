@@ -26,7 +26,7 @@ from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.slice.slices import byte_ranges
-from layerbeam.transforms.write.block import write_block
+from layerbeam.transforms.write.block import write_parts
 
 SECONDS = 0.8  # of the warm-up's last round and, as many texts, of the measured one
 _BLOCKS = 8
@@ -100,7 +100,7 @@ def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int)
             )
             # Subsamples of one block share its name, so each gets a folder.
             output = dataclasses.replace(job.output, path=tempfile.mkdtemp(dir=folder))
-            return write_block(output, job.views, vocabulary, vectors)
+            return write_parts(output, job.views, vocabulary, vectors)
 
         started = time.perf_counter()
         with ThreadPoolExecutor(workers) as threads:

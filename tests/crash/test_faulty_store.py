@@ -155,6 +155,10 @@ class FaultyDisk:
         self._plan.step("close", target)
         os.replace(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        self._plan.step("close", target)
+        os.link(source, target)
+
     def remove(self, path: str) -> None:
         self._plan.step("delete", path)
         os.remove(path)

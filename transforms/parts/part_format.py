@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,19 +20,20 @@ _TEXTS_AT_ONCE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Where a run's files go and what marks them as its own."""
+    """Where a run's files go and what marks them as its own. `attempt`: the number of this run in `_runs`."""
 
     path: str
     fingerprint: str
     byte_stream_split: bool = False
+    attempt: int | None = None
 
     @property
     def temporary(self) -> str:
         return storage.join(self.path, layout.TEMPORARY)
 
-    def write_whole(self, path: str) -> contextlib.AbstractContextManager[storage.HashedWriter]:
-        """A file of this folder to write, which gets its name when it is whole."""
-        return storage.write_whole(storage.join(self.path, path), temporary=self.temporary)
+    def write_whole(self, path_of: Callable[[str], str]) -> contextlib.AbstractContextManager[storage.HashedWriter]:
+        """A file of this folder to write, which gets its name, from the SHA-256 of its bytes, when it is whole."""
+        return storage.write_whole(lambda sha256: storage.join(self.path, path_of(sha256)), temporary=self.temporary)
 
 
 class PartFormat(abc.ABC):

@@ -8,9 +8,12 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import coders, counters
+from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.commits import BlockId, Commit
+from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -23,7 +26,8 @@ class ReadBlocks(beam.PTransform):
         limits: Where a block ends; the same as for `SliceFiles`.
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
         hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
-        fingerprint: That of the run; blocks whose commit has another one are read too. None: all commits count.
+        output: The same as for `WriteBlocks`. A block that an attempt has committed there meanwhile is not read again.
+            None: nothing is looked up, and all commits that a slice has count.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
@@ -39,7 +43,7 @@ class ReadBlocks(beam.PTransform):
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
-    fingerprint: str | None = None
+    output: Output | None = None
 
     BLOCKS = "blocks"
     DONE = "done"
@@ -56,14 +60,24 @@ class _ReadSlice(beam.DoFn):
         self._limits = stage.limits
         self._record_format = stage.record_format
         self._hardware = stage.hardware
-        self._fingerprint = stage.fingerprint
+        self._output = stage.output
 
     def setup(self) -> None:
         if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
             load_tensorflow(self._hardware)
 
+    def _find(self, block: BlockId) -> Commit | None:
+        """The commit of a retried bundle or of another attempt: encoding the block again would take minutes."""
+        if self._output is None:
+            return None
+        commit = find_commit(self._output, block)
+        if commit is not None:
+            counters.count(metrics.blocks_found(commit.attempt, self._output.attempt), 1)
+        return commit
+
     def process(self, slice_: Slice) -> Iterator[Any]:
-        items = read_blocks(slice_, self._limits, self._record_format, self._fingerprint)
+        fingerprint = None if self._output is None else self._output.fingerprint
+        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, find=self._find)
         for item in counters.timed_items("read", items):
             if isinstance(item, TextBlock):
                 counters.count_changes({}, item.counts)

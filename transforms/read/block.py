@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,17 @@ _DECODE: dict[str, Any] = {
 
 
 def read_blocks(
-    slice_: Slice, limits: BlockLimits, record_format: RecordFormat = LINES, fingerprint: str | None = None
+    slice_: Slice,
+    limits: BlockLimits,
+    record_format: RecordFormat = LINES,
+    fingerprint: str | None = None,
+    *,
+    find: Callable[[BlockId], Commit | None] = lambda _: None,
 ) -> Iterator[TextBlock | Commit | SkippedFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    A commit with another `fingerprint` lacks views that the run has: its block is read, and knows the commit.
+    A commit with another `fingerprint` lacks views that the run has: its block is read, and knows the commit. `find`
+    looks for a commit that the slice does not know.
 
     If reading fails, a `SkippedFile` follows the blocks before the failure, and then the commits after it, provided
     that the file has not changed since.
@@ -50,10 +56,12 @@ def read_blocks(
     try:
         for block, content in cut(slice_, limits, record_format):
             commit = done.pop((block.first_line, block.first_byte), None)
-            if commit is None or (commit.block.end_byte, commit.block.sha256) != (block.end_byte, block.sha256):
-                yield _decode(block, content, record_format)
-            elif fingerprint in (None, commit.fingerprint):
+            if commit is not None and commit.block.content != block.content:
+                commit = None
+            if commit is not None and fingerprint in (None, commit.fingerprint):
                 yield dataclasses.replace(commit, block=block)
+            elif (found := find(block)) is not None:
+                yield found
             else:
                 yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.

@@ -13,7 +13,6 @@ from layerbeam.transforms.storage.compression import TruncatedFileError, is_comp
 from layerbeam.transforms.storage.files import (
     HashedWriter,
     copy_into,
-    create_empty,
     create_whole,
     delete_empty_folder,
     delete_files,

@@ -84,6 +84,22 @@ def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
     if not is_local(path):
         return stores.create(path, data)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    if data:
+        with contextlib.suppress(_NoLinksError):
+            return _link(path, data, temporary)
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+class _NoLinksError(Exception):
+    """The disk or mount has no links."""
+
+
+def _link(path: str, data: bytes, temporary: str) -> bool:
     with _unfinished(temporary) as unfinished:
         with open(unfinished, "xb") as file:
             file.write(data)
@@ -93,24 +109,10 @@ def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-        else:
-            return True
-    try:
-        with open(path, "xb") as file:
-            file.write(data)
-    except FileExistsError:
-        return False
+            if error.errno in _NO_LINKS:
+                raise _NoLinksError from error
+            raise
     return True
-
-
-def create_empty(path: str) -> None:
-    """Create an empty file, which is complete as soon as it exists."""
-    if is_local(path):
-        open(path, "wb").close()
-    else:
-        stores.write(path, io.BytesIO(), 0)
 
 
 def delete_files(paths: Iterable[str]) -> None:

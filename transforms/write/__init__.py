@@ -12,10 +12,11 @@ import pyarrow as pa
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.encoders.source import EncoderSource
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_block
+from layerbeam.transforms.write.block import write_parts
 
 
 @dataclasses.dataclass
@@ -57,9 +58,13 @@ class _WriteBlock(beam.DoFn):
 
     def process(self, block: VectorBlock) -> Iterator[Commit | SkippedFile]:
         with counters.timed("write"):
-            done = write_block(self._stage.output, self._stage.views, self._tokens, block)
-        if isinstance(done, Commit):
+            output = self._stage.output
+            written = write_parts(output, self._stage.views, self._tokens, block)
+            done = written if isinstance(written, SkippedFile) else put_commit(output, written)
+        if isinstance(written, Commit) and isinstance(done, Commit):
             for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
-                counters.count(name, done.counts[name])
+                counters.count(name, written.counts[name])
             counters.count(metrics.BLOCKS_WRITTEN, 1)
+            if done is not written:
+                counters.count(metrics.blocks_found(done.attempt, output.attempt), 1)
         yield done

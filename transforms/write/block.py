@@ -1,11 +1,11 @@
-"""Blocks of vectors written as parts, rejects as JSON Lines, and the commit last."""
+"""Blocks of vectors written as parts, and rejects as JSON Lines."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import TokenBlock, VectorBlock
 from layerbeam.transforms.columns import make_table, schema
 from layerbeam.transforms.commits import Commit, Part, Rejected, SkippedFile
-from layerbeam.transforms.layout import EMPTY, REJECTS, commit_path, rejects_path
+from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
 from layerbeam.transforms.parts import format_of, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
@@ -26,38 +26,55 @@ _GZIP_LEVEL = 1
 
 
 def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
-    """Write the view's rows of one block under `<view>/<name>.<format>`; equal tables give equal bytes."""
-    return _write(output, view, part_path(view, name), table.schema, [table], table.num_rows)
+    """Write the view's rows of the block of that name as `<view>/<name>-<hash>.<format>`.
+
+    Equal tables give equal bytes.
+    """
+    return _write(
+        output, view, lambda sha256: part_path(view, part_name(name, sha256)), table.schema, [table], table.num_rows
+    )
 
 
 def write_word_types(output: Output, view: View, parts: Sequence[Part]) -> Part:
     """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.<format>`."""
     rows, tables = make_word_types(output.path, view, parts)
-    return _write(output, view, table_path(view), schema(view), tables, rows)
+    return _write(output, view, lambda _: table_path(view), schema(view), tables, rows)
 
 
 def write_empty_part(output: Output, view: View) -> Part:
     """A part without rows, so that readers know the columns of a view that has none."""
-    return write_part(output, view, EMPTY, schema(view).empty_table())
+    return _write(output, view, lambda _: part_path(view, EMPTY), schema(view), [schema(view).empty_table()], 0)
 
 
-def _write(output: Output, view: View, path: str, columns: pa.Schema, tables: Iterable[pa.Table], rows: int) -> Part:
+def _write(
+    output: Output,
+    view: View,
+    path_of: Callable[[str], str],
+    columns: pa.Schema,
+    tables: Iterable[pa.Table],
+    rows: int,
+) -> Part:
+    """Write a file whose path `path_of` gives from the SHA-256 of its bytes; the suffix is always the same."""
+    any_path = path_of("")
     with contextlib.ExitStack() as stack:
-        file: Any = stack.enter_context(output.write_whole(path))
+        file: Any = stack.enter_context(output.write_whole(path_of))
         stream = file
-        if path.endswith(".gz"):  # without time and name in the header, so that equal data gives equal bytes
+        if any_path.endswith(".gz"):  # without time and name in the header, so that equal data gives equal bytes
             stream = stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
-        format_of(path).write(view, columns, tables, stream, output)
-    return Part(path, rows, file.num_bytes, file.sha256)
+        format_of(any_path).write(view, columns, tables, stream, output)
+    return Part(path_of(file.sha256), rows, file.num_bytes, file.sha256)
 
 
 def write_rejects(output: Output, name: str, rejected: Sequence[Rejected]) -> Part:
     """Write one JSON object per rejected record; `raw` holds its bytes in base64."""
-    path = rejects_path(name)
-    with output.write_whole(path) as file:
+
+    def path_of(sha256: str) -> str:
+        return rejects_path(part_name(name, sha256))
+
+    with output.write_whole(path_of) as file:
         for reject in rejected:
             file.write(json.dumps(reject.to_json()).encode("ascii") + b"\n")
-    return Part(path, len(rejected), file.num_bytes, file.sha256)
+    return Part(path_of(file.sha256), len(rejected), file.num_bytes, file.sha256)
 
 
 def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, int]:
@@ -70,13 +87,13 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, int]:
     }
 
 
-def write_block(
+def write_parts(
     output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
 ) -> Commit | SkippedFile:
-    """Write the parts and the rejects of one block, and last the commit that makes the block done.
+    """Write the parts and the rejects of one block. Returns what to commit: `put_commit` makes the block done.
 
-    If an earlier commit lists parts of the same texts, these stay as they are, and the commit stays valid until then.
-    `SkippedFile` instead of a commit if the file has changed since it was found.
+    If an earlier commit lists parts of the same texts, these stay as they are. `SkippedFile` instead of a commit if the
+    file has changed since it was found.
     """
     text = block.tokens.text
     name = text.block.name
@@ -90,11 +107,6 @@ def write_block(
     earlier = text.earlier
     is_kept = earlier is not None and earlier.counts.items() <= counts.items()
     parts = dict(earlier.parts) if earlier is not None and is_kept else {}
-    paths = [*(part_path(view, name) for view in views), rejects_path(name)]
-    if not is_kept and any(storage.exists(storage.join(output.path, path)) for path in paths):
-        # An earlier commit may list these files. An empty one invalidates it, however this run ends.
-        with output.write_whole(commit_path(name)):
-            pass
     for view in views:
         if view.name in parts:
             continue
@@ -111,7 +123,4 @@ def write_block(
     change = storage.find_change(text.block.file)
     if change is not None:
         return change
-    commit = Commit(output.fingerprint, text.block, counts, parts)
-    with output.write_whole(commit_path(name)) as file:
-        file.write(json.dumps(commit.to_json(), sort_keys=True).encode("ascii"))
-    return commit
+    return Commit(output.fingerprint, text.block, counts, parts, output.attempt)

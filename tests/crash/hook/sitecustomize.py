@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 _OUT = os.sep + "out" + os.sep
-_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
+_EVENTS = ("open", "os.rename", "os.link", "os.remove", "shutil.rmtree")
 
 
 class _Killer:
@@ -28,7 +28,7 @@ class _Killer:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS:
             return
-        path = arguments[1] if event == "os.rename" else arguments[0]
+        path = arguments[1] if event in ("os.rename", "os.link") else arguments[0]
         if not isinstance(path, str):
             return
         phase = self._phase_of(event, path, arguments)
@@ -51,9 +51,9 @@ class _Killer:
         if not inside or folder == "_runs":
             return None
         if name in ("parts.jsonl", "manifest.json", "_SUCCESS"):
-            return "finish" if event == "os.rename" or "w" in str(arguments[1]) else None
+            return "finish" if event in ("os.rename", "os.link") or "w" in str(arguments[1]) else None
         begun = getattr(self._block, "begun", False)
-        if event == "os.rename":
+        if event in ("os.rename", "os.link"):
             self._block.begun = folder != "_commits"
             return "block" if begun else None
         return "block" if begun and folder == "_tmp" else None

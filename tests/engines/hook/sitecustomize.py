@@ -1,8 +1,9 @@
 """Imported by Python at start if its folder is on PYTHONPATH: logs who commits what, and kills on request.
 
 In the folder COMMITS_NOTED, `commits` gets a line `node process name` for each commit, just before the commit is
-renamed into place. A file `kill-process` or `kill-node` contains a number n: the process that reaches its n-th commit
-kills itself, or the TaskManager or executor that started it, and removes the file, unless `always` follows the number.
+linked or renamed into place. A file `kill-process` or `kill-node` contains a number n: the process that reaches its
+n-th commit kills itself, or the TaskManager or executor that started it, and removes the file, unless `always` follows
+the number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _Notes:
         self._commits = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "os.rename" or not isinstance(arguments[1], str):
+        if event not in ("os.rename", "os.link") or not isinstance(arguments[1], str):
             return
         folder, name = os.path.split(arguments[1])
         if os.path.basename(folder) != "_commits":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 from corpora import random_lines
@@ -121,8 +122,7 @@ def test_a_run_repairs_its_own_records(workplace, name, data):
 
 
 def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeypatch):
-    """A file changes, the run is killed after the part was rewritten, the change is undone: nothing is stale."""
-    from layerbeam.transforms import storage
+    """A file changes, the run is killed after a part was written, the change is undone: nothing is stale."""
     from layerbeam.transforms.write import block as write_block
 
     workplace.write("corpus/a.txt", "one two three\n")
@@ -139,11 +139,8 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
         patch.setattr(write_block.storage, "find_change", killed)  # after the parts, before the commit
         workplace.run(status=1)
     part = next(name for name in files if name.startswith("t/"))
-    assert storage.read_bytes(f"out/{part}") != b""
-    assert workplace.files()[part] != files[part]
-    assert (workplace.folder / "out" / part).stat().st_size == json.loads(
-        (workplace.folder / "out/parts.jsonl").read_text()
-    )["parts"]["t"]["bytes"]
+    assert workplace.files()[part] == files[part]  # the new part has another name
+    assert len(list((workplace.folder / "out/t").iterdir())) == 2
     workplace.write("corpus/a.txt", "one two three\n")
     os.utime("corpus/a.txt", (1_000_000, 1_000_000))
     workplace.run()
@@ -209,3 +206,39 @@ def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypat
     assert (workplace.folder / "out/parts.jsonl").read_bytes() == before
     workplace.run("--output", out)
     assert json.loads((workplace.folder / "out/_runs/3.json").read_text())["counts"].get("blocks_written", 0) == 0
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_output_whose_parts_have_no_hash_in_their_names_is_continued(workplace, is_finished):
+    """As runs wrote it until version 0.1: `<block>.<suffix>`, and commits without an attempt."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(60)) + "\n")
+    workplace.configure(input={"slice_bytes": 700})
+    workplace.run()
+    out = workplace.folder / "out"
+    lines = []
+    for line in (out / "parts.jsonl").read_text().splitlines():
+        commit = json.loads(line)
+        for part in commit["parts"].values():
+            old = re.sub(r"-[0-9a-f]{8}(?=\.)", "", part["path"])
+            os.rename(out / part["path"], out / old)
+            part["path"] = old
+        lines.append(json.dumps(commit, sort_keys=True) + "\n")
+        if not is_finished:
+            block = next(iter(commit["parts"].values()))["path"].rpartition("/")[2].partition(".")[0]
+            workplace.write(f"out/_commits/{block}.json", lines[-1])
+    (out / "parts.jsonl").write_text("".join(lines))
+    if not is_finished:
+        for name in ("_SUCCESS", "manifest.json", "parts.jsonl"):
+            (out / name).unlink()
+    before = {path.name for path in (out / "tokens").iterdir()}
+    assert len(before) > 2
+    assert all(re.fullmatch(r"a-[0-9a-f]{8}-\d{12}\.parquet", name) for name in before)
+    if is_finished:
+        assert "nothing to do" in workplace.run().err
+    workplace.write("corpus/b.txt", "one more text\n")
+    workplace.run()
+    assert {path.name for path in (out / "tokens").iterdir()} > before
+    (new,) = {path.name for path in (out / "tokens").iterdir()} - before
+    assert re.fullmatch(r"b-[0-9a-f]{8}-\d{12}-[0-9a-f]{8}\.parquet", new)
+    assert json.loads((out / "_runs/2.json").read_text())["counts"]["blocks_written"] == 1
+    assert workplace.verify("--checksums").out.endswith("pass\n")

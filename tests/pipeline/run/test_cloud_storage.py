@@ -95,7 +95,11 @@ def test_missing_or_forbidden_path_raises_os_error(google):
         storage.read_bytes("gs://in/b")
     with pytest.raises(FileNotFoundError, match="The specified bucket does not exist"):
         storage.read_bytes("gs://nowhere/b")
-    for refused in (storage.read_bytes, storage.exists, storage.create_empty, storage.list_folder):
+
+    def create(path: str) -> bool:
+        return storage.create_whole(path, b"", temporary="gs://closed")
+
+    for refused in (storage.read_bytes, storage.exists, create, storage.list_folder):
         with pytest.raises(PermissionError, match="does not have storage access to closed"):
             refused("gs://closed/b")
     with pytest.raises(PermissionError), storage.write_whole("gs://closed/b", temporary="gs://closed") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
 
@@ -37,8 +38,9 @@ def test_all_formats_contain_same_rows(workplace):
     assert {len(paths) for paths in parts.values()} == {len(parts["parquet"])}
     assert len(parts["parquet"]) > 3
     for name, ending in (("records", ".tfrecord.gz"), ("raw", ".tfrecord"), ("lines", ".jsonl.gz")):
-        stem = parts["parquet"][0].name.removesuffix(".parquet")
-        assert parts[name][0].name == stem + ending
+        block = parts["parquet"][0].name.removesuffix(".parquet").rpartition("-")[0]
+        digits = hashlib.sha256(parts[name][0].read_bytes()).hexdigest()[:8]
+        assert parts[name][0].name == f"{block}-{digits}{ending}"
     tokens = workplace.rows("parquet")
 
     features = {

@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -97,8 +98,8 @@ def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Tab
     else:
         as_view = IN_OTHER_FORMATS[view]
         table = change(pa.concat_tables(read_tables(str(path), schema(as_view))))
-        name = path.name.split(".")[0]
-        write_part(Output(str(workplace.folder / "out"), ""), as_view, name, table)
+        out = workplace.folder / "out"
+        os.replace(out / write_part(Output(str(out), ""), as_view, "changed-00000000-000000000000", table).path, path)
     listed = workplace.folder / "out" / "parts.jsonl"
     commits = [json.loads(line) for line in listed.read_text().splitlines()]
     for commit in commits:

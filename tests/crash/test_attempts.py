@@ -1,0 +1,175 @@
+"""Two attempts of the same blocks, interleaved at every operation, cannot hurt each other. See `attempts`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempts import FINGERPRINT, Case, MemoryStore, Turns, blocks, case_on, finish, mismatch, start
+
+from layerbeam.pipeline.output.find import is_finished
+from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.write import block as write_block
+
+BLOCKS = 4
+STORES = ("local", "gs", "s3")
+SEEDS = 70  # for each store and way; 630 interleavings in all
+
+
+@dataclasses.dataclass
+class Race:
+    """What two attempts did. `errors`: of bundles and finishes that failed, and were tried again."""
+
+    case: Case
+    turns: Turns
+    problems: list[str] = dataclasses.field(default_factory=list)
+    errors: list[str] = dataclasses.field(default_factory=list)
+    reported: dict[str, Commit] = dataclasses.field(default_factory=dict)
+    finishes: int = 0
+
+    def look(self) -> None:
+        problem = self.case.problem()
+        if problem is not None and not self.problems:
+            self.problems.append(f"_SUCCESS, but {problem} after {self.turns.trace[-1]}")
+
+    def bundle(self, *, attempt: int, processor: float, done: list[Commit] | None = None) -> None:
+        """Try a bundle up to four times, as an engine does. The first report of a block counts."""
+        for _ in range(4):
+            try:
+                for commit in blocks(self.case, attempt=attempt, processor=processor, done=done or []):
+                    self.reported.setdefault(commit.block.name, commit)
+            except OSError as error:
+                self.errors.append(str(error))
+            else:
+                return
+
+    def finish(self, *, attempt: int) -> None:
+        for _ in range(4):
+            try:
+                finish(self.case, list(self.reported.values()), attempt=attempt)
+            except OSError as error:
+                self.errors.append(str(error))
+            else:
+                self.finishes += 1
+                return
+
+
+def zombies(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
+    """A bundle is given to a second worker while the first still lives. Who completes the blocks ends the run."""
+
+    def worker(processor: float) -> None:
+        done = len(race.reported) == BLOCKS
+        race.bundle(attempt=1, processor=processor)
+        if not done and len(race.reported) == BLOCKS and not race.finishes:
+            race.finish(attempt=1)
+
+    return {"first": lambda: worker(processors[0]), "second": lambda: worker(processors[1])}
+
+
+def late(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
+    """An attempt that was given up continues, while the next one works and ends."""
+
+    def newer() -> None:
+        race.reported.clear()
+        try:
+            done = start(race.case)
+        except OSError as error:
+            race.errors.append(str(error))
+            return
+        mine: dict[str, Commit] = {}
+        race.reported = mine
+        race.bundle(attempt=2, processor=processors[1], done=done)
+        if len(mine) == BLOCKS:
+            race.finish(attempt=2)
+
+    def given_up() -> None:
+        for _ in range(2):
+            try:
+                collections.deque(blocks(race.case, attempt=1, processor=processors[0]), maxlen=0)
+            except OSError as error:
+                race.errors.append(str(error))
+
+    return {"given up": given_up, "newer": newer}
+
+
+def two_ends(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
+    """The last step is given to a second worker while the first still lives; a worker of a block is late, too."""
+    race.bundle(attempt=1, processor=processors[0])
+    return {
+        "end": lambda: race.finish(attempt=1),
+        "other end": lambda: race.finish(attempt=1),
+        "worker": lambda: race.bundle(attempt=1, processor=processors[1]),
+    }
+
+
+WAYS = (zombies, late, two_ends)
+
+
+def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | None]:
+    """Run one interleaving, and then the next run of the folder. Returns what is wrong, if anything is."""
+    with case_on(store, folder) as case:
+        share = (0.0, 0.03, 0.15)[seed % 3]
+        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None))
+        attempts = way(race, (0.25, 0.25 if seed % 2 else 0.75))
+        race.turns._look = race.look
+        case.turns = race.turns
+        race.turns.run(attempts)
+        case.turns = None
+        if race.problems:
+            return race, race.problems[0]
+        if not is_finished(case.out, 1.0, FINGERPRINT):
+            commits = list(blocks(case, attempt=3, processor=0.25, done=start(case)))
+            if not finish(case, commits, attempt=3):
+                return race, "the next run does not complete the folder"
+        tree = case.tree()
+        if "_SUCCESS" not in tree:
+            return race, "not complete"
+        parts = {name for name in tree if name.startswith(("a/", "b/"))}
+        commits = [Commit.from_json(json.loads(line)) for line in tree["parts.jsonl"].splitlines()]
+        listed = {path for commit in commits for path in commit.part_paths if path[:2] in ("a/", "b/")}
+        strays = None if parts == listed else f"{sorted(parts ^ listed)} differ between disk and index"
+        return race, mismatch(tree) or strays
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("way", WAYS)
+def test_attempts_cannot_hurt_each_other(tmp_path, way, store, soak):
+    errors, both = 0, 0
+    for seed in range(10 * SEEDS if soak else SEEDS):
+        race, problem = race_of(way, store, seed, tmp_path / str(seed))
+        assert problem is None, f"seed {seed}: {problem}\n" + "\n".join(race.turns.trace)
+        errors += len(race.errors)
+        both += len({line.split(":")[0] for line in race.turns.trace}) > 1
+    assert errors > SEEDS  # the case is not trivial
+    assert both == (10 * SEEDS if soak else SEEDS)
+
+
+def found(folder: Path) -> list[str]:
+    """What is wrong after interleavings of each way."""
+    results = (race_of(way, "gs", seed, folder / str(seed)) for way in WAYS for seed in range(SEEDS))
+    return [problem for _, problem in results if problem]
+
+
+def test_harness_sees_parts_that_share_a_name(tmp_path, monkeypatch):
+    """As before parts had a hash in their names."""
+    monkeypatch.setattr(write_block, "part_name", lambda block, sha256: block)
+    assert any("is listed with another hash" in problem for problem in found(tmp_path))
+
+
+def test_harness_sees_deletion_after_a_failed_upload(tmp_path, monkeypatch):
+    """As when a failed upload deleted what has its name."""
+    real = MemoryStore.write
+
+    def write(self: MemoryStore, path: str, file: Any, size: int) -> None:
+        try:
+            real(self, path, file, size)
+        except OSError:
+            self.objects.pop(path, None)
+            raise
+
+    monkeypatch.setattr(MemoryStore, "write", write)
+    assert any("is listed and missing" in problem for problem in found(tmp_path))

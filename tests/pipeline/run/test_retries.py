@@ -1,0 +1,98 @@
+"""What is executed again (a retried bundle, another attempt) finds what is committed, and encodes nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from corpora import random_lines
+from workplace import THREE_VIEWS, Workplace
+
+from layerbeam.transforms import encode, read
+from layerbeam.transforms.committed import find_commit, put_commit
+
+
+@pytest.fixture
+def encoded(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the blocks that are encoded."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
+    workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 700})
+    workplace.run("--output", "undisturbed")
+    names: list[str] = []
+    real = encode._EncodeBlock.process
+
+    def process(self: Any, block: Any) -> Iterator[Any]:
+        names.append(block.text.block.name)
+        yield from real(self, block)
+
+    monkeypatch.setattr(encode._EncodeBlock, "process", process)
+    return names
+
+
+def counts(workplace: Workplace, number: int) -> dict[str, int]:
+    return json.loads((workplace.folder / f"out/_runs/{number}.json").read_text())["counts"]
+
+
+def blocks_of(workplace: Workplace) -> int:
+    return len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines())
+
+
+def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
+    """The last step too: the output is finalized twice."""
+    workplace.run("--direct_runner_bundle_repeat=1")
+    assert blocks_of(workplace) > 5
+    assert len(encoded) == len(set(encoded)) == blocks_of(workplace)
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeypatch):
+    """The third block's worker dies after all its parts, before its commit: that block is encoded twice, no other."""
+    raised = []
+
+    def put(output: Any, commit: Any) -> Any:
+        if len(encoded) == 3 and not raised:
+            raised.append(commit.block.name)
+            raise OSError("the worker dies")
+        return put_commit(output, commit)
+
+    monkeypatch.setattr("layerbeam.transforms.write.put_commit", put)
+    workplace.run("--workers", "1", status=1)
+    committed = len(list((workplace.folder / "out/_commits").iterdir()))
+    assert (committed, len(encoded)) == (2, 3)
+    workplace.run()
+    assert len(encoded) == blocks_of(workplace) + 1
+    assert len(set(encoded)) == blocks_of(workplace)
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+@pytest.mark.parametrize("attempt", [1, 7])
+def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, monkeypatch, attempt):
+    """As by a bundle that was retried elsewhere: `find` did not know them."""
+    workplace.run("--output", "out")
+    commits = [json.loads(line) for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
+    for name in ("_SUCCESS", "parts.jsonl", "manifest.json", "_runs/1.json"):
+        (workplace.folder / "out" / name).unlink()
+    encoded.clear()
+    given = iter(commits[:3])
+
+    def find(output: Any, block: Any) -> Any:
+        commit = next(given, None)
+        if commit is not None:
+            stem = block.file.path.rpartition("/")[2].removesuffix(".txt")
+            assert stem == "a"
+            name = f"_commits/{block.name}.json"
+            mine = next(c for c in commits if c["block"]["first_line"] == block.first_line)
+            workplace.write(f"out/{name}", json.dumps(mine | {"attempt": attempt}))
+        return find_commit(output, block)
+
+    monkeypatch.setattr(read, "find_commit", find)
+    done = workplace.run()
+    assert len(encoded) == blocks_of(workplace) - 3
+    name = "blocks_found_own_attempt" if attempt == 1 else "blocks_found_other_attempt"
+    assert {key: value for key, value in counts(workplace, 1).items() if key.startswith("blocks_found")} == {name: 3}
+    by = "this attempt" if attempt == 1 else "another attempt"
+    assert f"3 blocks already committed by {by} when a worker came to it" in done.out
+    assert "attempt" not in (workplace.folder / "out/parts.jsonl").read_text()
+    assert workplace.files() == workplace.files("undisturbed")
