@@ -13,6 +13,7 @@ from layerbeam.transforms.storage.files import (
     HashedWriter,
     copy_into,
     create_empty,
+    create_whole,
     delete_empty_folder,
     delete_files,
     delete_folder,

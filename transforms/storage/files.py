@@ -71,6 +71,32 @@ def create_empty(path: str) -> None:
             stores.create(path).close()
 
 
+def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
+    """Create a small file, whole, if there is none of that name; False if there is.
+
+    On stores two programs that create it in the same moment may both believe that they did: the later one's stays.
+    """
+    if not is_local(path):
+        if exists(path):
+            return False
+        with write_whole(path, temporary=temporary) as file:
+            file.write(data)
+        return True
+    for folder in (temporary, os.path.dirname(path) or "."):
+        os.makedirs(folder, exist_ok=True)
+    unfinished = os.path.join(temporary, uuid.uuid4().hex)
+    try:
+        with open(unfinished, "xb") as written:
+            written.write(data)
+        with contextlib.suppress(FileExistsError):
+            os.link(unfinished, path)
+            return True
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(unfinished)
+
+
 def delete_files(paths: Iterable[str]) -> None:
     """Delete these files; a missing one is not an error."""
     for path in paths:
