@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,11 +18,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
+from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.commits import broken_parts, parts_of
 from layerbeam.pipeline.output.find import MissingInput, Report
 from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
-from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, load_runs
+from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
@@ -37,7 +39,8 @@ MAX_COMPARED_IDS = 1_000_000
 
 @dataclasses.dataclass(eq=False)
 class FinishRun(beam.DoFn):
-    """(key, all reports) -> the manifest as JSON, once everything that it lists is there.
+    """(key, all reports) -> the manifest as JSON, once everything that it lists is there; nothing if a newer run is at
+    work in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
     has not, it writes the record once more, with what only it knows.
@@ -52,11 +55,16 @@ class FinishRun(beam.DoFn):
     limit: int | None = None
 
     def process(self, element: tuple[Any, Iterable[Report]]) -> Iterator[str]:
-        if self.run_number is not None:
-            refuse_if_superseded(self.output.path, self.run_number)
+        path, number = self.output.path, self.run_number
+        newer = None if number is None else newer_attempt(path, number)
+        if number is not None and newer is not None:
+            # That one finalizes the folder: to do it here too would delete what it is writing.
+            logging.getLogger(__name__).warning("%s: run %d leaves the folder to run %d", path, number, newer)
+            RunLog.end_unattended(path, number, "superseded")
+            return
         manifest = self.finish(element[1])
-        if self.run_number is not None:
-            RunLog.end_unattended(self.output.path, self.run_number, complete=manifest["complete"])
+        if number is not None:
+            RunLog.end_unattended(path, number, "done")
         # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
         yield json.dumps(manifest)
 
@@ -158,16 +166,6 @@ class FinishRun(beam.DoFn):
             fix = remedy(reason, self.record_format.text_field)
             why += f", {count:,} of them because: {reason}" + (f"; {fix}" if fix else "")
         return why
-
-
-def refuse_if_superseded(output_path: str, run_number: int) -> None:
-    """RuntimeError if a newer run is active in the folder, which it will finalize: this one would delete its files.
-
-    A job whose launcher was interrupted may still be active, and holds no lock.
-    """
-    for run in load_runs(output_path):
-        if run["run"] > run_number and run["state"] in ACTIVE:
-            raise RuntimeError(f"run {run['run']} is newer and active in {output_path}; it continues")
 
 
 def _whole_commits(output_path: str, reports: Iterable[Report]) -> tuple[list[Commit], set[SkippedFile]]:
