@@ -10,6 +10,8 @@ import apache_beam as beam
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import FinishRun
+from layerbeam.pipeline.run.keep_alive import KeepAlive
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -25,11 +27,13 @@ def build(
     num_threads: int | None = None,
     prune_missing: bool = False,
     run_number: int | None = None,
+    is_remote: bool = False,
 ) -> Any:
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
     `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
-    `run_number`: of this attempt, whose end the pipeline itself records in `_runs`, as whoever submits it may not wait.
+    `run_number`: of the attempt that the pipeline itself ends in `_runs`, as whoever submits it may not wait.
+    `is_remote`: its workers give signs of life, as whoever submits it may leave.
     """
     config, encoder = job.config, job.encoder
     hardware = Hardware(num_threads, config.encoder.device)
@@ -44,8 +48,15 @@ def build(
         output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, config.input.limit
     )
 
+    def alive(elements: Any, stage: str) -> Any:
+        """The same elements, in a stage whose workers give signs of life."""
+        if not is_remote or run_number is None:
+            return elements
+        return elements | f"alive in {stage}" >> KeepAlive(storage.join(job.output.path, layout.alive_path(run_number)))
+
     # Which files there are, and what of them is done already.
-    files = root | beam.Create([None]) | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)
+    start = alive(root | beam.Create([None]), "find")
+    files = start | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
@@ -61,10 +72,10 @@ def build(
     )
 
     # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
-    return (
-        (files[FindWork.KNOWN], slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], commits)
+    reports = (
+        (files[FindWork.KNOWN], slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], alive(commits, "write"))
         | "reports" >> beam.Flatten()
         | "under one key" >> beam.WithKeys(0)
         | "all together" >> beam.GroupByKey()
-        | "finish" >> beam.ParDo(finish)
     )
+    return alive(reports, "finish") | "finish" >> beam.ParDo(finish)

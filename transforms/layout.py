@@ -19,7 +19,6 @@ DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the 
 COMMITS = "_commits"
 TEMPORARY = "_tmp"
 LOCK = "_lock"
-WRITER = "_writer.json"
 
 # File names without their suffix: the part of a view without rows, and the table of a word_type view.
 EMPTY = "empty"
@@ -84,3 +83,8 @@ def rejects_path(part: str) -> str:
 
 def run_path(number: int) -> str:
     return f"{RUNS}/{number}.json"
+
+
+def alive_path(number: int) -> str:
+    """The file whose time is the last sign of life of an attempt."""
+    return f"{RUNS}/{number}.alive"

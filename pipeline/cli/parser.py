@@ -226,7 +226,9 @@ def _add_workers(command: argparse.ArgumentParser) -> None:
 
 def _add_run_options(command: argparse.ArgumentParser, prunes: str) -> None:
     command.add_argument(
-        "--force", action="store_true", help="start even if the disk looks too small or a field missing"
+        "--force",
+        action="store_true",
+        help="start even if the disk looks too small, a field missing or an earlier job at work",
     )
     command.add_argument("--prune-missing", action="store_true", help=f"delete the {prunes} that no longer exist")
     _add_json(command, "print the closing summary as JSON")

@@ -20,7 +20,7 @@ from layerbeam.pipeline.output.manifest import (
     load_manifest,
     only_adds_views,
 )
-from layerbeam.pipeline.output.run_log import ACTIVE, load_runs
+from layerbeam.pipeline.output.run_log import ACTIVE, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input.content import format_by_name
@@ -32,15 +32,20 @@ from layerbeam.transforms.views import View, is_aggregated
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
 
-def check_output(path: str, views: Sequence[View], head: RunIdentity) -> None:
-    """UsageError if the folder holds anything else, or rows of a run with other settings."""
+def check_output(path: str, views: Sequence[View], head: RunIdentity, number: int | None = None) -> None:
+    """UsageError if the folder holds anything else, or rows of a run with other settings.
+
+    `number`: of the attempt that asks, if it has one.
+    """
     runs = load_runs(path)
     before = runs[-1] if runs else load_manifest(path)
     if before is None:
         # A first run may have died, on a full disk for example, before or while it wrote its record.
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
-        own = {layout.LOCK, layout.WRITER, layout.TEMPORARY, layout.RUNS}
-        if layout.RUNS in names and all(commit.fingerprint == head["fingerprint"] for commit in load_commits(path)):
+        own = {layout.LOCK, layout.TEMPORARY, layout.RUNS}
+        if run_numbers(path) not in ([], [number]) and all(
+            commit.fingerprint == head["fingerprint"] for commit in load_commits(path)
+        ):
             # Its record is lost, but all commits have these settings.
             own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
@@ -67,7 +72,7 @@ def has_no_rows(path: str) -> bool:
     """Whether the last run in the folder has ended, and neither its commits nor its manifest count a text."""
     runs, manifest, commits = load_runs(path), load_manifest(path), recorded_commits(path)
     num_files = len(storage.list_folder(storage.join(path, layout.COMMITS)))
-    if not runs or runs[-1]["state"] in ACTIVE or num_files > len(commits):
+    if not runs or runs[-1]["state"] in (*ACTIVE, "lost") or num_files > len(commits):
         return False
     if manifest is None and any(storage.exists(storage.join(path, name)) for name in (layout.MANIFEST, layout.PARTS)):
         return False  # damaged: nobody knows

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,11 +18,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
+from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.commits import broken_parts, parts_of
 from layerbeam.pipeline.output.find import MissingInput, Report
 from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
-from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, load_runs
+from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
@@ -35,9 +37,14 @@ from layerbeam.transforms.write.block import write_empty_part, write_word_types
 MAX_COMPARED_IDS = 1_000_000
 
 
+class SupersededError(Exception):
+    """A newer run is at work in the folder, or has finalized it; the argument is its number."""
+
+
 @dataclasses.dataclass(eq=False)
 class FinishRun(beam.DoFn):
-    """(key, all reports) -> the manifest as JSON, once everything that it lists is there.
+    """(key, all reports) -> the manifest as JSON, once everything that it lists is there; nothing if a newer run is at
+    work in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
     has not, it writes the record once more, with what only it knows.
@@ -52,10 +59,18 @@ class FinishRun(beam.DoFn):
     limit: int | None = None
 
     def process(self, element: tuple[Any, Iterable[Report]]) -> Iterator[str]:
-        self._refuse_if_superseded()
-        manifest = self.finish(element[1])
-        if self.run_number is not None:
-            RunLog.end_unattended(self.output.path, self.run_number, complete=manifest["complete"])
+        path, number = self.output.path, self.run_number
+        try:
+            self._refuse_if_superseded()
+            manifest = self.finish(element[1])
+        except SupersededError as error:
+            # The newer run finalizes the folder: to do it here too would delete what it is writing.
+            logging.getLogger(__name__).warning("%s: run %s leaves the folder to run %s", path, number, error)
+            if number is not None:
+                RunLog.end_unattended(path, number, "superseded")
+            return
+        if number is not None:
+            RunLog.end_unattended(path, number, "done")
         # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
         yield json.dumps(manifest)
 
@@ -116,8 +131,9 @@ class FinishRun(beam.DoFn):
         return manifest
 
     def _refuse_if_superseded(self) -> None:
-        if self.run_number is not None:
-            refuse_if_superseded(self.output.path, self.run_number)
+        newer = None if self.run_number is None else newer_attempt(self.output.path, self.run_number)
+        if newer is not None:
+            raise SupersededError(newer)
 
     def _finish_views(self, commits: Sequence[Commit]) -> tuple[dict[str, dict[str, Any]], set[str]]:
         """Write what is made of all blocks. Returns the manifest's entry of each view, and the parts without rows."""
@@ -165,16 +181,6 @@ class FinishRun(beam.DoFn):
             fix = remedy(reason, self.record_format.text_field)
             why += f", {count:,} of them because: {reason}" + (f"; {fix}" if fix else "")
         return why
-
-
-def refuse_if_superseded(output_path: str, run_number: int) -> None:
-    """RuntimeError if a newer run is active in the folder, which it will finalize: this one would delete its files.
-
-    A job whose launcher was interrupted may still be active, and holds no lock.
-    """
-    for run in load_runs(output_path):
-        if run["run"] > run_number and run["state"] in ACTIVE:
-            raise RuntimeError(f"run {run['run']} is newer and active in {output_path}; it continues")
 
 
 def _whole_commits(output_path: str, reports: Iterable[Report]) -> tuple[list[Commit], set[SkippedFile]]:

@@ -1,9 +1,11 @@
-"""One writer for each output folder.
+"""One attempt at work in each output folder.
 
-On disks a file in the folder is locked (flock). The lock is free again when the process ends, however it ends. On NFS
-it holds between machines if the server and the mounts support locks. Object stores have no lock that Beam could use:
-there a run writes a heartbeat to `_writer.json` every 30 s. Two runs that start within the same second may both
-continue; they write the same bytes under the same names.
+An attempt takes a number by creating `_runs/<n>.json`, which only one program can do. Then it looks whether one with a
+lower number is at work (`attempts`). So of two that start together the one with the lower number works.
+
+On disks a file in the folder is locked too (flock), which the kernel frees when the process ends, however it ends. On
+NFS it holds between machines if the server and the mounts support locks. Elsewhere a killed program is known by its
+missing signs of life.
 """
 
 from __future__ import annotations
@@ -12,34 +14,49 @@ import contextlib
 import errno
 import json
 import os
-import platform
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from layerbeam.pipeline.errors import BusyError, UsageError
+from layerbeam.pipeline.output.attempts import CLAIMED, held_tokens, owner_of_this_process, refuse_if_busy
+from layerbeam.pipeline.output.heartbeat import beating
+from layerbeam.pipeline.output.run_log import run_numbers
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import InputFile
 
-_HEARTBEAT_INTERVAL_SECONDS = 30
-# A writer without a heartbeat for so long is dead: on a slow store a few may be late.
-_DEAD_AFTER_SECONDS = 150
 _SETTLE_SECONDS = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 
 
-def only_writer(output_path: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the output folder. Raises BusyError while another run holds it; a run that died does not."""
-    return _file_lock(output_path) if storage.is_local(output_path) else _heartbeat_lock(output_path)
+@contextlib.contextmanager
+def only_writer(output_path: str, *, force: bool = False, beam_options: Any = None) -> Iterator[dict[str, Any]]:
+    """Hold the output folder for an attempt; gives its `run` (number) and `owner`, for its record.
+
+    Raises BusyError while another attempt is at work; one that died does not count. `force` and `beam_options` as for
+    `refuse_if_busy`. If the attempt leaves no record, nothing of it stays.
+    """
+    token = uuid.uuid4().hex
+    held_tokens.add(token)
+    try:
+        with _file_lock(output_path) if storage.is_local(output_path) else contextlib.nullcontext(False) as locked:
+            claim = _take_number(output_path, token)
+            try:
+                refuse_if_busy(output_path, claim["run"], locked=locked, force=force, beam_options=beam_options)
+                with beating(storage.join(output_path, layout.alive_path(claim["run"]))):
+                    yield claim
+            finally:
+                _remove_claim(output_path, claim)
+    finally:
+        held_tokens.discard(token)
+        storage.delete_empty_folder(output_path)  # the run has written nothing
 
 
 @contextlib.contextmanager
-def _file_lock(output_path: str) -> Iterator[None]:
+def _file_lock(output_path: str) -> Iterator[bool]:
+    """Hold the file lock; gives False on a mount without locks. Raises BusyError while another process holds it."""
     path = os.path.join(output_path, layout.LOCK)
     lock = contextlib.ExitStack()
-    heartbeat: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     try:
         lock.enter_context(storage.locked_file(path, wait=False))
     except BlockingIOError as error:
@@ -49,84 +66,44 @@ def _file_lock(output_path: str) -> Iterator[None]:
             raise _not_writable(output_path, error) from error
         if error.errno not in _NO_LOCKS:
             raise
-        lock.callback(storage.delete_files, [path])
-        heartbeat = _heartbeat_lock(output_path)
+        storage.delete_files([path])
+        yield False
+    else:
+        with lock:
+            yield True
+
+
+def _take_number(output_path: str, token: str) -> dict[str, Any]:
+    """Create the first file `_runs/<n>.json` that nobody has."""
+    claim: dict[str, Any] = {"run": 0, "owner": owner_of_this_process(token)}
+    temporary = storage.join(output_path, layout.TEMPORARY)
     try:
-        with lock, heartbeat:
-            yield
-    finally:
-        storage.delete_empty_folder(output_path)  # the run has written nothing
+        while True:
+            claim["run"] = 1 + max(run_numbers(output_path), default=claim["run"])
+            path = storage.join(output_path, layout.run_path(claim["run"]))
+            data = json.dumps(claim | {"state": CLAIMED}).encode("ascii")
+            if storage.create_whole(path, data, temporary=temporary):
+                break
+        storage.delete_empty_folder(temporary)
+    except OSError as error:
+        if storage.is_local(output_path) or isinstance(error, FileNotFoundError | PermissionError):
+            raise _not_writable(output_path, error) from error
+        raise
+    if not storage.is_local(path):
+        time.sleep(_SETTLE_SECONDS)  # not every store refuses to create a file that exists
+        if storage.read_bytes(path) != data:
+            raise BusyError(f"{output_path}: another run has just started in this folder; wait for it or stop it")
+    return claim
+
+
+def _remove_claim(output_path: str, claim: dict[str, Any]) -> None:
+    """Free the number of an attempt that has left no record."""
+    path = storage.join(output_path, layout.run_path(claim["run"]))
+    with contextlib.suppress(OSError):  # the next attempt sees that this one has ended
+        if storage.read_json(path) == claim | {"state": CLAIMED}:
+            storage.delete_files([path, storage.join(output_path, layout.alive_path(claim["run"]))])
+            storage.delete_empty_folder(os.path.dirname(path))
 
 
 def _not_writable(output_path: str, error: OSError) -> UsageError:
     return UsageError(f"output.path: cannot write to {output_path}: {storage.reason_of(error)}")
-
-
-@contextlib.contextmanager
-def _heartbeat_lock(output_path: str) -> Iterator[None]:
-    path = storage.join(output_path, layout.WRITER)
-    now = storage.stat_file(path)
-    if isinstance(now, InputFile) and time.time() - now.modified < _DEAD_AFTER_SECONDS:
-        other = storage.read_json(path) or {}
-        if not _owner_is_dead(other):
-            raise BusyError(
-                f"{output_path}: another run is at work in this folder, on {other.get('host', 'some machine')}; wait "
-                f"for it or stop it (a killed run is forgotten after {_DEAD_AFTER_SECONDS} s)"
-            )
-    me = {"host": _host_id(), "pid": os.getpid(), "token": uuid.uuid4().hex}
-    try:
-        _beat(path, me)
-    except (FileNotFoundError, PermissionError) as error:
-        raise _not_writable(output_path, error) from error
-    time.sleep(_SETTLE_SECONDS)
-    writer = storage.read_json(path)
-    if writer is None:
-        raise OSError(f"{path}: cannot be read back after it was written")
-    if writer != me:
-        raise BusyError(f"{output_path}: another run has just started in this folder; wait for it or stop it")
-    ended = threading.Event()
-
-    def keep_beating() -> None:
-        while not ended.wait(_HEARTBEAT_INTERVAL_SECONDS):
-            with contextlib.suppress(Exception):  # the next beat may succeed
-                if storage.read_json(path) not in (me, None):
-                    return  # this process was suspended so long that another took over
-                _beat(path, me)
-
-    thread = threading.Thread(target=keep_beating, name="writer", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        with contextlib.suppress(Exception):  # the next run sees that this process has ended
-            if storage.read_json(path) == me:
-                storage.delete_files([path])
-
-
-def _beat(path: str, me: dict[str, Any]) -> None:
-    with storage.write_whole(path, temporary=os.path.dirname(path)) as file:
-        file.write(json.dumps(me).encode("ascii"))
-
-
-def _host_id() -> str:
-    """The machine or container within which process ids are unique."""
-    try:
-        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return platform.node()
-
-
-def _owner_is_dead(writer: dict[str, Any]) -> bool:
-    """Whether the writer was a process of this machine that has ended."""
-    pid = writer.get("pid")
-    if writer.get("host") != _host_id() or not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return pid == os.getpid()  # this process has just started: its id belonged to another before

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import platform
+import re
 import resource
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from layerbeam.pipeline.errors import BusyError
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import adapter
 
@@ -43,11 +45,15 @@ def load_run(output_path: str, number: int) -> RunRecord | None:
     return record  # type: ignore[no-any-return] # validated
 
 
-def load_runs(output_path: str) -> list[RunRecord]:
-    """The records of all runs in the folder, oldest first; damaged ones are skipped."""
+def run_numbers(output_path: str) -> list[int]:
+    """The numbers that attempts in the folder have taken, in order."""
     names = storage.list_folder(storage.join(output_path, layout.RUNS))
-    numbers = sorted(int(name[:-5]) for name in names if name[:-5].isdigit())
-    return [record for number in numbers if (record := load_run(output_path, number))]
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"([0-9]+)\.json", name)))
+
+
+def load_runs(output_path: str) -> list[RunRecord]:
+    """The records of all runs in the folder, oldest first; those that are damaged, or have not begun, are skipped."""
+    return [record for number in run_numbers(output_path) if (record := load_run(output_path, number))]
 
 
 @dataclasses.dataclass
@@ -60,22 +66,26 @@ class RunLog:
     _started: float = dataclasses.field(default_factory=time.monotonic)
 
     @staticmethod
-    def begin(output_path: str, head: Mapping[str, Any], **facts: Any) -> RunLog:
-        """Write the first record. OSError if the folder cannot be written."""
-        number = 1 + max((run["run"] for run in load_runs(output_path)), default=0)
-        record = {"run": number, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
+    def begin(output_path: str, head: Mapping[str, Any], *, run: int, **facts: Any) -> RunLog:
+        """Write the first record of a run that has taken its number. OSError if the folder cannot be written."""
+        record = {"run": run, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
         log = RunLog(output_path, record)
         log.write()
         return log
 
     def end(self, state: str, **facts: Any) -> None:
-        """Write it again with the state (`done`, `incomplete`, `failed`, `interrupted`) and further facts."""
+        """Write it again with the state, such as `done` or `failed`, and further facts."""
         peak = _peak_memory_bytes() + (self.record.get("processes") or 0) * _max_rss(resource.RUSAGE_CHILDREN)
-        self.record |= {"state": state, "ended": _now(), "peak_memory_bytes": peak, **facts}
-        self.write()
+        self._end(state, peak_memory_bytes=peak, **facts)
 
     def end_measured(self, result: Any) -> bool:
-        """Write it again with how fast the run was, by Beam's metrics; True if all of the input is embedded."""
+        """Write it again with how fast the run was, by Beam's metrics; True if all of the input is embedded.
+
+        BusyError if the run has left the folder to a newer one.
+        """
+        now = load_run(self.output_path, self.number)
+        if now is not None and now["state"] == "superseded":
+            raise BusyError(f"{self.output_path}: a newer run is at work in this folder, and completes it")
         try:
             found = result.metrics().query()
         except Exception:  # some runners have no metrics
@@ -86,17 +96,26 @@ class RunLog:
         return complete
 
     @staticmethod
-    def end_unattended(output_path: str, number: int, *, complete: bool) -> None:
-        """End the record of a run from inside its pipeline, unless the program that submitted it did so already."""
+    def end_unattended(output_path: str, number: int, state: str) -> None:
+        """End the record of a run for the program that submitted it, unless that did so already.
+
+        `state`: as for `end`; `done` becomes `incomplete` if the folder lacks its marker.
+        """
         record = load_run(output_path, number)
         if record is not None and record["state"] in ACTIVE:
-            state = "done" if complete else "incomplete"
-            RunLog(output_path, {**record, "state": state, "ended": _now()}).write()
+            if state == "done" and not storage.exists(storage.join(output_path, layout.SUCCESS)):
+                state = "incomplete"
+            RunLog(output_path, dict(record))._end(state)
 
-    def submit(self, job: str | None) -> None:
+    def _end(self, state: str, **facts: Any) -> None:
+        self.record |= {"state": state, "ended": _now(), **facts}
+        self.write()
+        storage.delete_files([storage.join(self.output_path, layout.alive_path(self.number))])
+
+    def submit(self, **job: str | None) -> None:
         """Record that a runner has the job, unless the job has ended already."""
         now = load_run(self.output_path, self.number) or self.record
-        self.record = {**now, "job": job, "state": "submitted" if now["state"] == "started" else now["state"]}
+        self.record = {**now, **job, "state": "submitted" if now["state"] == "started" else now["state"]}
         self.write()
 
     def times(self) -> str:

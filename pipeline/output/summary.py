@@ -39,6 +39,9 @@ UNFINISHED = {
     "interrupted": "unfinished: interrupted",
     "failed": "unfinished: failed",
     "submitted": "unfinished: submitted, not ended yet",
+    "cancelled": "unfinished: cancelled",
+    "lost": "unfinished: lost, its job gives no sign of life",
+    "superseded": "unfinished: left to a newer run",
 }
 
 

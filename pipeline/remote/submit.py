@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import GoogleCloudOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import echo, echo_error
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.remote import preflight
+from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import Ended, Run
 from layerbeam.pipeline.run.signals import SignalGuard, quiet
@@ -28,6 +30,10 @@ class RemoteRun(Run):
 
     remote: RemoteRunner
 
+    @property
+    def beam_options(self) -> PipelineOptions:
+        return self.remote.options
+
     def run(self) -> Ended:
         preflight.check(self.job.config, self.remote)
         return super().run()
@@ -40,20 +46,27 @@ class RemoteRun(Run):
         result = None
         try:
             with guard, quiet(self.verbose):
-                pipeline, threads = beam.Pipeline(options=self.remote.options), self.remote.threads
-                build(pipeline, self.job, num_threads=threads, prune_missing=self.prune_missing, run_number=log.number)
+                pipeline = beam.Pipeline(options=self.remote.options)
+                build(
+                    pipeline,
+                    self.job,
+                    num_threads=self.remote.threads,
+                    prune_missing=self.prune_missing,
+                    run_number=log.number,
+                    is_remote=True,
+                )
                 result = pipeline.run()
-            log.submit(self._job_id(result))
+            log.submit(**self._place(result))
             self._print_location(result)
             if not self.remote.waits:
                 return True
             with guard, quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            continues = guard.number is not None and self._job_id(result) is not None
-            if not continues:  # else the job itself will record its end
+            interrupted = guard.number is not None
+            if not self._continues(result, error, interrupted):  # else the job or the next run records its end
                 with contextlib.suppress(OSError):
-                    log.end("failed" if guard.number is None else "interrupted", error=root_cause(error))
+                    log.end("interrupted" if interrupted else "failed", error=root_cause(error))
             if guard.number is None:
                 raise _service_error(error) or error from error
             self._detach(result)
@@ -62,30 +75,55 @@ class RemoteRun(Run):
         echo(f"{log.times()} on {self.remote.name}")
         return complete
 
-    def _job_id(self, result: Any) -> str | None:
-        """Dataflow's job id; None before there is a job, and for a template. Other engines show theirs on a page."""
-        return result.job_id() if self.remote.is_dataflow and result is not None and result.has_job else None
+    def _continues(self, result: Any, error: BaseException, interrupted: bool) -> bool:
+        """Whether the job may continue after the wait for it has ended with this error."""
+        if result is None:
+            return False
+        if self.remote.is_dataflow:
+            return self._job(result) is not None and type(error).__name__ != "DataflowRuntimeException"  # the job's own
+        if interrupted:
+            return self.remote.name == "FlinkRunner"  # it does not cancel
+        return isinstance(error, grpc.RpcError)  # the job server has died
+
+    def _job(self, result: Any) -> DataflowJob | None:
+        """Dataflow's job; None before there is one, and for a template. Other engines show theirs on a page."""
+        if not self.remote.is_dataflow or result is None or not result.has_job:
+            return None
+        cloud = self.remote.options.view_as(GoogleCloudOptions)
+        return DataflowJob(result.job_id(), cloud.project, cloud.region)
+
+    def _place(self, result: Any) -> dict[str, str | None]:
+        """What its record needs for finding the job."""
+        cloud, job = self.remote.options.view_as(GoogleCloudOptions), self._job(result)
+        if not self.remote.is_dataflow:
+            return {"job": None}
+        # The service names the template's file after the job that it has made for the launch.
+        launch = re.search(r"/template_launches/([^/]+)/", cloud.template_location or "")
+        id_ = job.id if job is not None else launch and launch[1]
+        return {"job": id_, "project": cloud.project, "region": cloud.region}
 
     def _print_location(self, result: Any) -> None:
-        job, cloud = self._job_id(result), self.remote.options.view_as(GoogleCloudOptions)
+        job = self._job(result)
         if job is None:
             echo(f"submitted to {self.remote.name}")
         else:
-            echo(f"submitted to Dataflow as {cloud.job_name}, job {job}")
-            echo(f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}")
+            name = self.remote.options.view_as(GoogleCloudOptions).job_name
+            echo(f"submitted to Dataflow as {name}, job {job.id}")
+            echo(job.page)
 
     def _detach(self, result: Any) -> None:
         """After an interrupt: a Dataflow job continues; other engines are asked to cancel, which Flink may not do."""
-        job, cloud = self._job_id(result), self.remote.options.view_as(GoogleCloudOptions)
+        job = self._job(result)
         if job is not None:
-            stop = f"gcloud dataflow jobs cancel {job} --region={cloud.region} --project={cloud.project}"
-            echo_error(f"interrupted; the job continues. To stop it: {stop}")
+            echo_error(f"interrupted; the job continues. To stop it: {job.cancel_command}")
             return
         if result is not None:
             with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
-        first = "check on its page that the job has ended, then " if self.remote.name == "FlinkRunner" else ""
-        echo_error(f"interrupted; completed blocks are kept: {first}run the same command again to resume")
+        again = "run the same command again"
+        if result is not None and self.remote.name == "FlinkRunner":
+            again = f"check on its page that the job has ended, then {again} with --force"
+        echo_error(f"interrupted; completed blocks are kept: {again} to resume")
 
 
 def _service_error(error: BaseException) -> Exception | None:

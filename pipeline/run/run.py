@@ -8,9 +8,11 @@ import enum
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.options import pipeline_options
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import count_noun, echo, echo_error, size_text
@@ -56,8 +58,8 @@ class Run:
     """A job and how to run it: what local and remote runs share.
 
     `began`: when the program started, by `time.monotonic`; None: when the run began.
-    `extra_bytes_ratio`: bytes written afterwards on the same disk, per byte of the parts. The other fields are options
-    of `layerbeam run`.
+    `extra_bytes_ratio`: bytes written afterwards on the same disk, per byte of the parts. `claim`: the number of the
+    attempt, and who works for it, while it has the folder. The other fields are options of `layerbeam run`.
     """
 
     job: Job
@@ -66,14 +68,19 @@ class Run:
     verbose: bool = False
     began: float | None = None
     extra_bytes_ratio: float = 0
+    claim: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def beam_options(self) -> pipeline_options.PipelineOptions:
+        raise NotImplementedError
 
     def run(self) -> Ended:
         """Do what is left. Raises UsageError or BusyError before it starts."""
         path, settings = self.job.output.path, self.job.config.input
-        with only_writer(path):
+        with only_writer(path, force=self.force, beam_options=self.beam_options) as claim:
             found = find_inputs(settings.files, path)
-            run = dataclasses.replace(self, job=find_format(self.job, found))
-            check_output(path, run.job.views, run.job.head)
+            run = dataclasses.replace(self, job=find_format(self.job, found), claim=claim)
+            check_output(path, run.job.views, run.job.head, claim["run"])
             discard_other_settings(path, run.job.head)
             work = find_work(
                 settings.files,
@@ -133,7 +140,7 @@ class Run:
         facts["startup_seconds"] = round(startup, 2)
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
-            return RunLog.begin(path, self.job.head, inputs=inputs, views=views, **facts)
+            return RunLog.begin(path, self.job.head, inputs=inputs, views=views, **self.claim, **facts)
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}") from error
 
@@ -143,6 +150,10 @@ class LocalRun(Run):
     """A job run on this machine."""
 
     local: LocalRunner
+
+    @property
+    def beam_options(self) -> pipeline_options.PipelineOptions:
+        return self.local.options
 
     def _run(self, work: PendingWork) -> bool:
         local = self.local

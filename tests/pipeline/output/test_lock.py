@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -10,14 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output import lock
+from layerbeam.pipeline.output import attempts, heartbeat, lock
 from layerbeam.pipeline.output.lock import only_writer
 
 
@@ -29,9 +30,19 @@ def store(tmp_path, monkeypatch) -> str:
     return f"{SCHEME}{tmp_path}/out"
 
 
-def other_writer(tmp_path, **facts) -> None:
-    me = {"host": "elsewhere", "pid": 1, "token": "x"} | facts
-    (tmp_path / "out/_writer.json").write_text(json.dumps(me))
+def other_attempt(tmp_path, number: int, **owner) -> Path:
+    """The record of an attempt that has taken its number."""
+    path = tmp_path / f"out/_runs/{number}.json"
+    path.parent.mkdir(exist_ok=True)
+    owner = {"host": "elsewhere", "pid": 1, "token": "x"} | owner
+    path.write_text(json.dumps({"run": number, "state": "claimed", "owner": owner}))
+    return path
+
+
+def age(path: Path, seconds: float) -> None:
+    """Make the file so old."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
 
 
 def test_a_second_run_is_refused_while_the_first_lives(workplace):
@@ -66,7 +77,9 @@ def test_who_is_refused_takes_nothing_away(tmp_path):
         for _ in range(2):
             with pytest.raises(BusyError, match="another run is at work"), only_writer(out):
                 pass
-        assert os.listdir(out) == ["_lock"]
+        assert sorted(os.listdir(out)) == ["_lock", "_runs"]
+        assert os.listdir(f"{out}/_runs") == ["1.json"]
+    assert not os.path.exists(out)
 
 
 def test_many_at_once_hold_it_one_after_the_other(tmp_path):
@@ -90,58 +103,106 @@ while held < 20:
         assert run.returncode == 0, err
 
 
-def test_on_a_store_who_lost_it_leaves_it_alone(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_HEARTBEAT_INTERVAL_SECONDS", 0.05)
-    with only_writer(store):
-        other_writer(tmp_path)
-        time.sleep(0.3)
-    assert json.loads((tmp_path / "out/_writer.json").read_text())["host"] == "elsewhere"
+def test_twins_started_by_a_scheduler_one_works_and_one_is_refused(workplace):
+    workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
+    workplace.configure(input={"slice_bytes": 500})
+    command = workplace.command("run", "c.yaml")
+    twins = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = {twin.returncode: err for twin in twins for _, err in [twin.communicate(timeout=240)]}
+    assert sorted(errors) == [0, 4]
+    assert errors[4].endswith("layerbeam: out: another run is at work in this folder; wait for it or stop it\n")
+    assert os.listdir("out/_runs") == ["1.json"]
+    workplace.verify(status=0)
+
+
+def test_a_refused_attempt_and_one_without_a_record_leave_nothing(store, tmp_path):
+    with only_writer(store) as claim:
+        assert claim["run"] == 1
+        with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
+            pass
+        assert os.listdir(tmp_path / "out/_runs") == ["1.json"]
+    with only_writer(store) as claim:
+        assert claim["run"] == 1
+    assert os.listdir(tmp_path / "out/_runs") == []
 
 
 def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_HEARTBEAT_INTERVAL_SECONDS", 0.1)
-    beats = set()
+    monkeypatch.setattr(heartbeat, "_INTERVAL_SECONDS", 0.02)
+    alive = tmp_path / "out/_runs/1.alive"
     with only_writer(store):
-        for _ in range(8):
-            beats.add((tmp_path / "out/_writer.json").stat().st_mtime_ns)
-            time.sleep(0.05)
-        monkeypatch.setattr(lock, "_host_id", lambda: "elsewhere")  # else it would know its own process
+        age(tmp_path / "out/_runs/1.json", 1000)
+        while not alive.exists():
+            time.sleep(0.01)
+        monkeypatch.setattr(attempts, "host_id", lambda: "elsewhere")  # else it would know its own process
         with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
             pass
-    assert len(beats) > 1
-    assert not (tmp_path / "out/_writer.json").exists()
-    with only_writer(store):
-        pass
+    assert not alive.exists()
 
 
 def test_on_a_store_a_dead_writer_is_forgotten(store, tmp_path):
-    other_writer(tmp_path)
+    record = other_attempt(tmp_path, 4)
+    age(record, 149)
     with pytest.raises(BusyError, match="on elsewhere; wait for it or stop it"), only_writer(store):
         pass
-    long_ago = time.time() - 151
-    os.utime(tmp_path / "out/_writer.json", (long_ago, long_ago))
-    with only_writer(store):
-        assert json.loads((tmp_path / "out/_writer.json").read_text())["pid"] == os.getpid()
+    age(record, 151)
+    with only_writer(store) as claim:
+        assert claim["run"] == 5
+
+
+def test_on_a_store_another_clock_makes_no_live_writer_dead(store, tmp_path, monkeypatch):
+    """Times of the store are compared with times of the store."""
+    other_attempt(tmp_path, 1)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    with pytest.raises(BusyError), only_writer(store):
+        pass
 
 
 def test_on_a_store_a_dead_process_of_this_machine_is_no_obstacle(store, tmp_path):
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    other_writer(tmp_path, host=lock._host_id(), pid=process.pid)
+    other_attempt(tmp_path, 1, host=attempts.host_id(), pid=process.pid)
     with only_writer(store):
         pass
-    other_writer(tmp_path, host=lock._host_id(), pid=os.getppid())
+    other_attempt(tmp_path, 1, host=attempts.host_id(), pid=os.getppid())
     with pytest.raises(BusyError), only_writer(store):
         pass
 
 
-def test_of_two_that_start_at_once_on_a_store_the_later_goes_on(store, tmp_path, monkeypatch):
+def test_of_two_that_write_the_same_number_the_later_works(store, tmp_path, monkeypatch):
+    """On a store that does not refuse to create what exists."""
+
     def meanwhile(_: float) -> None:
-        other_writer(tmp_path, token="later")
+        other_attempt(tmp_path, 1)
 
     monkeypatch.setattr(lock.time, "sleep", meanwhile)
     with pytest.raises(BusyError, match="another run has just started in this folder"), only_writer(store):
         pass
+    assert json.loads((tmp_path / "out/_runs/1.json").read_text())["owner"]["host"] == "elsewhere"
+
+
+def test_of_many_that_start_at_once_on_a_store_one_works(store, monkeypatch):
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 1)
+    barrier, ended = threading.Barrier(6), threading.Event()
+    held, refused = [], []
+
+    def start() -> None:
+        barrier.wait()
+        try:
+            with only_writer(store) as claim:
+                held.append(claim["run"])
+                ended.wait(60)
+        except BusyError as error:
+            refused.append(error)
+        if len(refused) == 5:
+            ended.set()
+
+    threads = [threading.Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(held), len(refused)) == (1, 5)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
@@ -150,12 +211,11 @@ def test_a_mount_that_does_no_locks_is_held_as_stores_are(tmp_path, monkeypatch,
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
     with only_writer(str(tmp_path / "out")):
-        assert (tmp_path / "out/_writer.json").exists()
+        assert os.listdir(tmp_path / "out") == ["_runs"]
+        with pytest.raises(BusyError), only_writer(str(tmp_path / "out")):
+            pass
     assert not (tmp_path / "out").exists()
-    with contextlib.suppress(BusyError), only_writer(str(tmp_path / "out")):
-        pass
 
 
 def test_a_mount_that_locks_only_files_open_for_writing(tmp_path, monkeypatch):

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import apache_beam as beam
+import grpc
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from ports import free_port, wait_until_open
@@ -20,8 +22,6 @@ from repository import DATA, ROOT
 from workplace import Workplace
 
 from layerbeam.pipeline.config import load
-from layerbeam.pipeline.output.finish import refuse_if_superseded
-from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
 
@@ -104,6 +104,8 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     workplace.write("corpus/d.txt", b"one\n\xff\n")
     out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
     assert f"{workplace.folder}/out: unfinished: submitted, not ended yet" in out
+    err = workplace.run(*where, status=4).err
+    assert "out: run 1 is at work in this folder, on PortableRunner; wait for it or stop it" in err
     deadline = time.monotonic() + 120
     while last_run(workplace)["state"] == "submitted":
         assert time.monotonic() < deadline
@@ -126,17 +128,37 @@ def test_interrupt_while_waiting(workplace, job_server, pool):
     workplace.verify(status=0)
 
 
-def test_older_job_does_not_finish_folder_of_newer_run(tmp_path):
-    """As after Ctrl-C on an engine that does not cancel: the older job would delete the files of the newer run."""
-    folder = str(tmp_path)
-    head = {"fingerprint": "f", "identity": {}, "encoder": {}}
-    numbers = [RunLog.begin(folder, head, views={}, inputs={}).number for _ in range(2)]
-    assert numbers == [1, 2]
-    refuse_if_superseded(folder, 2)
-    with pytest.raises(RuntimeError, match=r"run 2 is newer and active in .*; it continues"):
-        refuse_if_superseded(folder, 1)
-    RunLog(folder, load_runs(folder)[1]).end("failed")
-    refuse_if_superseded(folder, 1)
+class LostJobServer(grpc.RpcError):
+    """What gRPC raises if nobody answers."""
+
+
+@pytest.mark.parametrize(
+    ("runner", "ends", "status", "state", "message"),
+    [
+        ("FlinkRunner", KeyboardInterrupt, 130, "submitted", "the job has ended, then run the same command again with"),
+        ("SparkRunner", KeyboardInterrupt, 130, "interrupted", "completed blocks are kept: run the same command again"),
+        ("SparkRunner", LostJobServer, 1, "submitted", "the job server does not answer, and its job may continue"),
+        ("FlinkRunner", RuntimeError, 1, "failed", "layerbeam: failed: RuntimeError"),
+    ],
+)
+def test_record_of_a_job_that_may_continue_stays(workplace, monkeypatch, runner, ends, status, state, message):
+    class Result:
+        def wait_until_finish(self) -> None:
+            if ends is KeyboardInterrupt:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            raise ends
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(beam.Pipeline, "run", lambda _: Result())
+    where = prepare(workplace)
+    arguments = [*where, f"--runner={runner}", "--job_endpoint=embed", "--parallelism=1"]
+    assert message in workplace.run(*arguments, status=status).err
+    assert last_run(workplace)["state"] == state
+    again = workplace.run(*where, status=4) if state == "submitted" else None
+    assert again is None or f"run 1 is at work in this folder, on {runner}" in again.err
 
 
 def test_device_missing_on_worker(workplace, job_server, pool):

@@ -81,8 +81,8 @@ def test_next_run_completes_interrupted_run(workplace, google, lines):
 
 
 def test_second_run_in_same_folder_is_refused(workplace, google, lines):
-    elsewhere = {"host": "another machine", "pid": 1, "token": "x"}
-    google.put("gs://out/v/_writer.json", json.dumps(elsewhere).encode())
+    elsewhere = {"run": 1, "state": "started", "owner": {"host": "another machine", "pid": 1, "token": "x"}}
+    google.put("gs://out/v/_runs/1.json", json.dumps(elsewhere).encode())
     done = workplace.run("--output", "gs://out/v", status=4)
     assert done.err.startswith("layerbeam: gs://out/v: another run is at work in this folder, on another machine")
 

@@ -1,0 +1,184 @@
+"""Which attempts are at work in an output folder, by their records in `_runs`.
+
+A program that is at work beats, and so do the workers of a job that it submitted (`heartbeat`). A job on Dataflow is
+asked for its state. All times that are compared are those of files in the folder, so that no clock but its own counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from layerbeam.pipeline.errors import BusyError, UsageError
+from layerbeam.pipeline.output.heartbeat import beat
+from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
+from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob, end_of
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.commits import SkippedFile
+
+# The state of an attempt that has a number and has not begun.
+CLAIMED = "claimed"
+# An attempt without a sign of life for so long is dead: on a slow store a few beats may be late.
+_PROGRAM_DEAD_AFTER_SECONDS = 150
+# A job waits for its workers, and an engine waits before it replaces one.
+_JOB_DEAD_AFTER_SECONDS = 600
+
+# Of the attempts of this process.
+held_tokens: set[str] = set()
+
+
+def refuse_if_busy(
+    output_path: str, number: int, *, locked: bool, force: bool = False, beam_options: Any = None
+) -> None:
+    """BusyError if an attempt before this one is at work. Records how submitted jobs have ended.
+
+    `locked`: whether this process holds the file lock, so that no other program is at work on this disk. `force`: start
+    although an earlier job may be at work, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
+    program cannot ask; RuntimeError if Dataflow does not answer.
+    """
+    for record in _records(output_path, range(number - 1, 0, -1)):
+        if record["state"] not in (CLAIMED, *ACTIVE):
+            return
+        state = _ask_dataflow(output_path, record, force=force, beam_options=beam_options)
+        if state is not None:
+            end = end_of(state)
+        elif (locked and "runner" not in record) or (force and record["state"] == "submitted"):
+            end = "lost"
+        else:
+            end = "lost" if _is_silent(output_path, record, number, locked=locked) else None
+        if end is None:
+            raise BusyError(_busy(output_path, record, state))
+        if record["state"] == "submitted":
+            RunLog.end_unattended(output_path, record["run"], end)
+        if record["state"] != CLAIMED:
+            return  # as it began, none before it was at work
+
+
+def newer_attempt(output_path: str, number: int) -> int | None:
+    """The number of a newer attempt that is at work or has finalized the folder; None if there is none."""
+    for record in _records(output_path, range(number + 1, sys.maxsize)):
+        ended = record["state"] in ("done", "incomplete")
+        if ended or (record["state"] in ACTIVE and _is_at_work(output_path, record, number)):
+            return int(record["run"])
+    return None
+
+
+def _is_at_work(output_path: str, record: Mapping[str, Any], number: int) -> bool:
+    job = DataflowJob.of(record)
+    if job is not None:
+        with contextlib.suppress(UsageError, RuntimeError):  # its signs of life are second best
+            state = job.state()
+            if state is not None:
+                return end_of(state) is None
+    return not _is_silent(output_path, record, number)
+
+
+def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
+    """The records of attempts with these numbers, in this order, also of those that have not begun.
+
+    Damaged ones are skipped. One that cannot be read is an OSError: its attempt may be at work.
+    """
+    found = filter(numbers.__contains__, run_numbers(output_path))
+    for number in sorted(found, reverse=numbers.step < 0):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            record = json.loads(storage.read_bytes(storage.join(output_path, layout.run_path(number))))
+            if isinstance(record, dict) and record.get("run") == number and "state" in record:
+                yield record
+
+
+def _ask_dataflow(output_path: str, record: Mapping[str, Any], *, force: bool, beam_options: Any) -> str | None:
+    """The state of the attempt's job; None if it has none that Dataflow knows."""
+    job = DataflowJob.of(record)
+    if job is None:
+        return None
+    try:
+        return job.state(beam_options)
+    except (UsageError, RuntimeError) as error:
+        if force:
+            return None
+        raise type(error)(
+            f"{output_path}: run {record['run']} was submitted as Dataflow job {job.id}, whose state is unknown: "
+            f"{str(error).rstrip('.')}; look at {job.page}: if the job has ended, --force starts"
+        ) from error
+
+
+def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, locked: bool = False) -> bool:
+    """Whether the attempt's program or job shows no sign of life. `number`: of the attempt that asks."""
+    submitted = record["state"] == "submitted"
+    if not submitted and owner_is_dead(record.get("owner")):
+        return True
+    signs = [layout.alive_path(record["run"])]
+    if submitted or not locked:  # else the program that wrote the record has ended
+        signs.append(layout.run_path(record["run"]))
+    times = [_modified(storage.join(output_path, path)) for path in signs]
+    last = max((time for time in times if time is not None), default=None)
+    if last is None:
+        return True
+    own = storage.join(output_path, layout.alive_path(number))
+    beat(own)
+    now = _modified(own)
+    dead_after = _JOB_DEAD_AFTER_SECONDS if submitted else _PROGRAM_DEAD_AFTER_SECONDS
+    return now is not None and now - last >= dead_after
+
+
+def _modified(path: str) -> float | None:
+    """The time of a file; None if there is none. OSError if nobody knows."""
+    if not storage.exists(path):
+        return None
+    file = storage.stat_file(path)
+    if isinstance(file, SkippedFile):
+        raise OSError(f"{path}: {file.reason}")
+    return file.modified
+
+
+def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:
+    job, at_work = DataflowJob.of(record), "is at work in this folder"
+    if job is not None and state is not None:
+        return (
+            f"{output_path}: run {record['run']} {at_work}, as Dataflow job {job.id} ({state}): {job.page}\n"
+            f"wait for it, or stop it: {job.cancel_command}"
+        )
+    if record["state"] == "submitted":
+        return (
+            f"{output_path}: run {record['run']} {at_work}, on {record.get('runner', 'some engine')}; wait for it or "
+            f"stop it (a job without a sign of life is forgotten after {_JOB_DEAD_AFTER_SECONDS} s; if you know that "
+            "it has ended, --force starts)"
+        )
+    owner = record.get("owner")
+    host = owner.get("host") if isinstance(owner, dict) else None
+    return (
+        f"{output_path}: another run {at_work}, on {host or 'some machine'}; wait for it or stop it (a killed run is "
+        f"forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s)"
+    )
+
+
+def owner_of_this_process(token: str) -> dict[str, Any]:
+    """Who works for an attempt."""
+    return {"host": host_id(), "pid": os.getpid(), "token": token}
+
+
+def host_id() -> str:
+    """The machine or container within which process ids are unique."""
+    try:
+        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return platform.node()
+
+
+def owner_is_dead(owner: Any) -> bool:
+    """Whether the owner was a process of this machine that has ended, or has let go in this process."""
+    if not isinstance(owner, dict) or owner.get("host") != host_id() or not isinstance(owner.get("pid"), int):
+        return False
+    if owner["pid"] == os.getpid():
+        return owner.get("token") not in held_tokens
+    with contextlib.suppress(PermissionError, OverflowError):
+        try:
+            os.kill(owner["pid"], 0)
+        except ProcessLookupError:
+            return True
+    return False

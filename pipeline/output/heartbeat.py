@@ -1,0 +1,92 @@
+"""Signs of life of an attempt: the file `_runs/<n>.alive`, written again and again while a process works for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import weakref
+from collections.abc import Iterator
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile
+
+_INTERVAL_SECONDS = 30
+_lock = threading.Lock()
+_threads: dict[str, _Beats] = {}
+
+
+class Holder:
+    """Somebody who works for an attempt. Its process beats until it lets go, or no longer exists."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with _lock:
+            thread = _threads.setdefault(path, _Beats(path))
+            thread.holders.add(self)
+            if not thread.is_alive():
+                thread.start()
+
+    def let_go(self) -> None:
+        """Stop beating, unless another part of this process works for the attempt."""
+        with _lock:
+            thread = _threads.get(self._path)
+            if thread is not None:
+                thread.holders.discard(self)
+                _end_if_unused(thread)
+        if thread is not None and thread.ended.is_set():
+            thread.join()  # so that it writes nothing from now on
+
+
+@contextlib.contextmanager
+def beating(path: str) -> Iterator[None]:
+    """Write this file at intervals within the block."""
+    holder = Holder(path)
+    try:
+        yield
+    finally:
+        holder.let_go()
+
+
+class _Beats(threading.Thread):
+    """One thread for each file and process. It ends with the process, whatever it waits for."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(name="alive", daemon=True)
+        self.path = path
+        self.ended = threading.Event()
+        # Beam does not always tear a DoFn down: then it is garbage-collected.
+        self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+    def run(self) -> None:
+        seen = None
+        while not self.ended.wait(_INTERVAL_SECONDS * random.uniform(0.5, 1)):  # noqa: S311 - so that workers take turns
+            with _lock:
+                _end_if_unused(self)
+            if self.ended.is_set():
+                return
+            with contextlib.suppress(Exception):  # the next beat may succeed
+                # Another process that has written it meanwhile spares this one the write: stores allow about one
+                # write per second of one file, and a job may have hundreds of processes.
+                if seen == (seen := _modified(self.path)):
+                    beat(self.path)
+                    seen = _modified(self.path)
+
+
+def _end_if_unused(thread: _Beats) -> None:
+    if not thread.holders:
+        thread.ended.set()
+        if _threads.get(thread.path) is thread:
+            del _threads[thread.path]
+
+
+def _modified(path: str) -> float | None:
+    file = storage.stat_file(path)
+    return file.modified if isinstance(file, InputFile) else None
+
+
+def beat(path: str) -> None:
+    """Write the file, whose time is then that of its disk or store."""
+    with storage.write_whole(path, temporary=os.path.dirname(path)):
+        pass

@@ -1,0 +1,38 @@
+"""Signs of life of a job, from its workers: the transform `KeepAlive`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from layerbeam.pipeline.output.heartbeat import Holder
+
+
+@dataclasses.dataclass
+class KeepAlive(beam.PTransform):
+    """The same elements. A worker process beats as long as it has the stage into which this transform is fused.
+
+    `path`: the file that it writes.
+    """
+
+    path: str
+
+    def expand(self, elements: Any) -> Any:
+        return elements | beam.ParDo(_KeepAlive(self.path)).with_output_types(elements.element_type)
+
+
+class _KeepAlive(beam.DoFn):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def setup(self) -> None:
+        self._holder = Holder(self._path)
+
+    def process(self, element: Any) -> Iterator[Any]:
+        yield element
+
+    def teardown(self) -> None:
+        self._holder.let_go()

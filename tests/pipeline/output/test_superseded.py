@@ -1,0 +1,87 @@
+"""The end of a job in whose folder a newer attempt has started: it leaves the folder to one that is at work, only."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import apache_beam as beam
+import pytest
+
+from layerbeam.pipeline.build import build
+from layerbeam.pipeline.config import load
+from layerbeam.pipeline.config.job import resolve
+from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.output.run_log import RunLog, load_runs
+from layerbeam.pipeline.run import keep_alive
+from layerbeam.pipeline.run.engines import local_runner
+
+NUMBER = 3
+
+
+@pytest.fixture
+def pipeline(workplace):
+    """Runs the job of attempt 3, submitted to an engine long ago, to its end."""
+    workplace.write("corpus/a.txt", "the river\nits bank\n" * 40)
+    workplace.configure(input={"slice_bytes": 200, "format": "text"})
+    job = resolve(load.load("c.yaml"))
+
+    def run() -> None:
+        record(job, NUMBER, "submitted")
+        local = local_runner([], workers=1)
+        with beam.Pipeline(runner=local.runner, options=local.options) as root:
+            build(root, job, num_threads=1, run_number=NUMBER, is_remote=True)
+
+    run.job = job
+    return run
+
+
+def record(job, number: int, state: str) -> None:
+    RunLog.begin("out", job.head, run=number, views={}, inputs={}, runner="FlinkRunner").submit(job=None)
+    path = f"out/_runs/{number}.json"
+    with open(path) as file:
+        written = json.load(file)
+    with open(path, "w") as file:
+        json.dump(written | {"state": state}, file)
+
+
+def states() -> dict[int, str]:
+    return {run["run"]: run["state"] for run in load_runs("out")}
+
+
+def test_it_leaves_the_folder_to_a_newer_attempt_at_work(pipeline, workplace):
+    record(pipeline.job, 4, "submitted")
+    workplace.write("out/tokens/of_the_newer-01234567-000000000000.parquet", b"being written")
+    pipeline()
+    assert states() == {3: "superseded", 4: "submitted"}
+    assert not {"_SUCCESS", "manifest.json", "parts.jsonl"} & set(os.listdir("out"))
+    assert len(os.listdir("out/_commits")) > 1
+    assert (workplace.folder / "out/tokens/of_the_newer-01234567-000000000000.parquet").exists()
+    with pytest.raises(BusyError, match="out: a newer run is at work in this folder, and completes it"):
+        RunLog("out", {"run": NUMBER}).end_measured(None)
+    assert states()[NUMBER] == "superseded"
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])
+def test_it_completes_the_folder_if_the_newer_attempt_has_ended_without_result(pipeline, workplace, state):
+    record(pipeline.job, 4, state)
+    pipeline()
+    assert states() == {3: "done", 4: state}
+    workplace.verify(status=0)
+
+
+def test_workers_of_all_stages_beat(pipeline, monkeypatch):
+    held, let_go = [], []
+
+    class Holder:
+        def __init__(self, path: str) -> None:
+            held.append(path)
+
+        def let_go(self) -> None:
+            let_go.append(self)
+
+    monkeypatch.setattr(keep_alive, "Holder", Holder)
+    pipeline()
+    assert set(held) == {"out/_runs/3.alive"}
+    assert len(held) >= 3  # find; read to write; finish
+    assert len(let_go) == len(held)
