@@ -8,8 +8,9 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.find import FindWork
-from layerbeam.pipeline.output.finish import FinishRun
+from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.run.keep_alive import KeepAlive
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.encode import EncodeBlocks
@@ -39,28 +40,33 @@ def build(
     hardware = Hardware(num_threads, config.encoder.device)
 
     output = dataclasses.replace(job.output, attempt=run_number)
-    find = FindWork(config.input.files, output.path, prune_missing, config.input.limit, job.records, output.fingerprint)
-    read = ReadBlocks(job.limits, job.records, hardware, output)
+    limit, slice_bytes = config.input.limit, job.limits.text_bytes
+    # On the local runner each stage costs some tens of milliseconds, and what is grouped is in memory.
+    find = FindWork(
+        config.input.files, output.path, prune_missing, limit, job.records, output.fingerprint, slice_bytes, is_remote
+    )
+    known = CommittedBlocks(output.path, output.fingerprint)
+    read = ReadBlocks(job.limits, job.records, hardware, output, known)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=hardware)
     write = WriteBlocks(output, encoder, views=job.views)
-    finish = FinishRun(
-        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, config.input.limit
+    alive_path = None
+    if is_remote and run_number is not None:
+        alive_path = storage.join(output.path, layout.alive_path(run_number))
+    finish = Finish(
+        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive_path
     )
 
     def alive(elements: Any, stage: str) -> Any:
         """The same elements, in a stage whose workers give signs of life."""
-        if not is_remote or run_number is None:
-            return elements
-        return elements | f"alive in {stage}" >> KeepAlive(storage.join(job.output.path, layout.alive_path(run_number)))
+        return elements if alive_path is None else elements | f"alive in {stage}" >> KeepAlive(alive_path)
 
     # Which files there are, and what of them is done already.
-    start = alive(root | beam.Create([None]), "find")
-    files = start | "find" >> beam.ParDo(find).with_outputs(FindWork.KNOWN, main=FindWork.TO_READ)
+    files = alive(root | beam.Create([None]), "find") | "find" >> find
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
-    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records)
+    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records, huge_files=is_remote)
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts.
     blocks = slices[SliceFiles.SLICES] | "read" >> read
@@ -71,11 +77,7 @@ def build(
         | "write" >> write
     )
 
-    # Commits are small: all of them, and all that was left out, meet in one place, which makes the folder whole.
-    reports = (
-        (files[FindWork.KNOWN], slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], alive(commits, "write"))
-        | "reports" >> beam.Flatten()
-        | "under one key" >> beam.WithKeys(0)
-        | "all together" >> beam.GroupByKey()
-    )
-    return alive(reports, "finish") | "finish" >> beam.ParDo(finish)
+    # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
+    # meet in one place, which makes the folder whole.
+    reports = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], alive(commits, "write"))
+    return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish

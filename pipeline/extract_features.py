@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import listed_commits, parts_of
+from layerbeam.pipeline.output.commits import parts_of
+from layerbeam.pipeline.output.index import input_entries, read_index
 from layerbeam.pipeline.output.manifest import read_manifest
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import Part
@@ -137,9 +138,10 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
     A document appears whole or not at all. Returns the names under `written`, `unchanged` and `removed`.
     """
     own = own_folder(output_folder)
-    inputs = {entry["path"]: entry for entry in read_manifest(own)["inputs"]}
+    manifest = read_manifest(own)
+    inputs = {entry["path"]: entry for entry in input_entries(own, manifest)}
     parts: dict[str, list[Part]] = collections.defaultdict(list)
-    for commit in listed_commits(own):
+    for commit in read_index(own, manifest):
         parts[commit.block.file.path] += parts_of(VIEW, [commit])
     wanted = {}
     for path, entry in inputs.items():

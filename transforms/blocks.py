@@ -53,15 +53,13 @@ class Slice:
     """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
-    A compressed file is one slice: `start` 0, `end` None. `done`: commits of blocks that begin in it.
-    `max_records`: only so many of its records are read.
+    A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     """
 
     file: InputFile
     start: int
     end: int | None
     first_line: int
-    done: tuple[Commit, ...] = ()
     max_records: int | None = None
 
 

@@ -11,6 +11,8 @@ PARTS = "parts.jsonl"
 SUCCESS = "_SUCCESS"
 REJECTS = "rejects"
 WORD_SUMS = "_word_types"  # per view of level word_type: the sums of each block
+INDEX = "_index"  # of a large run: what else would be in `parts.jsonl` and in the manifest's list of inputs
+INPUTS_SUFFIX = ".inputs.jsonl"
 RUNS = "_runs"
 REPORT = "report.html"
 DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them
@@ -71,6 +73,20 @@ def is_part_path(path: str) -> bool:
     [True, True, False, False]
     """
     return bool(re.fullmatch(rf"(?:{WORD_SUMS}/)?[^/]+/[^/]+", path)) and ".." not in path.split("/")
+
+
+def block_of(part: str) -> str:
+    """The name of the block of a part.
+
+    >>> block_of("tokens/a-0986df41-000000000650-ba7816bf.parquet"), block_of("rejects/a-0986df41-000000000650.jsonl")
+    ('a-0986df41-000000000650', 'a-0986df41-000000000650')
+    """
+    return re.sub(r"^.*/|(?<=-\d{12})[-.].*$", "", part)
+
+
+def is_index_path(path: str) -> bool:
+    """Whether a path from a file that anybody may have written names a file of the index."""
+    return bool(re.fullmatch(rf"{INDEX}/[0-9a-f]{{16}}(?:\.inputs)?\.jsonl", path))
 
 
 def commit_path(block: str) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from layerbeam.pipeline.cli.console import command_name, count_noun, plain_console, size_text
 from layerbeam.pipeline.output.manifest import vectors_text
-from layerbeam.pipeline.output.summary import RunSummary, balances, encoder_text, notes
+from layerbeam.pipeline.output.summary import RunSummary, balances, encoder_text, input_text, notes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.layout import REJECTS
 
@@ -23,7 +23,7 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     encoder, inputs = summary.encoder, summary.inputs
     console.print(Text(f"{summary.path}: {summary.state}", style="bold"))
     console.print(f"encoder   {encoder['handle']}: {encoder_text(encoder)}")
-    console.print(f"input     {count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}")
+    console.print(f"input     {input_text(inputs)}")
     for heading, line in balances(summary.counts):
         console.print(f"{heading:10}{line}")
     rejects = [f"{count:,} rejected: {reason}" for reason, count in summary.rejects.items()]

@@ -1,4 +1,4 @@
-"""`open_run`: a finished run, opened for reading: the parts that `parts.jsonl` lists, in its order, and no others."""
+"""`open_run`: a finished run, opened for reading: the parts that its index lists, in its order, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import did_you_mean
-from layerbeam.pipeline.output.commits import listed_commits, parts_of
+from layerbeam.pipeline.output.index import read_index
 from layerbeam.pipeline.output.manifest import load_manifest, read_manifest, shape_text, table_parts
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.transforms import storage
@@ -43,9 +43,9 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
     if storage.read_json(storage.join(path, MANIFEST)) is None:
         raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
     manifest = read_manifest(path)
-    commits = listed_commits(path)
-    parts = {name: parts_of(name, commits) for name in manifest["views"]}
-    parts |= {name: [table] for name, table in table_parts(manifest).items()}
+    index = read_index(path, manifest)
+    tables = table_parts(manifest)
+    parts = {name: [tables[name]] if name in tables else index.parts(name) for name in manifest["views"]}
     return Run(path, dict(manifest), parts)
 
 
@@ -89,7 +89,7 @@ class Run:
                 f"{name!r}: {self.path} has no such view; it has {', '.join(self.views)}"
                 f"{did_you_mean(str(name), self.views)}"
             )
-        return View(self.path, name, self.manifest["views"][name], tuple(self._parts[name]))
+        return View(self.path, name, self.manifest["views"][name], self._parts[name])
 
     def __getitem__(self, name: str) -> View:
         return self.view(name)

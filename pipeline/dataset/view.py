@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.dataset import tensors
 from layerbeam.pipeline.errors import did_you_mean
+from layerbeam.pipeline.output.commits import batches
 from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
@@ -54,13 +55,14 @@ class View:
 
     Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
     part, ValueError or OSError for a damaged part. The `to_...` methods and `iter_batches` raise ValueError for formats
-    other than Parquet. `path`: the output folder; `entry`: the view's entry in the manifest or an attempt's record.
+    other than Parquet. `path`: the output folder; `entry`: the view's entry in the manifest or an attempt's record;
+    `parts`: read from the index when they are used.
     """
 
     path: str
     name: str
     entry: Mapping[str, Any]
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
 
     @property
     def level(self) -> str:
@@ -75,7 +77,7 @@ class View:
     @property
     def num_rows(self) -> int:
         """Rows in all parts."""
-        return sum(part.rows for part in self.parts)
+        return int(self.entry["rows"])
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -199,6 +201,8 @@ class View:
             for chunk in self.read(part, [name])[name].chunks:
                 out[row : row + len(chunk)] = _values(chunk)
                 row += len(chunk)
+        if row != self.num_rows:
+            raise ValueError(f"view {self.name} of {self.path} has {row} rows, not {self.num_rows}; {_REWRITE}")
         return out
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -232,8 +236,11 @@ class View:
     def _num_texts(self) -> int:
         """Texts that have rows, from two columns that are small compared with the vectors."""
         with concurrent.futures.ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), self.parts)
-            return sum(len(splits_by_text(table)) - 1 for table in tables)
+            count = 0
+            for batch in batches(self.parts):
+                tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), batch)
+                count += sum(len(splits_by_text(table)) - 1 for table in tables)
+            return count
 
     def _known(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, each once, or all. UnknownNameError for others."""

@@ -3,58 +3,108 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from layerbeam.pipeline.errors import OutputError
+from layerbeam.pipeline.output.index import Index, load_index, parse_commit
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Commit, Part, adapter
+from layerbeam.transforms.commits import BlockId, Commit, Part, adapter
 
-# Object stores answer slowly, and many at once.
-_FILES_AT_ONCE = 32
+Item = TypeVar("Item")
+
+_BATCH = 1000
+# Shards whose lines a worker keeps to look blocks up: 8 MB each.
+_SHARDS_KEPT = 4
 
 
 def load_commits(output_path: str) -> list[Commit]:
     """The commits of an output folder whose parts are intact. Other blocks are done again."""
-    return sound_commits(output_path, recorded_commits(output_path))
+    return [commit for commit, is_sound in sound_commits(output_path, recorded_commits(output_path)) if is_sound]
 
 
-def sound_commits(output_path: str, commits: Sequence[Commit]) -> list[Commit]:
-    """The commits whose parts have their full size, and none of which `verify --checksums` found changed."""
-    unsound = load_damaged(output_path) | broken_parts(output_path, commits).keys()
-    return [commit for commit in commits if unsound.isdisjoint(commit.part_paths)]
+def sound_commits(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, bool]]:
+    """Each commit, and whether its parts have their full size and `verify --checksums` found none of them changed."""
+    damaged = load_damaged(output_path)
+    for batch in batches(commits):
+        unsound = damaged | broken_parts(output_path, batch).keys()
+        yield from ((commit, unsound.isdisjoint(commit.part_paths)) for commit in batch)
 
 
 def recorded_commits(output_path: str) -> list[Commit]:
-    """The commits in `parts.jsonl` and `_commits` that can be read, whether or not their parts are intact.
+    """The commits in the index and in `_commits` that can be read, whether or not their parts are intact.
 
     If a block is in both, the file in `_commits` is newer; an empty or damaged file means that a run began to rewrite
     the block.
     """
-    commits: dict[str, Commit] = {}
-    for line in _read(storage.join(output_path, layout.PARTS)).splitlines():
-        commit = _parse(line)
+    commits = {commit.block.name: commit for commit in load_index(output_path)}
+    names = sorted(storage.file_names(storage.join(output_path, layout.COMMITS)))
+    for name, commit in committed(output_path, names):
+        commits.pop(name.removesuffix(".json"), None)
         if commit is not None:
             commits[commit.block.name] = commit
-    folder = storage.join(output_path, layout.COMMITS)
-    names = sorted(name for name in storage.list_folder(folder) if name.endswith(".json"))
-    paths = [storage.join(folder, name) for name in names]
-    with concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else _FILES_AT_ONCE) as threads:
-        for name, data in zip(names, threads.map(_read, paths), strict=True):
-            commits.pop(name.removesuffix(".json"), None)
-            commit = _parse(data)
-            if commit is not None:
-                commits[commit.block.name] = commit
     return list(commits.values())
 
 
-def listed_commits(output_path: str) -> list[Commit]:
-    """The commits in `parts.jsonl` of a finished run, whether or not their parts exist. OutputError if damaged."""
-    path = storage.join(output_path, layout.PARTS)
-    try:
-        return [Commit.from_json(json.loads(line)) for line in storage.read_bytes(path).splitlines()]
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be read ({error}); run the configuration again to rewrite it") from error
+def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Commit | None]]:
+    """(name, commit) of these files in `_commits`, without those that do not exist; None for a damaged one."""
+    folder = storage.join(output_path, layout.COMMITS)
+    own = (name for name in names if name.endswith(".json"))
+    with _threads(folder) as threads:
+        for batch in batches(own):
+            files = threads.map(_read, (storage.join(folder, name) for name in batch))
+            for name, data in zip(batch, files, strict=True):
+                if data is not None:
+                    yield name, parse_commit(data)
+
+
+@dataclasses.dataclass
+class CommittedBlocks:
+    """Looks up the valid commit of a block that has the same bytes: in `_commits`, else in the index."""
+
+    output_path: str
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        self._index: Index | None = None
+        self._damaged: Container[str] = ()
+        self._shards: dict[int, dict[bytes, bytes]] = {}
+
+    def __call__(self, block: BlockId) -> Commit | None:
+        if self._index is None:
+            self._index, self._damaged = load_index(self.output_path), load_damaged(self.output_path)
+        found = [commit for _, commit in committed(self.output_path, [f"{block.name}.json"])]
+        if found != [None]:  # else a run began to rewrite the block
+            found += self._in_index(block)
+        valid = [commit for commit in found if commit is not None and self._is_valid(commit, block)]
+        return next((c for c in valid if c.fingerprint == self.fingerprint), valid[0] if valid else None)
+
+    def _is_valid(self, commit: Commit, block: BlockId) -> bool:
+        if (commit.block.file.path, commit.block.content) != (block.file.path, block.content):
+            return False
+        return not any(path in self._damaged for path in commit.part_paths) and not broken_parts(
+            self.output_path, [commit]
+        )
+
+    def _in_index(self, block: BlockId) -> Iterator[Commit]:
+        assert self._index is not None  # noqa: S101 - for mypy
+        name = block.name.encode("ascii")
+        for number, shard in enumerate(self._index.shards):
+            if not shard.first_file <= block.file.path <= shard.last_file:
+                continue
+            lines = self._shards.pop(number, None)
+            if lines is None:
+                commits = ((line, parse_commit(line)) for line in shard.read(self.output_path))
+                lines = {c.block.name.encode("ascii"): line for line, c in commits if c is not None}
+            self._shards[number] = lines
+            if len(self._shards) > _SHARDS_KEPT:
+                del self._shards[next(iter(self._shards))]
+            commit = parse_commit(lines.get(name, b""))
+            if commit is not None:
+                yield commit
 
 
 def parts_of(view: str, commits: Iterable[Commit]) -> list[Part]:
@@ -64,17 +114,33 @@ def parts_of(view: str, commits: Iterable[Commit]) -> list[Part]:
 
 def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
     """{path: what is wrong} of the parts that are missing or have another size than listed."""
-    sizes: dict[str, dict[str, int]] = {}
     broken = {}
-    for commit in commits:
-        for part in commit.parts.values():
-            folder, _, name = part.path.rpartition("/")
-            if folder not in sizes:
-                sizes[folder] = storage.list_folder(storage.join(output_path, folder))
-            problem = size_problem(part, sizes[folder].get(name))
-            if problem is not None:
-                broken[part.path] = problem
+    with _threads(output_path) as threads:
+        for batch in batches(commits):
+            names = defaultdict(list)  # of the parts of a file in one view, which a store lists together
+            for one in batch:
+                for part in one.parts.values():
+                    folder, _, name = part.path.rpartition("/")
+                    names[storage.join(output_path, folder), one.block.file.path].append(name)
+            found = threads.map(lambda item: (item[0][0], storage.sizes_of(item[0][0], item[1])), names.items())
+            sizes = {(folder, name): size for folder, of_names in found for name, size in of_names.items()}
+            for part in (part for one in batch for part in one.parts.values()):
+                folder, _, name = part.path.rpartition("/")
+                problem = size_problem(part, sizes.get((storage.join(output_path, folder), name)))
+                if problem is not None:
+                    broken[part.path] = problem
     return broken
+
+
+def _threads(folder: str) -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else storage.FILES_AT_ONCE)
+
+
+def batches(items: Iterable[Item], size: int = _BATCH) -> Iterator[Sequence[Item]]:
+    """The items, some at a time."""
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
 
 
 def size_problem(part: Part, size: int | None) -> str | None:
@@ -87,7 +153,8 @@ def size_problem(part: Part, size: int | None) -> str | None:
 def load_damaged(output_path: str) -> set[str]:
     """Paths of the files that `verify --checksums` found changed and no run has rewritten since."""
     try:
-        return set(adapter(list[str]).validate_python(json.loads(_read(storage.join(output_path, layout.DAMAGED)))))
+        data = _read(storage.join(output_path, layout.DAMAGED)) or b""
+        return set(adapter(list[str]).validate_python(json.loads(data)))
     except ValueError:
         return set()
 
@@ -100,15 +167,9 @@ def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     storage.delete_empty_folder(temporary)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> bytes | None:
+    """The bytes of a file; None if it cannot be read."""
     try:
         return storage.read_bytes(path)
     except OSError:
-        return b""
-
-
-def _parse(data: bytes) -> Commit | None:
-    try:
-        return Commit.from_json(json.loads(data))
-    except ValueError:
         return None

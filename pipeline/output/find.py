@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -11,7 +12,9 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import load_commits, load_damaged, recorded_commits, sound_commits
+from layerbeam.pipeline.output.commits import committed, load_damaged, sound_commits
+from layerbeam.pipeline.output.groups import Boundaries, Group, GroupWork, make_groups
+from layerbeam.pipeline.output.index import input_entries, load_index
 from layerbeam.pipeline.output.manifest import (
     InputEntry,
     Manifest,
@@ -25,8 +28,8 @@ from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input.content import format_by_name
 from layerbeam.transforms.parts import is_part_file, part_folder
-from layerbeam.transforms.settings import LINES, RecordFormat
-from layerbeam.transforms.slice.slices import FileToRead, count_records
+from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
+from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records
 from layerbeam.transforms.views import View, is_aggregated
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
@@ -44,10 +47,10 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
         own = {layout.LOCK, layout.TEMPORARY, layout.RUNS}
         if run_numbers(path) not in ([], [number]) and all(
-            commit.fingerprint == head["fingerprint"] for commit in load_commits(path)
+            commit.fingerprint == head["fingerprint"] for commit, is_sound in _all_commits(path) if is_sound
         ):
             # Its record is lost, but all commits have these settings.
-            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT}
+            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.INDEX, layout.MANIFEST, layout.REPORT}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(names - own)
         if foreign:
@@ -70,14 +73,24 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
 
 def has_no_rows(path: str) -> bool:
     """Whether the last run in the folder has ended, and neither its commits nor its manifest count a text."""
-    runs, manifest, commits = load_runs(path), load_manifest(path), recorded_commits(path)
-    num_files = len(storage.list_folder(storage.join(path, layout.COMMITS)))
-    if not runs or runs[-1]["state"] in (*ACTIVE, "lost") or num_files > len(commits):
+    runs, manifest = load_runs(path), load_manifest(path)
+    if not runs or runs[-1]["state"] in (*ACTIVE, "lost"):
         return False
     if manifest is None and any(storage.exists(storage.join(path, name)) for name in (layout.MANIFEST, layout.PARTS)):
         return False  # damaged: nobody knows
-    counts = [commit.counts for commit in commits] + ([manifest["counts"]] if manifest else [])
-    return not any(map(metrics.embedded_texts, counts))
+    if manifest is not None and metrics.embedded_texts(manifest["counts"]):
+        return False
+    begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
+    if any(commit is None or metrics.embedded_texts(commit.counts) for _, commit in begun):
+        return False  # of a damaged one nobody knows
+    return not any(metrics.embedded_texts(commit.counts) for commit in load_index(path))
+
+
+def _all_commits(path: str) -> Iterator[tuple[Commit, bool]]:
+    """The commits in the index and in `_commits`, and whether their parts are intact, one after the other."""
+    begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
+    newer = (commit for _, commit in begun if commit is not None)
+    return sound_commits(path, itertools.chain(newer, load_index(path)))
 
 
 def starts_over(path: str, head: RunIdentity) -> bool:
@@ -97,7 +110,7 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
             names = [name for name in storage.list_folder(folder) if name.startswith(own)]
             storage.delete_files(storage.join(folder, name) for name in names)
             storage.delete_empty_folder(folder)
-    for folder in (layout.COMMITS, layout.REJECTS):
+    for folder in (layout.COMMITS, layout.REJECTS, layout.INDEX):
         storage.delete_folder(storage.join(path, folder))
     storage.delete_files(storage.join(path, name) for name in (layout.PARTS, layout.MANIFEST, layout.SUCCESS))
 
@@ -112,7 +125,7 @@ def is_finished(path: str, max_reject_rate: float, fingerprint: str) -> bool:
         and storage.exists(storage.join(path, layout.SUCCESS))
         and not load_damaged(path)
         # An attempt that was given up may have committed a block, with parts that are not listed.
-        and not storage.list_folder(storage.join(path, layout.COMMITS))
+        and next(storage.file_names(storage.join(path, layout.COMMITS)), None) is None
         and manifest["settings"].get("input", {}).get("max_reject_rate") == max_reject_rate
         and _has_its_files(path, manifest)
     )
@@ -124,67 +137,42 @@ def _has_its_files(output_path: str, manifest: Manifest) -> bool:
     An attempt that was given up may have written one after the end of another.
     """
     for name, view in manifest["views"].items():
-        sizes = storage.list_folder(storage.join(output_path, name))
+        folder = storage.join(output_path, name)
         if is_aggregated(view["level"]):
-            if sizes.get(view["path"].rpartition("/")[2]) != view["bytes"]:
+            table = storage.stat_file(storage.join(output_path, view["path"]))
+            if not isinstance(table, InputFile) or table.size != view["bytes"]:
                 return False
-        else:
-            has_empty = any(file.startswith(f"{layout.EMPTY}.") for file in sizes)
-            if sum(map(is_part_file, sizes)) != max(view["parts"], 1) or (not view["parts"] and not has_empty):
-                return False
+            continue
+        has_empty = any(storage.file_names(folder, f"{layout.EMPTY}."))
+        num_parts = sum(map(is_part_file, storage.file_names(folder)))
+        if num_parts != max(view["parts"], 1) or (not view["parts"] and not has_empty):
+            return False
     return True
-
-
-@dataclasses.dataclass(frozen=True)
-class MissingInput:
-    """An input file of an earlier run that no glob matches any more; its parts stay until --prune-missing."""
-
-    path: str
-
-
-# What is known of an input file, or of a block of it.
-Report = InputFile | SkippedFile | MissingInput | Commit
 
 
 @dataclasses.dataclass
 class PendingWork:
-    """The input files, and what is left to do in them.
+    """The input files, and what is left to do in them, as the program that starts a run knows it.
 
-    `to_read`: files with blocks to do, and the commits of their other blocks. `files`: all input files that can be
-    read. `skipped`: those that cannot, and why. `missing`: files of an earlier run that no glob matches any more and
-    whose rows stay; `pruned`: those whose rows are deleted. `commits`: of blocks that need no reading.
-    `limited`: how many records are read of a file that has more. `unsound`: blocks of `to_read` whose
-    commit cannot be trusted.
+    `to_read`: files with blocks to do. `files`: all input files that can be read. `skipped`: those that cannot, and
+    why. `missing`: paths of files of an earlier run that no glob matches any more and whose rows stay; `pruned`: those
+    whose rows are deleted. `limited`: how many records are read of a file that has more. `texts_done`: texts that
+    earlier runs have embedded.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
     files: list[InputFile] = dataclasses.field(default_factory=list)
     skipped: list[SkippedFile] = dataclasses.field(default_factory=list)
-    missing: list[MissingInput] = dataclasses.field(default_factory=list)
+    missing: list[str] = dataclasses.field(default_factory=list)
     pruned: list[str] = dataclasses.field(default_factory=list)
-    commits: list[Commit] = dataclasses.field(default_factory=list)
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
-    unsound: list[str] = dataclasses.field(default_factory=list)
+    texts_done: int = 0
 
     @property
-    def reports(self) -> list[Report]:
-        """All that the end of the run must know and no other stage reports."""
-        return [*self.files, *self.skipped, *self.missing, *self.commits]
-
-    @property
-    def texts_done(self) -> int:
-        """Texts of the input that earlier runs have embedded."""
-        commits = [*self.commits, *(commit for file in self.to_read for commit in file.reusable_commits)]
-        return sum(metrics.embedded_texts(commit.counts) for commit in commits)
-
-    @property
-    def kept_views(self) -> set[str]:
+    def kept_views(self) -> frozenset[str]:
         """Views that all files to read have parts of, in commits that lack other views."""
-        kept = []
-        for work in self.to_read:
-            commits = (commit for commit in work.done if commit.block.file == work.file)
-            kept.append({view for c in commits if c.fingerprint != work.fingerprint for view in c.parts})
-        return set.intersection(*kept) if kept else set()
+        kept = [file.done.kept_views for file in self.to_read]
+        return frozenset.intersection(*kept) if kept else frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -192,14 +180,15 @@ class PendingWork:
         return not (self.to_read or self.skipped or self.missing or self.pruned)
 
 
-def find_inputs(patterns: list[str], output_path: str) -> list[InputFile | SkippedFile]:
+def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile | SkippedFile]:
     """What the globs match, without the output folder. UsageError if a pattern cannot be matched.
 
-    A folder stands for the files in it whose names end as an input format's do.
+    A folder stands for the files in it whose names end as an input format's do. `at_most`: so many files of each
+    pattern are enough.
     """
     try:
         expanded = [path for pattern in patterns for path in _files_of_folder(pattern) or [pattern]]
-        return [file for file in storage.find_files(expanded) if not storage.is_inside(file.path, output_path)]
+        return [file for file in storage.find_files(expanded, at_most) if not storage.is_inside(file.path, output_path)]
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
 
@@ -210,7 +199,7 @@ def _files_of_folder(path: str) -> list[str]:
     return [storage.join(path, name) for name in names if format_by_name(name) is not None]
 
 
-def find_work(
+def list_groups(
     patterns: list[str],
     output_path: str,
     *,
@@ -218,66 +207,161 @@ def find_work(
     found: Sequence[InputFile | SkippedFile] | None = None,
     limit: int | None = None,
     record_format: RecordFormat = LINES,
-    fingerprint: str | None = None,
-) -> PendingWork:
-    """Match the globs and sort the files: to be read (with the commits of the blocks that are done), or up to date.
+    slice_bytes: int = BlockLimits().text_bytes,
+) -> list[Group]:
+    """Match the globs and put the files in groups. No commit is read but to learn the path of a missing file.
 
-    A file keeps the path under which an earlier run read it, however it is spelled now.
-    Commits of missing files stay, unless `prune_missing`. Files in the output folder are not input. UsageError if no
-    file matches, a pattern cannot be matched, or the parts of two files would have the same name. `found`: what
-    `find_inputs` gave. `limit`: files after the first so many records are not input. `fingerprint`: of the run; a file
-    with commits of another one is not up to date; None: all commits count.
+    A file keeps the path under which an earlier run read it, however it is spelled now. Files in the output folder are
+    not input. UsageError if no file matches and no rows would stay, a pattern cannot be matched, or the parts of two
+    files would have the same name. `found`: what `find_inputs` gave. `limit`: files after the first so many
+    records are not input.
     """
     found = find_inputs(patterns, output_path) if found is None else found
-    recorded = recorded_commits(output_path)
     manifest = load_manifest(output_path)
-    entries = {entry["path"]: entry for entry in manifest["inputs"]} if manifest is not None else {}
-    found = _as_recorded(found, entries.keys() | {commit.block.file.path for commit in recorded})
+    recorded = {entry["path"] for entry in input_entries(output_path, manifest)}
+    if manifest is None:
+        recorded |= {commit.block.file.path for commit in load_index(output_path)}
+    begun = _begun_files(output_path, recorded | {file.path for file in found})
+    found = _as_recorded(found, recorded | begun)
+    if not found and (prune_missing or not (recorded or begun)):
+        raise no_file_matches(patterns)
     _check_names(found)
-    done: dict[str, list[Commit]] = collections.defaultdict(list)
-    for commit in sound_commits(output_path, recorded):
-        done[commit.block.file.path].append(commit)
-    work = PendingWork()
-    records: dict[str, int] = {}
-    if limit is not None:
-        found, records, work.limited = _first_records(found, limit, record_format)
-    for file in found:
-        if isinstance(file, SkippedFile):
-            work.skipped.append(file)
-            work.commits += done[file.path]
+    if limit is None:
+        return make_groups(found, slice_bytes, begun=begun)
+    found, records, limited = _first_records(found, limit, record_format)
+    return make_groups(found, slice_bytes, begun=begun, records=records, limited=limited)
+
+
+def no_file_matches(patterns: Iterable[str]) -> UsageError:
+    """The error for patterns without a match."""
+    relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
+    here = f" (from {os.getcwd()})" if relative else ""
+    return UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
+
+
+def _begun_files(output_path: str, known: Iterable[str]) -> set[str]:
+    """The paths of the files that have commits in `_commits`."""
+    paths = {layout.file_name(path): path for path in known}
+    begun: dict[str, str | None] = {}
+    folder = storage.join(output_path, layout.COMMITS)
+    for name in storage.file_names(folder):
+        key = name.rpartition("-")[0]
+        if begun.get(key) is None:
+            begun[key] = paths.get(key)
+            if begun[key] is None:  # a file that is missing now, or was spelled otherwise
+                begun[key] = next((c.block.file.path for _, c in committed(output_path, [name]) if c is not None), None)
+    return {path for path in begun.values() if path is not None}
+
+
+@dataclasses.dataclass
+class _Tally:
+    """The blocks of a file that the index has. `recorded`: of any state; `sound`: with parts that are intact.
+
+    `up_to_date`: sound ones of its present state. `is_current`: all sound ones have the run's fingerprint, and none is
+    being rewritten.
+    """
+
+    recorded: int = 0
+    sound: int = 0
+    up_to_date: int = 0
+    is_current: bool = True
+
+
+def compare_group(
+    output_path: str, group: Group, *, prune_missing: bool = False, fingerprint: str | None = None
+) -> tuple[GroupWork, list[FileToRead], list[str]]:
+    """What is left to do in a group: (for `finish`, the files to read, the paths of files whose rows are deleted).
+
+    The index is read commit by commit. Commits of missing files stay, unless `prune_missing`. `fingerprint`: of the
+    run; a file with commits of another one is not up to date; None: all commits count.
+    """
+    files = {file.path: file for file in group.files}
+    entries = {e["path"]: e for e in input_entries(output_path, load_manifest(output_path), group.first, group.end)}
+    tallies: dict[str, _Tally] = collections.defaultdict(_Tally)
+    for commit, is_sound in sound_commits(output_path, load_index(output_path).between(group.first, group.end)):
+        path = commit.block.file.path
+        tally = tallies[path]
+        tally.recorded += 1
+        if not is_sound:
             continue
-        work.files.append(file)
-        entry = entries.get(file.path)
-        is_current = all(fingerprint in (None, commit.fingerprint) for commit in done[file.path])
-        has_records = limit is None or (entry is not None and entry["records"] == records[file.path])
-        if is_current and has_records and is_up_to_date(file, done[file.path], entry):
-            work.commits += [commit for commit in done[file.path] if commit.block.file == file]
+        tally.sound += 1
+        tally.up_to_date += commit.block.file == files.get(path)
+        tally.is_current &= fingerprint in (None, commit.fingerprint)
+        if path in group.begun and path in files:
+            for _, newer in committed(output_path, [f"{commit.block.name}.json"]):
+                tally.is_current &= newer is not None and dataclasses.replace(newer, attempt=None) == commit
+    current, to_read, skipped = set[str](), list[FileToRead](), list[SkippedFile]()
+    for file in group.files:
+        if isinstance(file, SkippedFile):
+            skipped.append(file)
+            continue
+        entry, tally = entries.get(file.path), tallies[file.path]
+        has_records = group.records is None or (entry is not None and entry["records"] == group.records[file.path])
+        if tally.is_current and has_records and is_up_to_date(file, tally.up_to_date, entry):
+            current.add(file.path)
         else:
-            max_records = work.limited.get(file.path)
-            work.to_read.append(
-                FileToRead(file, tuple(done[file.path]), max_records=max_records, fingerprint=fingerprint)
-            )
-    read_again = {left.file.path for left in work.to_read}
-    sound = {commit.block.name for commits in done.values() for commit in commits}
-    work.unsound = sorted({commit.block.name for commit in recorded if commit.block.file.path in read_again} - sound)
-    blocks = collections.Counter(commit.block.file.path for commit in recorded)  # ever written
-    for path, entry in entries.items():
-        blocks[path] = max(blocks[path], entry["blocks"]) + (entry["left_out"] == LOST_WITH_ITS_FILE)
-    for path in sorted(blocks.keys() - {file.path for file in found}):
-        if not blocks[path]:
+            to_read.append(FileToRead(file, max_records=group.limited.get(file.path)))
+    missing, pruned = list[str](), list[str]()
+    for path in sorted({*entries, *tallies, *group.begun} - files.keys()):
+        recorded, sound = tallies[path].recorded, tallies[path].sound
+        if path in group.begun:
+            blocks = {c.block.name: c for c in load_index(output_path).between(path, f"{path}\0")}
+            own = storage.file_names(storage.join(output_path, layout.COMMITS), f"{layout.file_name(path)}-")
+            blocks |= {c.block.name: c for _, c in committed(output_path, own) if c is not None}
+            recorded, sound = len(blocks), sum(sound for _, sound in sound_commits(output_path, blocks.values()))
+        if path in entries:
+            recorded = max(recorded, entries[path]["blocks"]) + (entries[path]["left_out"] == LOST_WITH_ITS_FILE)
+        if not recorded:
             continue  # the file was empty
         if prune_missing:
-            work.pruned.append(path)
+            pruned.append(path)
             continue
-        work.missing.append(MissingInput(path))
-        work.commits += done[path]
-        if len(done[path]) < blocks[path]:
-            work.skipped.append(SkippedFile(path, LOST_WITH_ITS_FILE))
-    if not work.reports:
-        relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
-        here = f" (from {os.getcwd()})" if relative else ""
-        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
+        missing.append(path)
+        if sound < recorded:
+            skipped.append(SkippedFile(path, LOST_WITH_ITS_FILE))
+    return GroupWork(group, frozenset(current), tuple(missing), tuple(skipped)), to_read, pruned
+
+
+def find_work(
+    patterns: list[str],
+    output_path: str,
+    *,
+    prune_missing: bool = False,
+    fingerprint: str | None = None,
+    **options: Any,
+) -> PendingWork:
+    """What all groups have left to do; in each file to read also what is done. For the options see `list_groups`."""
+    work = PendingWork()
+    for group in list_groups(patterns, output_path, prune_missing=prune_missing, **options):
+        of_group, to_read, pruned = compare_group(
+            output_path, group, prune_missing=prune_missing, fingerprint=fingerprint
+        )
+        work.to_read += to_read
+        work.files += [file for file in group.files if isinstance(file, InputFile)]
+        work.skipped += of_group.skipped
+        work.missing += of_group.missing
+        work.pruned += pruned
+        work.limited |= group.limited
+    _count_done(output_path, work, fingerprint)
     return work
+
+
+def _count_done(output_path: str, work: PendingWork, fingerprint: str | None) -> None:
+    """Add to the work what is done of it: no more than some numbers of each block are kept."""
+    files = {file.file.path: file for file in work.to_read}
+    done: dict[str, DoneCounter] = collections.defaultdict(DoneCounter)
+    pruned = set(work.pruned)
+    for commit, is_sound in _all_commits(output_path):
+        path = commit.block.file.path
+        if not is_sound or path in pruned:
+            continue
+        if path not in files:
+            work.texts_done += metrics.embedded_texts(commit.counts)
+        elif commit.block.file == files[path].file:
+            done[path].add(commit, is_current=fingerprint in (None, commit.fingerprint))
+    for path, counter in done.items():
+        files[path].done = counter.result()
+        work.texts_done += files[path].done.texts
 
 
 def _as_recorded(found: Iterable[InputFile | SkippedFile], recorded: Collection[str]) -> list[InputFile | SkippedFile]:
@@ -312,14 +396,13 @@ def _first_records(
     return kept, records, limited
 
 
-def is_up_to_date(file: InputFile, done: Iterable[Commit], entry: InputEntry | None) -> bool:
+def is_up_to_date(file: InputFile, blocks: int, entry: InputEntry | None) -> bool:
     """Whether an earlier run read the file to its end, in its present state (size and time), and all its blocks exist.
 
-    `entry`: that of the file in the manifest.
+    `blocks`: how many of this state are intact; `entry`: that of the file in the manifest.
     """
     if entry is None:
         return False
-    blocks = sum(commit.block.file == file for commit in done)
     recorded = (entry.get("size"), entry.get("modified"), entry["blocks"], entry["left_out"])
     return recorded == (file.size, file.modified, blocks, None)
 
@@ -336,35 +419,54 @@ def _check_names(files: Sequence[InputFile | SkippedFile]) -> None:
             )
 
 
-@dataclasses.dataclass(eq=False)
-class FindWork(beam.DoFn):
-    """Any one element -> `FileToRead`; tagged `KNOWN`, the reports of what needs no reading.
+@dataclasses.dataclass
+class FindWork(beam.PTransform):
+    """Any one element -> `FileToRead`; tagged `KNOWN`, `GroupWork`; tagged `BOUNDARIES`, the one `Boundaries`.
 
-    Deletes `_SUCCESS` before anything changes.
+    Deletes `_SUCCESS` before anything changes. `spread`: compare groups with the index in parallel, for a stage more.
     """
 
     TO_READ: ClassVar = "to_read"
     KNOWN: ClassVar = "known"
+    BOUNDARIES: ClassVar = "boundaries"
 
     patterns: list[str]
     output_path: str
     prune_missing: bool
-    limit: int | None = None
-    record_format: RecordFormat = LINES
-    fingerprint: str | None = None
+    limit: int | None
+    record_format: RecordFormat
+    fingerprint: str
+    slice_bytes: int
+    spread: bool = True
 
-    def process(self, _: Any) -> Iterator[Any]:
-        work = find_work(
+    def expand(self, start: Any) -> dict[str, Any]:
+        listed = start | "list" >> beam.ParDo(self._list).with_outputs(self.BOUNDARIES, main="groups")
+        groups = listed["groups"]
+        if self.spread:
+            groups |= "spread groups" >> beam.Reshuffle()
+        compared = groups | "compare" >> beam.ParDo(self._compare).with_outputs(self.KNOWN, main=self.TO_READ)
+        names = {self.TO_READ: compared, self.KNOWN: compared, self.BOUNDARIES: listed}
+        return {name: outputs[name] for name, outputs in names.items()}
+
+    def _list(self, _: Any) -> Iterator[Any]:
+        groups = list_groups(
             self.patterns,
             self.output_path,
             prune_missing=self.prune_missing,
             limit=self.limit,
             record_format=self.record_format,
-            fingerprint=self.fingerprint,
+            slice_bytes=self.slice_bytes,
         )
         storage.delete_files([storage.join(self.output_path, layout.SUCCESS)])
-        # A worker knows the sizes of a block's parts, not what `verify --checksums` found.
-        storage.delete_files(storage.join(self.output_path, layout.commit_path(block)) for block in work.unsound)
-        yield from work.to_read
-        for report in work.reports:
-            yield beam.pvalue.TaggedOutput(self.KNOWN, report)
+        # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
+        blocks = (layout.block_of(path) for path in load_damaged(self.output_path))
+        storage.delete_files(storage.join(self.output_path, layout.commit_path(block)) for block in blocks)
+        yield beam.pvalue.TaggedOutput(self.BOUNDARIES, Boundaries(tuple(group.first for group in groups)))
+        yield from groups
+
+    def _compare(self, group: Group) -> Iterator[Any]:
+        work, to_read, _ = compare_group(
+            self.output_path, group, prune_missing=self.prune_missing, fingerprint=self.fingerprint
+        )
+        yield from to_read
+        yield beam.pvalue.TaggedOutput(self.KNOWN, work)

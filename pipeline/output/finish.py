@@ -6,27 +6,42 @@ Equal runs write equal bytes: nothing here depends on a clock, a host or a numbe
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import hashlib
+import heapq
+import itertools
 import json
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.pipeline.output.attempts import newer_attempt
-from layerbeam.pipeline.output.commits import broken_parts, parts_of
-from layerbeam.pipeline.output.find import MissingInput, Report
+from layerbeam.pipeline.output.commits import batches, broken_parts, committed
+from layerbeam.pipeline.output.groups import Boundaries, Gathered, mark
+from layerbeam.pipeline.output.index import (
+    SHARD_COMMITS,
+    Index,
+    Shard,
+    load_index,
+    path_hash,
+    unlisted_paths,
+    write_shard,
+)
 from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
+from layerbeam.pipeline.run.keep_alive import KeepAlive
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile, printable
 from layerbeam.transforms.parts import FORMATS, is_part_file, part_folder, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -35,19 +50,60 @@ from layerbeam.transforms.write.block import write_empty_part, write_word_types
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
+_LOST = "what was written of it is missing or short; run again"
 
 
 class SupersededError(Exception):
     """A newer run is at work in the folder, or has finalized it; the argument is its number."""
 
 
-@dataclasses.dataclass(eq=False)
-class FinishRun(beam.DoFn):
-    """(key, all reports) -> the manifest as JSON, once everything that it lists is there; nothing if a newer run is at
-    work in the folder, or has finalized it.
+class _Gather(beam.DoFn):
+    """`SkippedFile` or `Commit` -> (number of the group, `Gathered`), once per bundle and group.
+
+    So commits leave the worker as 16 bytes each; a runner may hold in memory what meets in a Flatten.
+    """
+
+    def start_bundle(self) -> None:
+        self._gathered: dict[int, Gathered] = {}
+
+    def process(self, report: SkippedFile | Commit, boundaries: Boundaries) -> None:
+        path = report.path if isinstance(report, SkippedFile) else report.block.file.path
+        self._gathered.setdefault(boundaries.number_of(path), Gathered()).add(report)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        yield from map(GlobalWindows.windowed_value, self._gathered.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupReport:
+    """What the end of a run must know of a group of input files.
+
+    `views`: rows, bytes and parts of each; `inputs`: entries of the manifest, or the shard that has them; `listed`:
+    8 bytes for each part, which `path_hash` gives; `lines`: the index of a small run, which is written last.
+    """
+
+    number: int
+    shards: Sequence[Shard]
+    inputs: Sequence[Mapping[str, Any]] | Shard
+    counts: Mapping[str, int]
+    views: Mapping[str, Mapping[str, int]]
+    skipped: Collection[SkippedFile]
+    missing: Collection[str]
+    listed: bytes
+    lines: bytes | None
+
+
+@dataclasses.dataclass
+class Finish(beam.PTransform):
+    """(`GroupWork`, all PCollections of `SkippedFile` or `Commit`, `Boundaries`) -> the manifest as JSON, at the end.
+
+    Two levels: each group of files is finished on its own, then the run. Commits do not cross a shuffle: what does are
+    16 bytes for each block, and the groups' reports.
+
+    Nothing if a newer run is at work in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows.
+    has not, it writes the record once more, with what only it knows. `alive_path`: where workers give signs of life.
     """
 
     output: Output
@@ -57,12 +113,33 @@ class FinishRun(beam.DoFn):
     record_format: RecordFormat
     run_number: int | None = None
     limit: int | None = None
+    alive_path: str | None = None
 
-    def process(self, element: tuple[Any, Iterable[Report]]) -> Iterator[str]:
+    def expand(self, inputs: tuple[Any, Sequence[Any], Any]) -> Any:
+        known, reports, boundaries = inputs
+        gathered = [known | "known" >> beam.Map(lambda work: (work.group.number, Gathered(work)))]
+        for number, of_stage in enumerate(reports):
+            gathered.append(of_stage | f"gather {number}" >> beam.ParDo(_Gather(), beam.pvalue.AsSingleton(boundaries)))
+        of_groups = gathered | "reports" >> beam.Flatten() | "of one group" >> beam.GroupByKey()
+        reports = (
+            self._alive(of_groups, "alive in finish group")
+            | "finish group" >> beam.Map(self._finish_group)
+            | "under one key" >> beam.WithKeys(0)
+            | "all groups" >> beam.GroupByKey()
+        )
+        return self._alive(reports, "alive in finish run") | "finish run" >> beam.FlatMap(self._finish_run)
+
+    def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> GroupReport:
+        gathered = Gathered()
+        for of_bundle in element[1]:
+            gathered.update(of_bundle)
+        return finish_group(self.output, gathered, self.record_format, limited=self.limit is not None)
+
+    def _finish_run(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[str]:
         path, number = self.output.path, self.run_number
         try:
             self._refuse_if_superseded()
-            manifest = self.finish(element[1])
+            manifest = self.finish_run(element[1])
         except SupersededError as error:
             # The newer run finalizes the folder: to do it here too would delete what it is writing.
             logging.getLogger(__name__).warning("%s: run %s leaves the folder to run %s", path, number, error)
@@ -74,36 +151,40 @@ class FinishRun(beam.DoFn):
         # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
         yield json.dumps(manifest)
 
-    def finish(self, found: Iterable[Report]) -> dict[str, Any]:
-        """Finalize the output folder: list the parts, delete what is not listed, write manifest and marker.
+    def _refuse_if_superseded(self) -> None:
+        newer = None if self.run_number is None else newer_attempt(self.output.path, self.run_number)
+        if newer is not None:
+            raise SupersededError(newer)
 
-        `found`: all that the stages before reported, in any order. Returns the manifest. AssertionError if records are
-        missing from the balance, or a line is in no block or in two.
+    def _alive(self, elements: Any, label: str) -> Any:
+        return elements if self.alive_path is None else elements | label >> KeepAlive(self.alive_path)
+
+    def finish_run(self, found: Iterable[GroupReport]) -> dict[str, Any]:
+        """Finalize the output folder: delete what no group lists, write manifest and marker.
+
+        `found`: the reports of all groups, in any order. Returns the manifest. AssertionError if records are missing
+        from the balance.
         """
-        output, reports = self.output, list(found)
-        files = [report for report in reports if isinstance(report, InputFile)]
-        missing = {report.path for report in reports if isinstance(report, MissingInput)}
-        commits, lost = _whole_commits(output.path, reports)
-        left_out = {report for report in reports if isinstance(report, SkippedFile)} | lost
-        skipped = sorted(left_out, key=lambda file: (file.path, file.reason))
-        # Where the last file ends does not matter if it is not read to its end.
-        not_to_end = {max(file.path for file in files)} if self.limit is not None and files else set[str]()
-        problem = find_gaps(
-            files, missing | {file.path for file in skipped}, commits, self.record_format, not_to_end=not_to_end
-        )
-        if problem is not None:
-            raise AssertionError(f"records are missing or duplicated: {problem}; run again, and please report it")
-        counts = metrics.total([commit.counts for commit in commits])
+        output, reports = self.output, sorted(found, key=lambda report: report.number)
+        counts = metrics.total([report.counts for report in reports])
         problem = metrics.unbalanced(counts)
         if problem is not None:
             raise AssertionError(f"records are missing: {problem}")
+        # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
+        storage.delete_files([storage.join(output.path, layout.SUCCESS)])
+        shards = [shard for report in reports for shard in report.shards]
+        for report in reports:
+            if report.lines is not None:
+                _write(output, layout.PARTS, report.lines)
+        index = Index(output.path, shards, strict=True)
         compared = {}
         if metrics.DUPLICATE_IDS in counts:
-            duplicates = count_duplicate_ids(output.path, self.views, commits)
+            duplicates = count_duplicate_ids(output.path, self.views, index, counts)
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
-        described, empty = self._finish_views(commits)
-        problems = self._problems(skipped, missing, counts, commits)
+        described, empty = self._finish_views(reports, index)
+        skipped = sorted({file for report in reports for file in report.skipped}, key=lambda f: (f.path, f.reason))
+        problems = self._problems(skipped, {path for report in reports for path in report.missing}, counts, index)
         manifest = {
             **self.head,
             "complete": not problems,
@@ -111,40 +192,39 @@ class FinishRun(beam.DoFn):
             "counts": counts,
             **compared,
             "views": described,
-            "inputs": _describe_inputs(files, skipped, commits),
+            "inputs": [entry for report in reports if not isinstance(report.inputs, Shard) for entry in report.inputs],
         }
-        # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
-        storage.delete_files([storage.join(output.path, layout.SUCCESS)])
-        listed_commits = (dataclasses.replace(commit, attempt=None).to_json() for commit in commits)
-        lines = (json.dumps(commit, sort_keys=True).encode("ascii") + b"\n" for commit in listed_commits)
-        _write(output, layout.PARTS, b"".join(lines))
-        listed = empty | {path for commit in commits for path in commit.part_paths}
+        if all(shard.path != layout.PARTS for shard in shards):
+            inputs = [report.inputs for report in reports if isinstance(report.inputs, Shard)]
+            manifest["index"] = {
+                "parts": [shard.to_json() for shard in shards],
+                "inputs": [shard.to_json() for shard in inputs],
+            }
         self._refuse_if_superseded()
-        _delete_strays(output.path, self.views, listed)
+        hashes = [np.array([path_hash(path) for path in empty], np.uint64)]
+        hashes += [np.frombuffer(report.listed, np.uint64) for report in reports]
+        _delete_strays(output.path, self.views, np.unique(np.concatenate(hashes)))
         _write(output, layout.MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
+        _delete_old_index(output.path, manifest)
         for folder in (layout.COMMITS, layout.TEMPORARY):
-            storage.delete_folder(storage.join(output.path, folder))
+            _empty_folder(storage.join(output.path, folder))
         storage.delete_files([storage.join(output.path, layout.DAMAGED)])
         if not problems:
             self._refuse_if_superseded()
             storage.create_whole(storage.join(output.path, layout.SUCCESS), b"", temporary=output.temporary)
         return manifest
 
-    def _refuse_if_superseded(self) -> None:
-        newer = None if self.run_number is None else newer_attempt(self.output.path, self.run_number)
-        if newer is not None:
-            raise SupersededError(newer)
-
-    def _finish_views(self, commits: Sequence[Commit]) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    def _finish_views(self, reports: Sequence[GroupReport], index: Index) -> tuple[dict[str, dict[str, Any]], set[str]]:
         """Write what is made of all blocks. Returns the manifest's entry of each view, and the parts without rows."""
         described, empty = describe_views(self.views), set()
         for view in self.views:
-            parts = parts_of(view.name, commits)
+            sizes = metrics.total([{"rows": 0, "bytes": 0, "parts": 0}, *(r.views.get(view.name, {}) for r in reports)])
             if view.aggregates:
-                parts = [write_word_types(self.output, view, parts)]
-                described[view.name] |= {"path": parts[0].path, "sha256": parts[0].sha256}
-            described[view.name] |= count_rows(parts)
-            if not parts:
+                table = write_word_types(self.output, view, list(index.parts(view.name)))
+                described[view.name] |= {"path": table.path, "sha256": table.sha256}
+                sizes = count_rows([table])
+            described[view.name] |= {name: sizes[name] for name in ("rows", "bytes", "parts")}
+            if not sizes["parts"]:
                 empty.add(write_empty_part(self.output, view).path)
         return described, empty
 
@@ -153,7 +233,7 @@ class FinishRun(beam.DoFn):
         skipped: Iterable[SkippedFile],
         missing: Iterable[str],
         counts: Mapping[str, int],
-        commits: Sequence[Commit],
+        commits: Iterable[Commit],
     ) -> list[str]:
         """Why the run is not complete."""
         problems = [f"{printable(file.path)}: {file.reason}" for file in skipped]
@@ -167,7 +247,7 @@ class FinishRun(beam.DoFn):
             problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
         return problems
 
-    def _why_nothing(self, counts: Mapping[str, int], commits: Sequence[Commit]) -> str:
+    def _why_nothing(self, counts: Mapping[str, int], commits: Iterable[Commit]) -> str:
         """What happened to most records, and what to do."""
         outcomes = (
             (metrics.REJECTED, "rejected"),
@@ -183,44 +263,237 @@ class FinishRun(beam.DoFn):
         return why
 
 
-def _whole_commits(output_path: str, reports: Iterable[Report]) -> tuple[list[Commit], set[SkippedFile]]:
-    """The commits with intact parts, in the order file, line; and the files of the other commits."""
-    commits: dict[str, Commit] = {}
-    for report in reports:
-        if isinstance(report, Commit) and commits.setdefault(report.block.name, report) != report:
-            raise AssertionError(f"two blocks were written as {report.block.name}; run again with other file names")
-    whole, lost = [], set()
-    broken = broken_parts(output_path, commits.values()).keys()
-    for commit in sorted(commits.values(), key=lambda commit: (commit.block.file.path, commit.block.first_line)):
-        if broken.isdisjoint(commit.part_paths):
-            whole.append(commit)
-        else:  # the disk or the store did not keep what was written
-            lost.add(SkippedFile(commit.block.file.path, "what was written of it is missing or short; run again"))
-    return whole, lost
+def finish_group(
+    output: Output, gathered: Gathered, record_format: RecordFormat, *, limited: bool = False
+) -> GroupReport:
+    """Check a group's commits and list them in the index. Writes nothing that another attempt could have.
+
+    `limited`: where the last input file ends does not matter, because it is not read to its end. AssertionError if a
+    line is in no block or in two.
+    """
+    work = gathered.work
+    if work is None:
+        path = next(iter(gathered.blocks), None) or next(iter(gathered.skipped)).path
+        raise AssertionError(
+            f"records are missing or duplicated: {printable(path)}: is in no group of files; run again"
+        )
+    group = work.group
+    files = {file.path: file for file in group.files if isinstance(file, InputFile)}
+    last = max(files) if files and group.end is None and limited else None
+    skipped = {*work.skipped, *gathered.skipped}
+    reasons = dict(sorted((file.path, file.reason) for file in skipped))
+    excused = {*work.missing, *reasons}
+    unknown = gathered.blocks.keys() - files.keys() - excused
+    if unknown:
+        raise _gap(f"{printable(min(unknown))}: has blocks but is not an input file")
+    writer = _IndexWriter(output, is_only=group.is_only)
+    entries = []
+    old = itertools.groupby(load_index(output.path).between(group.first, group.end), lambda c: c.block.file.path)
+    of_path, in_index = next(old, (None, iter(())))
+    for path in sorted({*files, *excused}):
+        while of_path is not None and of_path < path:
+            of_path, in_index = next(old, (None, iter(())))
+        candidates = _Candidates(
+            output,
+            path,
+            files.get(path),
+            is_current=path in work.current,
+            is_excused=path in excused,
+            is_begun=path in group.begun,
+        )
+        marks = gathered.marks_of(path) if path in gathered.blocks else None
+        gaps = GapCheck(files[path], record_format, has_end=path != last) if path in files else None
+        blocks = records = 0
+        for commit in candidates.choose(marks, in_index if of_path == path else iter(())):
+            if commit is None:  # the disk or the store did not keep what was written
+                skipped.add(SkippedFile(path, _LOST))
+                reasons[path] = max(reasons.get(path, ""), _LOST)
+                gaps = None
+                continue
+            if gaps is not None:
+                gaps.add(commit.block)
+            writer.add(commit)
+            blocks, records = blocks + 1, records + commit.counts.get(metrics.RECORDS, 0)
+        problem = gaps.end() if gaps is not None and path not in excused else None
+        if problem is not None:
+            raise _gap(problem)
+        reason = reasons.get(path)
+        if path in files or reason is not None:
+            known = dataclasses.asdict(files[path]) if path in files else {"path": path}
+            entries.append({**known, "left_out": reason, "blocks": blocks, "records": records})
+    shards, text = writer.end()
+    inputs: Sequence[Mapping[str, Any]] | Shard = entries
+    if not group.is_only and entries:
+        lines = (json.dumps(entry).encode("ascii") for entry in entries)
+        inputs = write_shard(output, lines, [e["path"] for e in entries], suffix=layout.INPUTS_SUFFIX)
+    counts = dict(sorted(writer.counts.items()))
+    listed = writer.listed.tobytes()
+    return GroupReport(group.number, shards, inputs, counts, writer.views, skipped, work.missing, listed, text)
 
 
-def _describe_inputs(
-    files: Iterable[InputFile], skipped: Iterable[SkippedFile], commits: Iterable[Commit]
-) -> list[dict[str, Any]]:
-    reasons = {file.path: file.reason for file in skipped}
-    known = {path: {"path": path} for path in reasons} | {file.path: dataclasses.asdict(file) for file in files}
-    blocks: Counter[str] = Counter()
-    records: Counter[str] = Counter()
-    for commit in commits:
-        blocks[commit.block.file.path] += 1
-        records[commit.block.file.path] += commit.counts.get(metrics.RECORDS, 0)
-    return [
-        {**known[path], "left_out": reasons.get(path), "blocks": blocks[path], "records": records[path]}
-        for path in sorted(known)
-    ]
+def _gap(problem: str) -> AssertionError:
+    return AssertionError(f"records are missing or duplicated: {problem}; run again, and please report it")
 
 
-def _delete_strays(output_path: str, views: Iterable[View], listed: Container[str]) -> None:
-    """Delete the parts that are not listed: an earlier run left them."""
+@dataclasses.dataclass
+class _Candidates:
+    """The commits of one input file: in the order of its lines, from `_commits` and from the index.
+
+    `is_current`: the file was not read, and the commits of its present state in the index count. Otherwise those count
+    that this run reported as done, and if the file `is_excused` (missing, or not read to its end) others of its present
+    state; if none was reported, all. `is_begun`: it has commits in `_commits`.
+    """
+
+    output: Output
+    path: str
+    file: InputFile | None
+    is_current: bool
+    is_excused: bool
+    is_begun: bool
+
+    def choose(self, marks: Iterator[tuple[int, int]] | None, in_index: Iterator[Commit]) -> Iterator[Commit | None]:
+        """The commit of each block that is in the output; None for one whose parts are missing or short."""
+        keeps_all = marks is None
+        reported = ((line, mark, None) for line, mark in marks or ())
+        indexed = ((commit.block.first_line, None, commit) for commit in in_index)
+        begun = ((line, None, None) for line in self._lines_begun()) if self.is_excused else ()
+        wanted = self._of_lines(heapq.merge(reported, indexed, begun, key=_first))
+        for batch in batches(wanted):
+            newer = dict[str, Commit | None]()
+            if not self.is_current:
+                newer = dict(committed(self.output.path, [f"{self._name(line)}.json" for line, _, _ in batch]))
+            commits = [newer.get(f"{self._name(line)}.json") for line, _, _ in batch]
+            # Each on its own: the parts of two commits of a block may have the same names.
+            chosen = self._whole([self._if_counts(c, one[1], keeps_all) for c, one in zip(commits, batch, strict=True)])
+            others = [
+                None if commit is not None else self._if_counts(old, hashes, keeps_all)
+                for commit, (_, hashes, old) in zip(chosen, batch, strict=True)
+            ]
+            for (_, hashes, old), one, other in zip(batch, chosen, self._whole(others), strict=True):
+                commit = one or other
+                if commit is not None:
+                    yield dataclasses.replace(commit, block=self._now(commit.block)) if hashes else commit
+                elif hashes or (self.is_current and old is not None and old.block.file == self.file):
+                    yield None
+
+    def _whole(self, commits: Sequence[Commit | None]) -> list[Commit | None]:
+        """The commits, None for those with parts that are missing or short."""
+        broken = broken_parts(self.output.path, (commit for commit in commits if commit is not None)).keys()
+        return [c if c is not None and broken.isdisjoint(c.part_paths) else None for c in commits]
+
+    def _of_lines(
+        self, found: Iterable[tuple[int, int | None, Commit | None]]
+    ) -> Iterator[tuple[int, set[int], Commit | None]]:
+        """(first line, hashes of the blocks reported, the commit in the index) of each line that may count."""
+        for line, same in itertools.groupby(found, _first):
+            hashes, commit = set[int](), None
+            for _, hash_, indexed in same:
+                hashes |= set() if hash_ is None else {hash_}
+                commit = commit or indexed
+            if hashes or self.is_current or self.is_excused:
+                yield line, hashes, commit
+
+    def _lines_begun(self) -> list[int]:
+        """The first lines of the blocks with a commit in `_commits`."""
+        if not self.is_begun:
+            return []
+        key = layout.file_name(self.path)
+        names = storage.file_names(storage.join(self.output.path, layout.COMMITS), f"{key}-")
+        ends = (name.removesuffix(".json").removeprefix(f"{key}-") for name in names)
+        return sorted(int(end) for end in ends if end.isdigit())
+
+    def _name(self, line: int) -> str:
+        return layout.block_name(self.path, line)
+
+    def _if_counts(self, commit: Commit | None, hashes: Container[int], keeps_all: bool) -> Commit | None:
+        """The commit if it is of this block as it is now."""
+        if commit is None:
+            return None
+        if commit.block.file.path != self.path:
+            raise AssertionError(f"two blocks were written as {commit.block.name}; run again with other file names")
+        if hashes:
+            is_block = commit.fingerprint == self.output.fingerprint and mark(commit.block)[1] in hashes
+        else:
+            is_block = commit.block.file == self.file or (self.is_excused and keeps_all)
+        return commit if is_block else None
+
+    def _now(self, block: BlockId) -> BlockId:
+        """The block of the file as it is now: its bytes are the same, and the file may have grown."""
+        return block if self.file is None else dataclasses.replace(block, file=self.file)
+
+
+def _first(item: tuple[int, Any, Any]) -> int:
+    return item[0]
+
+
+class _IndexWriter:
+    """Writes commits to the index in shards, and counts what they hold. No more than one shard is in memory."""
+
+    def __init__(self, output: Output, *, is_only: bool) -> None:
+        self._output = output
+        self._is_only = is_only
+        self._lines: list[bytes] = []
+        self._files: list[str] = []
+        self._of_shard: dict[str, Counter[str]] = {}
+        self._shards: list[Shard] = []
+        self.views: dict[str, Counter[str]] = {}
+        self.counts: Counter[str] = Counter()
+        self.listed = array.array("Q")
+
+    def add(self, commit: Commit) -> None:
+        """List a commit; those of a group come in the order of its rows."""
+        if len(self._lines) == SHARD_COMMITS:
+            self._end_shard()
+        values = dataclasses.replace(commit, attempt=None).to_json()
+        self._lines.append(json.dumps(values, sort_keys=True).encode("ascii"))
+        self._files.append(commit.block.file.path)
+        self.counts.update(commit.counts)
+        for name, part in commit.parts.items():
+            self.listed.append(path_hash(part.path))
+            for sizes in (self._of_shard, self.views):
+                sizes.setdefault(name, Counter()).update(rows=part.rows, bytes=part.bytes, parts=1)
+
+    def end(self) -> tuple[list[Shard], bytes | None]:
+        """(the shards, None); of a run with few blocks what `parts.jsonl` is to hold, which is not written yet."""
+        if self._is_only and not self._shards:
+            shard = Shard(layout.PARTS, "", "", len(self._lines), self._of_shard)
+            return [shard], b"".join(line + b"\n" for line in self._lines)
+        if self._lines:
+            self._end_shard()
+        return self._shards, None
+
+    def _end_shard(self) -> None:
+        self._shards.append(write_shard(self._output, self._lines, self._files, suffix=".jsonl", views=self._of_shard))
+        self._lines, self._files, self._of_shard = [], [], {}
+
+
+def _delete_strays(output_path: str, views: Iterable[View], listed: npt.NDArray[np.uint64]) -> None:
+    """Delete the parts that are not listed: an earlier run left them. `listed`: what `path_hash` gives, sorted."""
     for folder in (*(part_folder(view) for view in views), layout.REJECTS):
-        names = filter(is_part_file, storage.list_folder(storage.join(output_path, folder)))
-        stray = [path for path in (f"{folder}/{name}" for name in sorted(names)) if path not in listed]
+        names = filter(is_part_file, storage.file_names(storage.join(output_path, folder)))
+        stray = unlisted_paths((f"{folder}/{name}" for name in names), listed)
         storage.delete_files(storage.join(output_path, path) for path in stray)
+
+
+def _delete_old_index(output_path: str, manifest: Mapping[str, Any]) -> None:
+    """Delete what an earlier manifest listed."""
+    index = manifest.get("index")
+    used = {shard["path"] for shards in (index or {}).values() for shard in shards}
+    if index is not None:
+        storage.delete_files([storage.join(output_path, layout.PARTS)])
+    folder = storage.join(output_path, layout.INDEX)
+    old = [name for name in storage.list_folder(folder) if f"{layout.INDEX}/{name}" not in used]
+    storage.delete_files(storage.join(folder, name) for name in old)
+    if index is None:
+        storage.delete_empty_folder(folder)
+
+
+def _empty_folder(folder: str) -> None:
+    """Delete a folder that may have more files than fit in memory."""
+    if storage.is_local(folder):
+        for batch in batches(storage.file_names(folder)):
+            storage.delete_files(storage.join(folder, name) for name in batch)
+    storage.delete_folder(folder)
 
 
 def _write(output: Output, name: str, data: bytes) -> None:
@@ -243,64 +516,55 @@ def _read(path: str) -> bytes | None:
     return storage.read_bytes(path) if storage.exists(path) else None
 
 
-def find_gaps(
-    files: Iterable[InputFile],
-    not_whole: Iterable[str],
-    commits: Iterable[Commit],
-    record_format: RecordFormat,
-    *,
-    not_to_end: Container[str] = (),
-) -> str | None:
-    """The first line that is in no block or in two, as a message; None if every line is in exactly one.
+class GapCheck:
+    """Finds the first line of a file that is in no block or in two.
 
-    `not_whole`: paths of files that were skipped or are missing, which may have any blocks. `commits` are in the order
-    of their lines within a file. A missing last block goes undetected if the file does not record where it ends
-    (compressed files and Parquet).
+    `has_end`: whether it is read to its end. A missing last block goes undetected if the file does not record where it
+    ends (compressed files and Parquet).
     """
-    excused = set(not_whole)
-    blocks = defaultdict(list)
-    for commit in commits:
-        blocks[commit.block.file.path].append(commit.block)
-    known = {file.path: file for file in files}
-    for path in blocks.keys() - known.keys() - excused:
-        return f"{printable(path)}: has blocks but is not an input file"
-    paragraphs = record_format.format == "text" and record_format.record == "paragraph"
-    for path, file in known.items():
-        if path in excused:
-            continue
+
+    def __init__(self, file: InputFile, record_format: RecordFormat, *, has_end: bool = True) -> None:
+        self._file = file
+        self._paragraphs = record_format.format == "text" and record_format.record == "paragraph"
+        self._has_end = has_end and not storage.is_compressed(file.path) and record_format.format != "parquet"
         # Blank lines before a file's first paragraph are in no block.
-        line = blocks[path][0].first_line if paragraphs and blocks[path] else 0
-        for block in blocks[path]:
-            if block.first_line > line:
-                return f"{printable(path)}: lines {line} to {block.first_line - 1} are in no block"
-            if block.first_line < line:
-                return f"{printable(path)}: line {block.first_line} is in two blocks"
-            line += block.num_lines
-        has_no_end = storage.is_compressed(path) or record_format.format == "parquet" or path in not_to_end
-        if has_no_end or (paragraphs and not blocks[path]):
-            continue
-        end = blocks[path][-1].end_byte if blocks[path] else 0
-        if end != file.size:
-            return f"{printable(path)}: bytes {end:,} to {file.size:,} are in no block"
-    return None
+        self._line: int | None = None if self._paragraphs else 0
+        self._end = 0
+        self._problem: str | None = None
+
+    def add(self, block: BlockId) -> None:
+        """The next block in the order of its lines."""
+        line = block.first_line if self._line is None else self._line
+        if self._problem is None and block.first_line > line:
+            self._problem = f"lines {line} to {block.first_line - 1} are in no block"
+        elif self._problem is None and block.first_line < line:
+            self._problem = f"line {block.first_line} is in two blocks"
+        self._line, self._end = block.first_line + block.num_lines, block.end_byte
+
+    def end(self) -> str | None:
+        """What is wrong, as a message; None if every line is in exactly one block."""
+        is_empty = self._paragraphs and self._line is None
+        if self._problem is None and self._has_end and not is_empty and self._end != self._file.size:
+            self._problem = f"bytes {self._end:,} to {self._file.size:,} are in no block"
+        return None if self._problem is None else f"{printable(self._file.path)}: {self._problem}"
 
 
-def count_duplicate_ids(output_path: str, views: Sequence[View], commits: Sequence[Commit]) -> int | None:
+def count_duplicate_ids(output_path: str, views: Sequence[View], index: Index, counts: Mapping[str, int]) -> int | None:
     """Records of the whole run with the id of an earlier one, from the `id` column of the smallest columnar view.
 
     None if that would take much memory or time: over a million records, or no columnar view with all records.
     Duplicates within one block are in the counts of its commit.
     """
     parts = {
-        view.name: parts_of(view.name, commits)
+        view.name: index.parts(view.name)
         for view in views
         if FORMATS[view.format].is_columnar and view.level in ("token", "text", "record") and view.keep_words is None
     }
-    if not parts or sum(commit.counts.get(metrics.EMBEDDED, 0) for commit in commits) > MAX_COMPARED_IDS:
+    if not parts or counts.get(metrics.EMBEDDED, 0) > MAX_COMPARED_IDS:
         return None
     smallest = min(parts, key=lambda name: sum(part.rows for part in parts[name]))
     columns = next(schema(view) for view in views if view.name == smallest)
-    paths = [storage.join(output_path, part.path) for part in parts[smallest]]
+    paths = (storage.join(output_path, part.path) for part in parts[smallest])
     hashes = np.fromiter((value for path in paths for value in _id_hashes(path, columns)), np.uint64)
     return len(hashes) - len(np.unique(hashes))
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import array
 import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from layerbeam.pipeline.errors import OutputError
-from layerbeam.pipeline.output.commits import listed_commits, load_damaged, note_damaged, parts_of, size_problem
+from layerbeam.pipeline.output.commits import batches, load_damaged, note_damaged, size_problem
+from layerbeam.pipeline.output.index import Index, path_hash, read_index, unlisted_paths
 from layerbeam.pipeline.output.manifest import Manifest, read_manifest, table_parts
 from layerbeam.pipeline.run.signals import underlying
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.commits import Part
 
 _FILES_AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
@@ -46,29 +51,39 @@ def verify_files(output_path: str) -> FilesVerdict:
     OutputError if there is no finished run.
     """
     manifest = read_finished(output_path)
-    commits = listed_commits(output_path)
-    files = [part for commit in commits for part in commit.parts.values()] + list(table_parts(manifest).values())
+    index, tables = read_index(output_path, manifest), list(table_parts(manifest).values())
+    num_files = sum(len(commit.parts) for commit in index) + len(tables)
     from layerbeam.pipeline.cli.progress import (
         Steps,
         show_progress,
     )  # it imports Beam, and `open_run` imports this file
 
-    progress, damaged = Steps("file", len(files)), {}
+    progress, damaged, num_bytes, counts = Steps("file", num_files), {}, 0, Counter[str]()
+
+    def files() -> Iterator[Part]:
+        for commit in index:
+            counts.update(commit.counts)
+            yield from commit.parts.values()
+        yield from tables
+
     with (
         show_progress(progress, stream=underlying(sys.stderr)),
         concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads,
     ):
-        for part, problem in zip(files, threads.map(lambda part: check_part(output_path, part), files), strict=True):
-            progress.done += 1
-            if problem:
-                damaged[part.path] = problem
+        for batch in batches(files()):
+            for part, problem in zip(
+                batch, threads.map(lambda part: check_part(output_path, part), batch), strict=True
+            ):
+                progress.done += 1
+                num_bytes += part.bytes
+                if problem:
+                    damaged[part.path] = problem
     problems = [f"{path} {problem}" for path, problem in damaged.items()]
-    problems += check_listing(output_path, manifest, commits)
-    counts = metrics.total([commit.counts for commit in commits])
+    problems += check_listing(output_path, manifest, index)
     for name, count in manifest["counts"].items():
         if name != metrics.DUPLICATE_IDS and counts.get(name, 0) != count:  # ids are compared over the run
             problems.append(f"{name}: {counts.get(name, 0):,} in {layout.PARTS}, {count:,} in {layout.MANIFEST}")
-    verdict = FilesVerdict(output_path, len(files), sum(part.bytes for part in files), problems, sorted(damaged))
+    verdict = FilesVerdict(output_path, num_files, num_bytes, problems, sorted(damaged))
     if damaged:
         with contextlib.suppress(OSError):  # a read-only folder: the printed verdict says so
             note_damaged(output_path, damaged)
@@ -94,19 +109,22 @@ def check_part(output_path: str, part: Part) -> str | None:
     return size_problem(part, size) or (None if is_same else "has changed since it was written: its SHA-256 differs")
 
 
-def check_listing(output_path: str, manifest: Manifest, commits: Sequence[Commit]) -> list[str]:
+def check_listing(output_path: str, manifest: Manifest, index: Index) -> list[str]:
     """Wrong row counts, and files in the folders of views that are not listed: reading a folder would repeat rows."""
     problems, tables = [], table_parts(manifest)
     for name, entry in manifest["views"].items():
-        parts = [tables[name]] if name in tables else parts_of(name, commits)
-        rows = sum(part.rows for part in parts)
+        rows, listed = 0, array.array("Q")
+        for part in [tables[name]] if name in tables else index.parts(name):
+            rows += part.rows
+            listed.append(path_hash(part.path))
         if rows != entry["rows"]:
             problems.append(f"{name}: {layout.PARTS} lists {rows} rows, {layout.MANIFEST} {entry['rows']}")
-        known = {part.path for part in parts}
-        for file in sorted(storage.list_folder(storage.join(output_path, name))):
-            is_listed = f"{name}/{file}" in known or (not parts and file.startswith(f"{layout.EMPTY}."))
-            if not is_listed and not file.startswith(("_", ".")):
-                problems.append(f"{name}/{file} is there and not listed in {layout.PARTS}")
+        empty = (f"{layout.EMPTY}.",) if not listed else ()
+        known = np.unique(np.frombuffer(listed, np.uint64))
+        files = storage.file_names(storage.join(output_path, name))
+        shown = (file for file in files if not file.startswith(("_", ".", *empty)))
+        unlisted = sorted(unlisted_paths((f"{name}/{file}" for file in shown), known))
+        problems += [f"{path} is there and not listed in {layout.PARTS}" for path in unlisted]
     return problems
 
 

@@ -90,6 +90,23 @@ class InputEntry(TypedDict):
     records: int
 
 
+class ManifestShard(TypedDict):
+    """What a manifest says of a file of `_index/`: see `layerbeam.pipeline.output.index.Shard`."""
+
+    path: str
+    first_file: str
+    last_file: str
+    lines: int
+    views: dict[str, dict[str, int]]
+
+
+class ManifestIndex(TypedDict):
+    """The files of `_index/`, in the order of the rows: with commits, and with more of the manifest's `inputs`."""
+
+    parts: list[ManifestShard]
+    inputs: list[ManifestShard]
+
+
 class RunIdentity(TypedDict):
     """What is known of a run before it starts: the part of the manifest that does not depend on data."""
 
@@ -125,6 +142,7 @@ class Manifest(RunIdentity):
     ids_compared_in: NotRequired[str]
     views: dict[str, ManifestView]
     inputs: list[InputEntry]
+    index: NotRequired[ManifestIndex]
 
 
 def read_manifest(output_path: str) -> Manifest:
@@ -153,6 +171,12 @@ def read_manifest(output_path: str) -> Manifest:
             raise OutputError(
                 f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
             )
+    if not all(
+        layout.is_index_path(shard["path"]) for shards in manifest.get("index", {}).values() for shard in shards
+    ):
+        raise OutputError(
+            f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
+        )
     return manifest  # type: ignore[no-any-return] # validated
 
 

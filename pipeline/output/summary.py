@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from layerbeam.pipeline.cli.console import count_noun
+from layerbeam.pipeline.cli.console import count_noun, size_text
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import load_commits, parts_of
-from layerbeam.pipeline.output.manifest import count_rows, load_manifest, shape_text
+from layerbeam.pipeline.output.commits import load_commits, sound_commits
+from layerbeam.pipeline.output.index import Index, index_of, input_entries, load_index, order_of
+from layerbeam.pipeline.output.manifest import Manifest, load_manifest, shape_text
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import RunRecord, load_runs
 from layerbeam.transforms import layout, metrics, storage
@@ -80,13 +83,13 @@ class RunSummary:
         return self.state in UNFINISHED.values()
 
     def to_json(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
+        values = dataclasses.asdict(dataclasses.replace(self, parts={}))
         values["parts"] = {view: [part.path for part in parts] for view, parts in self.parts.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def first_rows(self, view: str) -> list[dict[str, Any]]:
         """A few rows of a view."""
-        rows = View(self.path, view, self.views[view], tuple(self.parts[view])).first_rows(_ROWS)
+        rows = View(self.path, view, self.views[view], self.parts[view]).first_rows(_ROWS)
         return list(rows.to_pylist())
 
 
@@ -98,20 +101,68 @@ def last_attempt(output_path: str) -> RunRecord:
     return runs[-1]
 
 
-def summarize(output_path: str, commits: Sequence[Commit] | None = None) -> RunSummary:
-    """The summary of a run, finished or not, whose commits may be loaded already. UsageError if there is none."""
+@dataclasses.dataclass
+class Blocks:
+    """The blocks of a run that are intact, in the order of their rows, and what they hold.
+
+    `views`: rows, bytes and parts of each; `text_bytes`: bytes that the blocks were read from; `rejects`: by reason.
+    """
+
+    index: Index
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    views: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    text_bytes: int = 0
+    rejects: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def count(self, commits: Iterable[Commit]) -> Iterator[Commit]:
+        """Pass the commits on, counted."""
+        for commit in commits:
+            self.counts.update(commit.counts)
+            self.text_bytes += commit.block.end_byte - commit.block.first_byte
+            for name, part in commit.parts.items():
+                self.views.setdefault(name, Counter()).update(rows=part.rows, bytes=part.bytes, parts=1)
+            yield commit
+
+
+class _NotWholeError(Exception):
+    """The index is not all that is to know: some parts are not intact."""
+
+
+def load_blocks(output_path: str) -> Blocks:
+    """The blocks of an output folder, from its index if that is all there is to know, commit by commit.
+
+    While a run is at work, or after one that was killed, all commits are in memory.
+    """
+    blocks = Blocks(load_index(output_path))
+    if next(storage.file_names(storage.join(output_path, layout.COMMITS)), None) is None:
+        with contextlib.suppress(_NotWholeError):
+            blocks.rejects = count_rejects(output_path, blocks.count(_all_sound(output_path, blocks.index)))
+            return blocks
+    blocks = Blocks(index_of(output_path, sorted(load_commits(output_path), key=order_of)))
+    blocks.rejects = count_rejects(output_path, blocks.count(blocks.index))
+    return blocks
+
+
+def _all_sound(output_path: str, commits: Iterable[Commit]) -> Iterator[Commit]:
+    for commit, is_sound in sound_commits(output_path, commits):
+        if not is_sound:
+            raise _NotWholeError
+        yield commit
+
+
+def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
+    """The summary of a run, finished or not, whose blocks may be known already. UsageError if there is none."""
     attempt: Mapping[str, Any] = last_attempt(output_path)
-    commits = load_commits(output_path) if commits is None else commits
+    blocks = load_blocks(output_path) if blocks is None else blocks
     manifest = load_manifest(output_path)
     tables = manifest["views"] if manifest is not None else {}
     if manifest is not None and manifest["fingerprint"] != attempt["fingerprint"]:
         manifest = None
-    counts = metrics.total([commit.counts for commit in commits])
+    counts = dict(sorted(blocks.counts.items()))
     if manifest is not None and metrics.DUPLICATE_IDS in manifest["counts"]:
         counts[metrics.DUPLICATE_IDS] = manifest["counts"][metrics.DUPLICATE_IDS]
-    read_bytes = sum(commit.block.end_byte - commit.block.first_byte for commit in commits)
-    rejects = count_rejects(output_path, commits)
-    views, parts = _views_and_parts(attempt["views"], tables, commits)
+    rejects = blocks.rejects
+    views, parts = _views_and_parts(attempt["views"], tables, blocks)
     finished = storage.exists(storage.join(output_path, layout.SUCCESS))
     return RunSummary(
         path=output_path,
@@ -119,7 +170,7 @@ def summarize(output_path: str, commits: Sequence[Commit] | None = None) -> RunS
         problems=[] if manifest is None else manifest["problems"],
         fingerprint=attempt["fingerprint"],
         encoder=attempt["encoder"],
-        inputs=attempt["inputs"] | {"text_bytes_done": read_bytes},
+        inputs={**(attempt["inputs"] or _inputs(output_path, manifest)), "text_bytes_done": blocks.text_bytes},
         counts=counts,
         ids_compared_in="block" if manifest is None else manifest.get("ids_compared_in", "block"),
         rejects=rejects,
@@ -132,15 +183,25 @@ def summarize(output_path: str, commits: Sequence[Commit] | None = None) -> RunS
     )
 
 
+def _inputs(output_path: str, manifest: Manifest | None) -> dict[str, Any]:
+    """The input of a run elsewhere, whose attempt does not record it; no `files` before its end."""
+    if manifest is None:
+        return {"files": None, "bytes": 0, "compressed": True}
+    sizes = [
+        (entry.get("size", 0), storage.is_compressed(entry["path"])) for entry in input_entries(output_path, manifest)
+    ]
+    return {"files": len(sizes), "bytes": sum(size for size, _ in sizes), "compressed": any(c for _, c in sizes)}
+
+
 def _views_and_parts(
-    described: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Mapping[str, Any]], commits: Sequence[Commit]
+    described: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Mapping[str, Any]], blocks: Blocks
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, Sequence[Part]]]:
     """Each view with its number of rows, bytes and parts; and its parts. Word types are one table, made at the end."""
     views: dict[str, Mapping[str, Any]] = {}
     parts: dict[str, Sequence[Part]] = {}
     for name, view in described.items():
-        parts[name] = parts_of(name, commits)
-        size: dict[str, Any] = count_rows(parts[name])
+        parts[name] = blocks.index.parts(name)
+        size: dict[str, Any] = {"rows": 0, "bytes": 0, "parts": 0} | blocks.views.get(name, {})
         if is_aggregated(view["level"]):
             size = {key: tables.get(name, {}).get(key, 0) for key in (*size, "path")}
             # No hash, so that its size is not checked: a run killed at its end leaves a table newer than the manifest.
@@ -167,6 +228,13 @@ def encoder_text(encoder: Mapping[str, Any]) -> str:
     """`12 layers of 768, engine native, lower-casing (tokenizer_config.json)`."""
     casing = "lower-casing" if encoder["do_lower_case"] else "cased"
     return f"{shape_text(encoder)}, engine {encoder['engine']}, {casing} ({encoder['casing_from']})"
+
+
+def input_text(inputs: Mapping[str, Any]) -> str:
+    """`3 files, 4.2 kB`."""
+    if inputs["files"] is None:
+        return "not known before the end"
+    return f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"
 
 
 def balances(counts: Mapping[str, int]) -> list[tuple[str, str]]:

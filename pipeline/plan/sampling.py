@@ -157,8 +157,7 @@ def _pieces(job: Job, work: FileToRead) -> Iterator[_Piece]:
             yield _Piece(work, 0, None)
         return
     position = 0
-    done = sorted((commit.block.first_byte, commit.block.end_byte) for commit in work.reusable_commits)
-    for first, end in [*done, (size, size)]:
+    for first, end in [*work.done.ranges.tolist(), (size, size)]:
         if first > position:
             yield _Piece(work, position, first)
         position = max(position, end)
@@ -187,8 +186,7 @@ def _read_piece(
             limits = dataclasses.replace(job.limits, text_bytes=min(job.limits.text_bytes, max(max_bytes, CHUNK_BYTES)))
             _read_blocks(job, slices[0], limits, max_bytes, blocks)
             read = sum(block.counts[metrics.RECORDS] for block in blocks)
-            done = sum(commit.counts[metrics.RECORDS] for commit in piece.work.reusable_commits)
-            return blocks, None, max(max_records - done, 0) / max(read, 1)
+            return blocks, None, max(max_records - piece.work.done.records, 0) / max(read, 1)
         if job.records.format == "parquet":
             groups = list(find_pieces(file, 1, job.records))
             total = groups[-1][1] if groups else 0
@@ -210,7 +208,7 @@ def _read_piece(
             total = read if read < max_bytes else max(total, read)
     except OSError as error:
         return blocks, storage.reason_of(error), 1.0
-    left = total - sum(commit.block.end_byte - commit.block.first_byte for commit in piece.work.reusable_commits)
+    left = total - piece.work.done.num_bytes
     return blocks, None, max(left, 0) / max(read, 1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms import storage
-from layerbeam.transforms.storage.stores import reason_of_service
+from layerbeam.transforms.storage.errors import reason_of_service
 
 RUNNER = "DataflowRunner"
 _TIMEOUT_SECONDS = 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -14,19 +15,29 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import echo, echo_error
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
-from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.find import PendingWork, find_inputs, no_file_matches
+from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.run import Ended, Run
+from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
 from layerbeam.pipeline.run.signals import SignalGuard, quiet
-from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms import layout, metrics, storage
+from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.slice.slices import FileToRead
 from layerbeam.transforms.storage.errors import reason_of_service
+
+# Input files that the program that submits a job lists.
+_FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRun(Run):
-    """A job submitted to a remote runner."""
+    """A job submitted to a remote runner.
+
+    The job itself looks at the input and the output folder. The program that submits it looks at the records of
+    earlier runs, and at the first input files if there is none: a launcher has little memory and little time.
+    """
 
     remote: RemoteRunner
 
@@ -38,10 +49,20 @@ class RemoteRun(Run):
         preflight.check(self.job.config, self.remote)
         return super().run()
 
-    def _run(self, work: PendingWork) -> bool:
-        load_tensorflow(Hardware())  # for the estimate
-        self._announce(work)
-        log = self._begin_log(work, runner=self.remote.name, workers=None, processes=None)
+    def _find_inputs(self) -> list[InputFile | SkippedFile]:
+        return find_inputs(self.job.config.input.files, self.job.output.path, at_most=_FILES)
+
+    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+        path, fingerprint = self.job.output.path, self.job.output.fingerprint
+        runs = load_runs(path)
+        if not runs:  # else an earlier run has read the input, and the files may be missing now
+            if not found:
+                raise no_file_matches(self.job.config.input.files)
+            files = [file for file in found if isinstance(file, InputFile)]
+            self._check(PendingWork(to_read=[FileToRead(file) for file in files], files=files))
+        was_done = bool(runs) and runs[-1]["fingerprint"] == fingerprint
+        was_done = was_done and storage.exists(storage.join(path, layout.SUCCESS))
+        log = self._begin_log({}, runner=self.remote.name, workers=None, processes=None)
         guard = SignalGuard()
         result = None
         try:
@@ -59,7 +80,7 @@ class RemoteRun(Run):
             log.submit(**self._place(result))
             self._print_location(result)
             if not self.remote.waits:
-                return True
+                return Ended.COMPLETE
             with guard, quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
@@ -72,8 +93,11 @@ class RemoteRun(Run):
             self._detach(result)
             raise InterruptedRunError(guard.number) from error
         complete = log.end_measured(result)
+        if complete and was_done and not log.record["counts"].get(metrics.BLOCKS_WRITTEN):
+            echo(NOTHING_TO_DO)
+            return Ended.NOTHING_TO_DO
         echo(f"{log.times()} on {self.remote.name}")
-        return complete
+        return Ended(complete)
 
     def _continues(self, result: Any, error: BaseException, interrupted: bool) -> bool:
         """Whether the job may continue after the wait for it has ended with this error."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View, draw_evenly
-from layerbeam.pipeline.output.commits import load_commits
-from layerbeam.pipeline.output.summary import RunSummary, last_attempt, summarize
+from layerbeam.pipeline.output.index import Index
+from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
 from layerbeam.pipeline.report.stats import Array, LayerStatistics, describe_layer
-from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import FORMATS, as_matrix
 from layerbeam.transforms.views import is_aggregated
 
 # At most this many parts are sampled, and of Parquet, where each costs up to a row group, at most this many bytes.
 _SAMPLED_PARTS = 1000
+# More parts are not looked at one by one.
+_LISTED_PARTS = 10_000
 _SAMPLED_BYTES = 2 << 30
 _ROW_GROUP_BYTES = 32 << 20
 # The columns that say where a row's text is, as JSON gives them.
@@ -51,7 +53,7 @@ class SampledView(View):
     `settings` are the view's own, resolved.
     """
 
-    commits: Sequence[Commit]
+    index: Index
     settings: Mapping[str, Any]
     sample_rows: int
     seed: int
@@ -72,12 +74,14 @@ class SampledView(View):
 
     def sibling_part(self, part: Part, other: str) -> Part | None:
         """The part of another view that holds the same texts."""
-        return next((c.parts.get(other) for c in self.commits if c.parts.get(self.name) == part), None)
+        commit = self.index.commit_of(part)
+        return None if commit is None else commit.parts.get(other)
 
-    def random_parts(self) -> list[Part]:
+    def random_parts(self) -> Iterator[Part]:
         """The parts in an order that the seed decides."""
         random = np.random.default_rng([self.seed, *self.name.encode()])
-        return [self.parts[number] for number in random.permutation(len(self.parts))]
+        for number in random.permutation(len(self.parts)).tolist():
+            yield self.parts[number]
 
     @cached_property
     def sample(self) -> list[tuple[Part, Array]]:
@@ -86,7 +90,9 @@ class SampledView(View):
         They come from all parts, or from evenly spaced ones if there are many. If these are more than may be read,
         they come from a run of adjacent rows in each part.
         """
-        parts = [part for part in self.parts if part.rows]
+        parts: Sequence[Part] = self.parts
+        if len(parts) > _LISTED_PARTS:
+            parts = [parts[i] for i in np.linspace(0, len(parts) - 1, _SAMPLED_PARTS).astype(int).tolist()]
         format_ = FORMATS[self.format]
         cost = float(np.mean([min(part.bytes, _ROW_GROUP_BYTES) for part in parts])) if format_.is_columnar else 0.0
         most = min(_SAMPLED_PARTS, int(_SAMPLED_BYTES / max(cost, 1.0)))
@@ -111,7 +117,7 @@ class SampledView(View):
         """`2,000 of 31,000 rows, from 64 of 400 parts, evenly spaced`."""
         if self.sample_size == self.num_rows:
             return f"all {self.num_rows:,} rows"
-        drawn, parts = len(self.sample), sum(part.rows > 0 for part in self.parts)
+        drawn, parts = len(self.sample), len(self.parts)
         some = f"{drawn:,} of {parts:,} parts, evenly spaced"
         if drawn == parts:
             some = "the only part" if parts == 1 else f"all {parts:,} parts"
@@ -161,11 +167,11 @@ def open_context(
 ) -> ReportContext:
     """The committed rows of an output folder. UsageError if it holds no run."""
     attempt = last_attempt(path)
-    commits = sorted(load_commits(path), key=lambda commit: (commit.block.file.path, commit.block.first_line))
-    summary = summarize(path, commits)
+    blocks = load_blocks(path)
+    summary = summarize(path, blocks)
     settings = attempt["identity"]["views"]
     views = [
-        SampledView(path, name, entry, tuple(summary.parts[name]), commits, settings[name], sample_rows, seed)
+        SampledView(path, name, entry, summary.parts[name], blocks.index, settings[name], sample_rows, seed)
         for name, entry in summary.views.items()
         if entry["rows"] and not is_aggregated(entry["level"])
     ]

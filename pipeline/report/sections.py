@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from layerbeam.pipeline.cli.console import count_noun, size_text
+from layerbeam.pipeline.cli.console import size_text
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.output.manifest import vectors_text
-from layerbeam.pipeline.output.summary import balances, encoder_text, notes
+from layerbeam.pipeline.output.summary import balances, encoder_text, input_text, notes
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section, location
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.stats import Array, project_layers, unit
@@ -32,7 +32,7 @@ def overview(context: ReportContext) -> Section:
     summary, versions = context.summary, context.attempt["versions"]
     inputs = summary.inputs
     facts = [
-        ("Input", f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"),
+        ("Input", input_text(inputs)),
         *((unit.capitalize(), balance) for unit, balance in balances(summary.counts)),
         ("Tokens", f"{summary.counts.get(metrics.TOKENS, 0):,}, without [CLS] and [SEP]"),
         *(("Note", note) for note in notes(summary)),

@@ -8,7 +8,7 @@ import enum
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -37,8 +37,11 @@ from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.engines import LocalRunner
 from layerbeam.pipeline.run.signals import SignalGuard, quiet, underlying
 from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
+
+NOTHING_TO_DO = "nothing to do: all of the input is embedded already"
 
 
 class Ended(enum.IntEnum):
@@ -76,32 +79,27 @@ class Run:
 
     def run(self) -> Ended:
         """Do what is left. Raises UsageError or BusyError before it starts."""
-        path, settings = self.job.output.path, self.job.config.input
+        path = self.job.output.path
         with only_writer(path, force=self.force, beam_options=self.beam_options) as claim:
-            found = find_inputs(settings.files, path)
+            found = self._find_inputs()
             run = dataclasses.replace(self, job=find_format(self.job, found), claim=claim)
             check_output(path, run.job.views, run.job.head, claim["run"])
             discard_other_settings(path, run.job.head)
-            work = find_work(
-                settings.files,
-                path,
-                prune_missing=self.prune_missing,
-                found=found,
-                limit=settings.limit,
-                record_format=run.job.records,
-                fingerprint=run.job.output.fingerprint,
-            )
-            if work.is_empty and is_finished(path, settings.max_reject_rate, run.job.output.fingerprint):
-                echo("nothing to do: all of the input is embedded already")
-                return Ended.NOTHING_TO_DO
-            refuse_other_format(run.job, work)
-            if not self.force:
-                check_fields(run.job, work)
-            return Ended(run._run(work))
+            return run._run(found)
 
-    def _run(self, work: PendingWork) -> bool:
-        """Do this work; True if all of the input is embedded then."""
+    def _find_inputs(self) -> list[InputFile | SkippedFile]:
+        """The input files, or the first ones."""
+        return find_inputs(self.job.config.input.files, self.job.output.path)
+
+    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+        """Do what is left of the input; `found`: what `_find_inputs` gave."""
         raise NotImplementedError
+
+    def _check(self, work: PendingWork) -> None:
+        """UsageError for input that is not what the configuration says."""
+        refuse_other_format(self.job, work)
+        if not self.force:
+            check_fields(self.job, work)
 
     def _announce(self, work: PendingWork) -> Estimate:
         """Print how much will be written. Raises UsageError if the disk has less space, unless `force`."""
@@ -130,12 +128,7 @@ class Run:
             )
         return expected
 
-    def _begin_log(self, work: PendingWork, **facts: Any) -> RunLog:
-        inputs = {
-            "files": len(work.files),
-            "bytes": sum(file.size for file in work.files),
-            "compressed": any(storage.is_compressed(file.path) for file in work.files),
-        }
+    def _begin_log(self, inputs: Mapping[str, Any], **facts: Any) -> RunLog:
         startup = 0.0 if self.began is None else time.monotonic() - self.began
         facts["startup_seconds"] = round(startup, 2)
         path, views = self.job.output.path, describe_views(self.job.views)
@@ -155,14 +148,38 @@ class LocalRun(Run):
     def beam_options(self) -> pipeline_options.PipelineOptions:
         return self.local.options
 
-    def _run(self, work: PendingWork) -> bool:
+    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+        path, settings, fingerprint = self.job.output.path, self.job.config.input, self.job.output.fingerprint
+        work = find_work(
+            settings.files,
+            path,
+            prune_missing=self.prune_missing,
+            fingerprint=fingerprint,
+            found=found,
+            limit=settings.limit,
+            record_format=self.job.records,
+            slice_bytes=self.job.limits.text_bytes,
+        )
+        if work.is_empty and is_finished(path, settings.max_reject_rate, fingerprint):
+            echo(NOTHING_TO_DO)
+            return Ended.NOTHING_TO_DO
+        self._check(work)
+        return Ended(self._embed(work))
+
+    def _embed(self, work: PendingWork) -> bool:
+        """Do this work; True if all of the input is embedded then."""
         local = self.local
         if local.processes:
             load_tensorflow(Hardware(device="cpu"))  # for the estimate
         else:
             self.job.load_tensorflow(local.threads)
         progress = Progress(self.job.output.path, self._announce(work).statistic(ENCODED).value)
-        log = self._begin_log(work, workers=local.workers, processes=local.processes)
+        inputs = {
+            "files": len(work.files),
+            "bytes": sum(file.size for file in work.files),
+            "compressed": any(storage.is_compressed(file.path) for file in work.files),
+        }
+        log = self._begin_log(inputs, workers=local.workers, processes=local.processes)
         guard = SignalGuard()
         terminal = underlying(sys.stderr)
         try:

@@ -21,7 +21,8 @@ from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.dataset import view as dataset
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import broken_parts, listed_commits
+from layerbeam.pipeline.output.commits import broken_parts
+from layerbeam.pipeline.output.index import input_entries, read_index
 from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
 from layerbeam.pipeline.output.manifest import Manifest, describe_views, differences, table_parts
 from layerbeam.pipeline.run.signals import underlying
@@ -70,13 +71,13 @@ def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed."""
     manifest = read_finished(output_path)
     job = restore_job(manifest, output_path)
-    commits = listed_commits(output_path)
+    index = read_index(output_path, manifest)
     try:
         recomputed = RecomputedJob(job)
     except EncoderError as error:
         raise UsageError(f"encoder.handle: {error}") from error
     compute_dtype = job.config.encoder.compute_dtype
-    embedded = [metrics.embedded_texts(commit.counts) for commit in commits]
+    embedded = [metrics.embedded_texts(commit.counts) for commit in index]
     verdict = Verdict(
         path=output_path,
         texts=sum(embedded),
@@ -90,17 +91,17 @@ def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
             if not view.aggregates
             for column in view.vector_columns
         ],
-        problems=[f"{path} {problem}" for path, problem in broken_parts(output_path, commits).items()],
-        unverifiable=_changed_inputs(manifest),
+        problems=[f"{path} {problem}" for path, problem in broken_parts(output_path, index).items()],
+        unverifiable=_changed_inputs(output_path, manifest),
     )
-    verdict.problems += check_listing(output_path, manifest, commits)
+    verdict.problems += check_listing(output_path, manifest, index)
     for table in table_parts(manifest).values():
         problem = check_part(output_path, table)
         verdict.problems += [f"{table.path} {problem}"] if problem else []
     drawn = dataset.draw_evenly(embedded, sample, np.random.default_rng(seed))
     progress = Steps("text", sum(map(len, drawn)))
     with show_progress(progress, stream=underlying(sys.stderr)):
-        for commit, texts in zip(commits, drawn, strict=True):
+        for commit, texts in zip(index, drawn, strict=True):
             if len(texts):
                 _check_block(verdict, recomputed, commit, texts.tolist(), progress)
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
@@ -122,10 +123,10 @@ def restore_job(run: Mapping[str, Any], output_path: str) -> Job:
     return job
 
 
-def _changed_inputs(manifest: Manifest) -> dict[str, str]:
+def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:
     """{file: reason} of the local input files that are missing or have another size than when they were read."""
     changed = {}
-    for entry in manifest["inputs"]:
+    for entry in input_entries(output_path, manifest):
         if entry.get("left_out") is not None or not storage.is_local(entry["path"]):
             continue  # on a store each look costs a call: the bytes of the blocks drawn show a change
         now = storage.stat_file(entry["path"])

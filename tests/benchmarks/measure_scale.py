@@ -250,44 +250,53 @@ class Ends:
             for _ in range(self.count):
                 yield pickle.load(shuffled)
 
+    def groups(self) -> list[Any]:
+        from layerbeam.pipeline.output.find import list_groups
+
+        return list_groups([f"{self.input}/*"], self.output.path)
+
     def finish(self) -> dict[str, Any]:
-        from layerbeam.pipeline.output.finish import FinishRun
+        from layerbeam.pipeline.output.finish import Finish, finish_group
+        from layerbeam.pipeline.output.groups import Boundaries, Gathered, GroupWork
         from layerbeam.pipeline.output.manifest import RunIdentity
-        from layerbeam.transforms import storage
         from layerbeam.transforms.settings import RecordFormat
 
         head = RunIdentity(
             schema_version=1, fingerprint=self.output.fingerprint, identity={}, encoder={}, settings={}, versions={}
         )
-
-        def found() -> Iterator[Any]:
-            yield from storage.find_files([f"{self.input}/*"])
-            yield from self.commits()
-
+        groups = self.groups()
+        boundaries = Boundaries(tuple(group.first for group in groups))
+        gathered = [Gathered(GroupWork(group, frozenset(), (), ())) for group in groups]
+        for commit in self.commits():
+            gathered[boundaries.number_of(commit.block.file.path)].add(commit)
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
-        FinishRun(self.output, self.views, head, 1.0, RecordFormat()).finish(found())
-        listing = self.folder / "out/parts.jsonl"
+        reports = [finish_group(self.output, of_group, RecordFormat()) for of_group in gathered]
+        Finish(self.output, self.views, head, 1.0, RecordFormat()).finish_run(reports)
+        listings = [self.folder / "out/parts.jsonl", *(self.folder / "out/_index").glob("*.jsonl")]
         return {
             "seconds": time.process_time() - started,
             "memory_bytes": memory("VmHWM") - before,
-            "parts_jsonl_bytes": listing.stat().st_size,
+            "parts_jsonl_bytes": sum(path.stat().st_size for path in listings if path.exists()),
         }
 
     def find(self) -> dict[str, Any]:
         """`find` with the commits of a run that was killed just before its end."""
-        from layerbeam.pipeline.output.find import find_work
+        from layerbeam.pipeline.output.find import compare_group
 
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
-        work = find_work([f"{self.input}/*"], self.output.path)
+        largest = files = 0
+        for group in self.groups():
+            _, to_read, _ = compare_group(self.output.path, group, fingerprint=self.output.fingerprint)
+            files += len(to_read)
+            largest = max([largest, *(len(pickle.dumps(file)) for file in to_read)])
         seconds = time.process_time() - started
-        held = memory("VmHWM") - before
-        assert sum(len(file.done) for file in work.to_read) == self.count
+        assert files == -(-self.count // self.blocks_per_file)
         return {
             "seconds": seconds,
-            "memory_bytes": held,
-            "largest_file_element_bytes": max(len(pickle.dumps(file)) for file in work.to_read),
+            "memory_bytes": memory("VmHWM") - before,
+            "largest_file_element_bytes": largest,
         }
 
 

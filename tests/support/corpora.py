@@ -12,7 +12,7 @@ from repository import DATA
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.commits import BlockId, Commit
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
@@ -32,11 +32,16 @@ def read_file(
     (file,) = storage.find_files([str(path)])
     form = RecordFormat(**record_format)
     of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
-    ranges = cut_file(FileToRead(file, tuple(done)), slice_bytes, form)
+    commits = {commit.block.content: commit for commit in done}
+
+    def known(block: BlockId) -> Commit | None:
+        return commits.get(block.content)
+
+    ranges = cut_file(FileToRead(file), slice_bytes, form)
     scans = [scan_range(*range_, of_slices, form) for range_ in ranges]
     items: list[Any] = []
     for piece in number_slices(reversed(scans)):
-        items += read_blocks(piece, limits, form) if isinstance(piece, Slice) else [piece]
+        items += read_blocks(piece, limits, form, known=known) if isinstance(piece, Slice) else [piece]
     return items
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -27,7 +27,8 @@ class ReadBlocks(beam.PTransform):
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
         hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
         output: The same as for `WriteBlocks`. A block that an attempt has committed there meanwhile is not read again.
-            None: nothing is looked up, and all commits that a slice has count.
+            None: nothing is looked up there.
+        known: Gives the commit of a block with the same bytes from earlier runs, if there is one. None: there is none.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
@@ -44,6 +45,7 @@ class ReadBlocks(beam.PTransform):
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     output: Output | None = None
+    known: Callable[[BlockId], Commit | None] | None = None
 
     BLOCKS = "blocks"
     DONE = "done"
@@ -61,6 +63,7 @@ class _ReadSlice(beam.DoFn):
         self._record_format = stage.record_format
         self._hardware = stage.hardware
         self._output = stage.output
+        self._known = stage.known or (lambda _: None)
 
     def setup(self) -> None:
         if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
@@ -77,7 +80,7 @@ class _ReadSlice(beam.DoFn):
 
     def process(self, slice_: Slice) -> Iterator[Any]:
         fingerprint = None if self._output is None else self._output.fingerprint
-        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, find=self._find)
+        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, find=self._find, known=self._known)
         for item in counters.timed_items("read", items):
             if isinstance(item, TextBlock):
                 counters.count_changes({}, item.counts)

@@ -42,26 +42,24 @@ def read_blocks(
     fingerprint: str | None = None,
     *,
     find: Callable[[BlockId], Commit | None] = lambda _: None,
+    known: Callable[[BlockId], Commit | None] = lambda _: None,
 ) -> Iterator[TextBlock | Commit | SkippedFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    A commit with another `fingerprint` lacks views that the run has: its block is read, and knows the commit. `find`
-    looks for a commit that the slice does not know.
+    `find` gives the commit of a block that this run needs not read. `known` gives one of the same bytes from earlier
+    runs: if it has another `fingerprint`, it lacks views that the run has, and its block is read and knows the commit.
 
-    If reading fails, a `SkippedFile` follows the blocks before the failure, and then the commits after it, provided
-    that the file has not changed since.
+    If reading fails, a `SkippedFile` follows the blocks before the failure.
     """
     cut: Any = _CUT[record_format.format]
-    done = {(commit.block.first_line, commit.block.first_byte): commit for commit in slice_.done}
     try:
         for block, content in cut(slice_, limits, record_format):
-            commit = done.pop((block.first_line, block.first_byte), None)
-            if commit is not None and commit.block.content != block.content:
-                commit = None
+            if (found := find(block)) is not None:
+                yield found
+                continue
+            commit = known(block)
             if commit is not None and fingerprint in (None, commit.fingerprint):
                 yield dataclasses.replace(commit, block=block)
-            elif (found := find(block)) is not None:
-                yield found
             else:
                 yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
@@ -70,7 +68,6 @@ def read_blocks(
             raise UnreadableFileError(change.reason)
     except OSError as error:
         yield SkippedFile(slice_.file.path, storage.reason_of(error))
-        yield from (commit for commit in done.values() if commit.block.file == slice_.file)
 
 
 def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock:

@@ -13,7 +13,15 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.slice.slices import FileToRead, RangeScan, cut_file, number_slices, scan_range
+from layerbeam.transforms.slice.slices import (
+    FileToRead,
+    LineCount,
+    RangeScan,
+    cut_file,
+    number_slices,
+    scan_range,
+    stretch_of,
+)
 
 
 @dataclasses.dataclass
@@ -53,16 +61,18 @@ def _list_files(patterns: list[str]) -> Iterator[InputFile]:
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`InputFile` or `FileToRead` -> `Slice`; tagged `SKIPPED`, what cannot be read and the commits in it.
+    """`InputFile` or `FileToRead` -> `Slice`; tagged `SKIPPED`, what cannot be read.
 
     Each file is cut into byte ranges. The ranges are scanned in parallel for the places where records begin.
 
     Args:
         limits: The size of a block. A slice holds at least one.
         record_format: What the files hold and what a record is.
+        huge_files: Whether the ranges of a huge file are grouped in stretches, so that no element holds all of them.
+            That is a stage more, and of no use to a runner that holds all that it groups in one process.
 
     Returns (from `expand`):
-        Two PCollections: `Slice`, and `SkippedFile` or `Commit`. Unpack them, or index by `SLICES` and `SKIPPED`.
+        Two PCollections: `Slice` and `SkippedFile`. Unpack them, or index by `SLICES` and `SKIPPED`.
 
     Example:
         >>> pipeline = beam.Pipeline()
@@ -73,30 +83,70 @@ class SliceFiles(beam.PTransform):
 
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
+    huge_files: bool = True
 
     SLICES = "slices"
     SKIPPED = "skipped"
 
     def expand(self, files: Any) -> Any:
-        number = beam.FlatMap(_number).with_output_types(Slice)
-        return (
+        scans = (
             files
             | "cut" >> beam.FlatMap(cut_file, self.limits.text_bytes, self.record_format)
             | "spread ranges" >> beam.Reshuffle()
-            | "scan" >> beam.Map(_scan, self.limits, self.record_format)
-            | "of one file" >> beam.GroupByKey()
+            | "scan" >> beam.Map(_scan, self.limits, self.record_format, self.huge_files)
+        )
+        counts: Any = {}
+        if self.huge_files:  # What each stretch of a file must know of the others is a number.
+            of_huge_files = scans | "of huge files" >> beam.Filter(_is_of_huge_file, self.limits.text_bytes)
+            combined = of_huge_files | "count" >> beam.CombineGlobally(_CountLines()).without_defaults()
+            counts = beam.pvalue.AsSingleton(combined, {})
+        number = beam.FlatMap(_number, counts).with_output_types(Slice)
+        return (
+            scans
+            | "of one stretch" >> beam.GroupByKey()
             | "number" >> number.with_outputs(self.SKIPPED, main=self.SLICES)
         )
 
 
 def _scan(
-    element: tuple[FileToRead, int, int | None], limits: BlockLimits, record_format: RecordFormat
-) -> tuple[bytes, RangeScan]:
+    element: tuple[FileToRead, int, int | None], limits: BlockLimits, record_format: RecordFormat, huge_files: bool
+) -> tuple[tuple[bytes, int], RangeScan]:
     scan = scan_range(*element, limits, record_format)
+    stretch = stretch_of(scan.work.file, scan.start, limits.text_bytes)[0] if huge_files else 0
     # Bytes, because a file name that is not UTF-8 cannot be encoded as text.
-    return os.fsencode(scan.work.file.path), scan
+    return (os.fsencode(scan.work.file.path), stretch), scan
 
 
-def _number(element: tuple[bytes, Iterable[RangeScan]]) -> Iterator[Any]:
-    for item in number_slices(element[1]):
+def _is_of_huge_file(element: tuple[tuple[bytes, int], RangeScan], slice_bytes: int) -> bool:
+    _, scan = element
+    return stretch_of(scan.work.file, scan.start, slice_bytes)[1]
+
+
+class _CountLines(beam.CombineFn):
+    """Scans of huge files, by path and stretch -> {path: `LineCount`}."""
+
+    def create_accumulator(self, *_: Any) -> dict[bytes, LineCount]:
+        return {}
+
+    def add_input(
+        self, counts: dict[bytes, LineCount], element: tuple[tuple[bytes, int], RangeScan], *_: Any
+    ) -> dict[bytes, LineCount]:
+        (path, stretch), scan = element
+        counts.setdefault(path, LineCount()).add(stretch, scan)
+        return counts
+
+    def merge_accumulators(self, accumulators: Iterable[dict[bytes, LineCount]], *_: Any) -> dict[bytes, LineCount]:
+        merged: dict[bytes, LineCount] = {}
+        for counts in accumulators:
+            for path, count in counts.items():
+                merged.setdefault(path, LineCount()).update(count)
+        return merged
+
+    def extract_output(self, counts: dict[bytes, LineCount], *_: Any) -> dict[bytes, LineCount]:
+        return counts
+
+
+def _number(element: tuple[tuple[bytes, int], Iterable[RangeScan]], counts: dict[bytes, LineCount]) -> Iterator[Any]:
+    (path, stretch), scans = element
+    for item in number_slices(scans, stretch, counts.get(path)):
         yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.SKIPPED, item)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
+import array
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from layerbeam.transforms import storage
+import numpy as np
+import numpy.typing as npt
+
+from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input import delimited, parquet, text
@@ -15,24 +18,61 @@ from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_oth
 from layerbeam.transforms.input.records import MAX_RECORD_BYTES
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
+# Ranges of a file that are numbered together, in one element.
+_RANGES_TOGETHER = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """What earlier runs have done of a file, for estimates: `ranges` of bytes, ascending; their records and texts.
+
+    `kept_views`: views that other blocks have parts of, which lack a view of the run.
+    """
+
+    ranges: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.empty((0, 2), np.int64))
+    records: int = 0
+    texts: int = 0
+    kept_views: frozenset[str] = frozenset()
+
+    @property
+    def num_bytes(self) -> int:
+        return int((self.ranges[:, 1] - self.ranges[:, 0]).sum())
+
+
+class DoneCounter:
+    """Makes `Done` of commits: five numbers of each are kept."""
+
+    def __init__(self) -> None:
+        self._blocks = array.array("q")
+        self._kept_views: set[str] = set()
+
+    def add(self, commit: Commit, *, is_current: bool) -> None:
+        """Take in a commit of the file's present state. A second one of the same block does not count."""
+        if not is_current:
+            self._kept_views |= commit.parts.keys()
+            return
+        block, counts = commit.block, commit.counts
+        texts = metrics.embedded_texts(counts)
+        self._blocks.extend((block.first_line, block.first_byte, block.end_byte, counts[metrics.RECORDS], texts))
+
+    def result(self) -> Done:
+        """What was added."""
+        blocks = np.array(self._blocks, np.int64).reshape(-1, 5)
+        blocks = blocks[np.unique(blocks[:, 0], return_index=True)[1]]
+        records, texts = blocks[:, 3:].sum(axis=0).tolist()
+        return Done(blocks[:, 1:3], records, texts, frozenset(self._kept_views))
+
 
 @dataclasses.dataclass
 class FileToRead:
-    """A file with work left, and the commits of its blocks.
+    """A file with work left.
 
-    `max_records`: only so many of its records are read, and it has more. `fingerprint`: of the run. Blocks whose commit
-    has another one lack a view. None: all blocks with a commit are done.
+    `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only.
     """
 
     file: InputFile
-    done: tuple[Commit, ...] = ()
     max_records: int | None = None
-    fingerprint: str | None = None
-
-    @property
-    def reusable_commits(self) -> list[Commit]:
-        """The commits of blocks that are done, unless the file has changed: then they are compared when it is read."""
-        return [c for c in self.done if c.block.file == self.file and self.fingerprint in (None, c.fingerprint)]
+    done: Done = dataclasses.field(default_factory=Done)
 
 
 @dataclasses.dataclass
@@ -73,13 +113,12 @@ def byte_ranges(file: InputFile, slice_bytes: int, record_format: RecordFormat =
 def cut_file(
     file: FileToRead | InputFile, slice_bytes: int, record_format: RecordFormat = LINES
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
-    """(file, start, end) of each range, with the commits that begin in it: each commit crosses the shuffle once."""
+    """(file, start, end) of each range."""
     work = FileToRead(file) if isinstance(file, InputFile) else file
-    done = tuple(sorted(work.done, key=_first_byte))
     # What is limited is counted from the file's start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
     for start, end in byte_ranges(work.file, size, record_format):
-        yield dataclasses.replace(work, done=_begun_in(done, start, end)), start, end
+        yield work, start, end
 
 
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -142,34 +181,67 @@ def _count_line_ends(file: InputFile, start: int, end: int | None, record_format
     return line_ends
 
 
-def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | SkippedFile | Commit]:
-    """The slices of one file, from the scans of all its ranges in any order.
+@dataclasses.dataclass
+class LineCount:
+    """The line ends or rows in each stretch of a file, whose ranges are numbered stretch by stretch.
 
-    A file that cannot be read gives a `SkippedFile` and its commits, so that the rows written before are kept.
+    `problem`: why the file cannot be read; `is_empty`: no range has a slice.
+    """
+
+    of_stretch: dict[int, int] = dataclasses.field(default_factory=dict)
+    problem: str | None = None
+    is_empty: bool = True
+
+    def add(self, stretch: int, scan: RangeScan) -> None:
+        """Take in a range."""
+        self.update(LineCount({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces))
+
+    def update(self, other: LineCount) -> None:
+        """Take in other ranges of the file. Of several problems the same one counts, whatever their order."""
+        for stretch, lines in other.of_stretch.items():
+            self.of_stretch[stretch] = self.of_stretch.get(stretch, 0) + lines
+        self.problem = min((problem for problem in (self.problem, other.problem) if problem), default=None)
+        self.is_empty &= other.is_empty
+
+    def before(self, stretch: int) -> int:
+        """The line ends or rows before a stretch."""
+        return sum(lines for number, lines in self.of_stretch.items() if number < stretch)
+
+
+def stretch_of(file: InputFile, start: int, slice_bytes: int) -> tuple[int, bool]:
+    """(the stretch of a file that holds a range, whether the file has others)."""
+    size = slice_bytes * _RANGES_TOGETHER
+    return start // size, file.size > size
+
+
+def number_slices(
+    ranges: Iterable[RangeScan], stretch: int = 0, count: LineCount | None = None
+) -> Iterator[Slice | SkippedFile]:
+    """The slices of one stretch of a file, from the scans of all its ranges in any order.
+
+    A `SkippedFile` instead if the file cannot be read, from its first stretch. `count`: of all stretches; None if there
+    is only one.
     """
     in_order = sorted(ranges, key=lambda scan: scan.start)
-    skipped = next((SkippedFile(scan.work.file.path, scan.problem) for scan in in_order if scan.problem), None)
-    if skipped is None and in_order and not any(scan.pieces for scan in in_order):
-        skipped = storage.find_change(in_order[0].work.file)  # the file may have been emptied after it was found
-    if skipped is not None:
-        yield skipped
-        yield from (commit for scan in in_order for commit in scan.work.done)
+    if count is None:
+        count = LineCount()
+        for scan in in_order:
+            count.add(stretch, scan)
+    if not in_order:
         return
-    first_line = 0
+    file = in_order[0].work.file
+    skipped = None if count.problem is None else SkippedFile(file.path, count.problem)
+    if skipped is None and count.is_empty:
+        skipped = storage.find_change(file)  # the file may have been emptied after it was found
+    if skipped is not None:
+        if stretch == 0:
+            yield skipped
+        return
+    first_line = count.before(stretch)
     for scan in in_order:
         for start, end, num_lines in scan.pieces:
             left = None if scan.max_records is None else scan.max_records - first_line
             if left is not None and left <= 0:
                 break
-            yield Slice(scan.work.file, start, end, first_line, _begun_in(scan.work.done, start, end), left)
+            yield Slice(scan.work.file, start, end, first_line, left)
             first_line += num_lines
-
-
-def _begun_in(done: Sequence[Commit], start: int, end: int | None) -> tuple[Commit, ...]:
-    """The commits that begin in the range. `done` is sorted by first byte."""
-    last = len(done) if end is None else bisect.bisect_left(done, end, key=_first_byte)
-    return tuple(done[bisect.bisect_left(done, start, key=_first_byte) : last])
-
-
-def _first_byte(commit: Commit) -> int:
-    return commit.block.first_byte

@@ -24,9 +24,11 @@ from layerbeam.transforms.storage.files import (
     write_whole,
 )
 from layerbeam.transforms.storage.listing import (
+    FILES_AT_ONCE,
     PatternError,
     check_bucket,
     exists,
+    file_names,
     find_change,
     find_files,
     is_inside,
@@ -36,6 +38,7 @@ from layerbeam.transforms.storage.listing import (
     list_tree,
     place_of,
     reason_of,
+    sizes_of,
     stat_file,
 )
 from layerbeam.transforms.storage.locking import locked_file

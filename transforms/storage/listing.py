@@ -6,10 +6,13 @@ import glob
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.storage import stores
+
+# Object stores answer slowly, and many at once.
+FILES_AT_ONCE = 32
 
 
 class PatternError(OSError):
@@ -40,24 +43,25 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def find_files(patterns: Iterable[str]) -> list[InputFile | SkippedFile]:
+def find_files(patterns: Iterable[str], at_most: int | None = None) -> list[InputFile | SkippedFile]:
     """The files that match the globs, sorted by path; each file once, under the first path that was found.
 
     Local paths lose `./`, `//` and `a/../`; relative and absolute ones stay so.
     A path that exists is taken literally, whatever characters it has. A match that is not a readable file (a folder, a
     broken link, a pipe) becomes a `SkippedFile`. Raises PatternError if a store cannot be listed.
+    `at_most`: so many matches of each glob are looked at.
     """
     found: dict[str, InputFile | SkippedFile] = {}
     for pattern in patterns:
         if is_local(pattern):
-            for path in [pattern] if os.path.lexists(pattern) else _match(pattern):
+            for path in [pattern] if os.path.lexists(pattern) else itertools.islice(_match(pattern), at_most):
                 # A glob matches folders next to the files; only a folder that was named itself is reported.
                 if path == pattern or not os.path.isdir(path):
                     plain = _without_detours(path)
                     found.setdefault(place_of(plain), stat_file(plain))
         else:
             try:
-                matches = stores.list_files(pattern)
+                matches = stores.list_files(pattern, at_most)
             except OSError as error:
                 raise PatternError(f"{pattern}: {reason_of(error)}") from error
             for file in matches:
@@ -150,6 +154,30 @@ def list_folder(folder: str) -> dict[str, int]:
         return {}
     with os.scandir(folder) as entries:
         return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+
+
+def file_names(folder: str, prefix: str = "") -> Iterator[str]:
+    """The names of the files directly in the folder that begin so, in any order; local ones are not held in memory."""
+    if not is_local(folder):
+        names = (file.path.removeprefix(join(folder, "")) for file in stores.list_prefix(join(folder, prefix)))
+        yield from (name for name in names if "/" not in name)
+    elif os.path.isdir(folder):
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in entries if entry.name.startswith(prefix) and entry.is_file())
+
+
+def sizes_of(folder: str, names: Sequence[str]) -> dict[str, int]:
+    """{name: size in bytes} of those of these names that are files in the folder.
+
+    In a store that is one listing of what begins as all of them do.
+    """
+    if is_local(folder):
+        found = ((name, stat_file(join(folder, name))) for name in names)
+        return {name: file.size for name, file in found if isinstance(file, InputFile)}
+    first, last = min(names), max(names)
+    common = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_prefix(join(folder, common))}
+    return {name: sizes[name] for name in names if name in sizes}
 
 
 def list_tree(folder: str) -> dict[str, InputFile]:

@@ -141,10 +141,10 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names])
 
 
-def list_files(pattern: str) -> list[InputFile]:
-    """The files that match a glob."""
+def list_files(pattern: str, at_most: int | None = None) -> list[InputFile]:
+    """The files that match a glob, or the first ones."""
     with _store_of(pattern) as store:
-        return list(store.match(pattern))
+        return list(itertools.islice(store.match(pattern), at_most))
 
 
 def list_prefix(prefix: str) -> Iterator[InputFile]:

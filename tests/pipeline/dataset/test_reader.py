@@ -23,10 +23,12 @@ from workplace import workplace_in
 
 import layerbeam
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.output.finish import FinishRun
+from layerbeam.pipeline.output.finish import Finish, finish_group
+from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.layout import commit_path
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -72,7 +74,15 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     head = RunIdentity(
         schema_version=1, fingerprint=output.fingerprint, identity={}, encoder=encoder, settings={}, versions={}
     )
-    FinishRun(output, (view,), head, 1.0, RecordFormat()).finish([file, *commits])
+    for commit in commits:
+        with output.write_whole(commit_path(commit.block.name)) as opened:
+            opened.write(json.dumps(commit.to_json()).encode())
+    (group,) = make_groups([file], 1)
+    gathered = Gathered(GroupWork(group, frozenset(), (), ()))
+    for commit in commits:
+        gathered.add(commit)
+    report = finish_group(output, gathered, RecordFormat())
+    Finish(output, (view,), head, 1.0, RecordFormat()).finish_run([report])
     return layerbeam.open_run(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerbeam.pipeline.output.finish import find_gaps
+from layerbeam.pipeline.output.finish import GapCheck
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.settings import RecordFormat
 
@@ -19,9 +19,16 @@ def block(first_line: int, num_lines: int, first_byte: int, end_byte: int, file:
 WHOLE = [block(0, 3, 0, 30), block(3, 2, 30, 50), block(5, 4, 50, 90)]
 
 
+def find_gap(blocks: list[Commit], file: InputFile = FILE, record_format: RecordFormat = LINES) -> str | None:
+    check = GapCheck(file, record_format)
+    for commit in blocks:
+        check.add(commit.block)
+    return check.end()
+
+
 def test_a_whole_file():
-    assert find_gaps([FILE], [], WHOLE, LINES) is None
-    assert find_gaps([InputFile("empty.txt", 0, 0.0)], [], [], LINES) is None
+    assert find_gap(WHOLE) is None
+    assert find_gap([], InputFile("empty.txt", 0, 0.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -35,24 +42,18 @@ def test_a_whole_file():
     ],
 )
 def test_what_is_missing_or_duplicated(blocks, message):
-    assert find_gaps([FILE], [], blocks, LINES) == message
-    assert find_gaps([FILE], ["a.txt"], blocks, LINES) is None  # skipped, and reported so
-
-
-def test_blocks_of_a_file_that_is_not_an_input():
-    assert find_gaps([], [], WHOLE, LINES) == "a.txt: has blocks but is not an input file"
-    assert find_gaps([], ["a.txt"], WHOLE, LINES) is None
+    assert find_gap(blocks) == message
 
 
 def test_blank_lines_before_the_first_paragraph_are_in_no_block():
     record_format = RecordFormat(record="paragraph")
-    assert find_gaps([FILE], [], WHOLE[1:], record_format) is None
-    assert find_gaps([FILE], [], [], record_format) is None  # nothing but blank lines
-    assert find_gaps([FILE], [], [WHOLE[0], WHOLE[2]], record_format) == "a.txt: lines 3 to 4 are in no block"
+    assert find_gap(WHOLE[1:], FILE, record_format) is None
+    assert find_gap([], FILE, record_format) is None  # nothing but blank lines
+    assert find_gap([WHOLE[0], WHOLE[2]], FILE, record_format) == "a.txt: lines 3 to 4 are in no block"
 
 
 def test_a_compressed_file_does_not_record_where_it_ends():
     file = InputFile("a.txt.gz", 20, 0.0)
     blocks = [block(0, 3, 0, 30, file), block(3, 2, 30, 50, file)]
-    assert find_gaps([file], [], blocks, LINES) is None
-    assert find_gaps([file], [], blocks[1:], LINES) == "a.txt.gz: lines 0 to 2 are in no block"
+    assert find_gap(blocks, file) is None
+    assert find_gap(blocks[1:], file) == "a.txt.gz: lines 0 to 2 are in no block"

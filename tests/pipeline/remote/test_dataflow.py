@@ -99,7 +99,8 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert submission.hints("encode") == {}
     # Nothing of this machine is sent: no pickled session, no package; only what Beam always sends.
     assert sorted(submission.files) == ["pipeline.pb", "submission_environment_dependencies.txt"]
-    assert {"find", "tokenize", "encode", "write", "finish"} <= set(submission.stages)
+    assert {"find/list", "find/compare", "tokenize", "encode", "write"} <= set(submission.stages)
+    assert {"finish/finish group", "finish/finish run"} <= set(submission.stages)
 
 
 def test_command_line_overrides_configuration(workplace, cloud):

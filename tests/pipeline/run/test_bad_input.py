@@ -85,14 +85,14 @@ def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
     workplace.write("corpus/a.txt", "other lines\n" * 40)
     workplace.configure()
-    real = find.FindWork.process
+    real = find.FindWork._compare
 
     def empty_it(*arguments):
         yield from list(real(*arguments))
         changing.write_text("")
 
     with monkeypatch.context() as patch:
-        patch.setattr(find.FindWork, "process", empty_it)
+        patch.setattr(find.FindWork, "_compare", empty_it)
         done = workplace.run(status=3)
     assert "problem   corpus/b.txt: changed while it was being read; run again" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]

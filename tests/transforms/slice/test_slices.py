@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import apache_beam as beam
 from corpora import UNLIMITED, read_file
 
+from layerbeam.pipeline.run.engines import local_runner
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import SkippedFile
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.slice.slices import FileToRead, number_slices, scan_range
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.slice import FindFiles, SliceFiles
+from layerbeam.transforms.slice import slices as module
+from layerbeam.transforms.slice.slices import (
+    FileToRead,
+    LineCount,
+    RangeScan,
+    cut_file,
+    number_slices,
+    scan_range,
+    stretch_of,
+)
 
 
 def test_a_small_file_is_work_for_all_workers(corpus):
@@ -27,3 +39,43 @@ def test_vanished_file_is_left_out(tmp_path):
     path.unlink()
     (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)])
     assert left_out == SkippedFile(str(path), "No such file or directory")
+
+
+def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(400)))
+    (file,) = storage.find_files([str(path)])
+    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
+    scans = [scan_range(*range_, limits) for range_ in cut_file(file, 100)]
+    whole = list(number_slices(scans))
+    stretches: dict[int, list[RangeScan]] = {}
+    count = LineCount()
+    for scan in reversed(scans):
+        stretch, is_huge = stretch_of(file, scan.start, 100)
+        assert is_huge
+        stretches.setdefault(stretch, []).append(scan)
+        count.add(stretch, scan)
+    assert len(stretches) > 10
+    found = [slice_ for stretch, ranges in stretches.items() for slice_ in number_slices(ranges, stretch, count)]
+    assert sorted(found, key=lambda slice_: slice_.start) == whole
+    count.problem = "Permission denied"
+    skipped = [item for stretch, ranges in stretches.items() for item in number_slices(ranges, stretch, count)]
+    assert skipped == [SkippedFile(str(path), "Permission denied")]
+
+
+def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
+    for name, lines in (("a", 400), ("b", 2), ("c", 0)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(lines)))
+    found = []
+    for huge_files in (True, False):
+        local = local_runner([])
+        with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
+            stage = SliceFiles(BlockLimits(100, 1 << 30, 1 << 30, 128), RecordFormat(), huge_files=huge_files)
+            outputs = pipeline | FindFiles(f"{tmp_path}/*.txt") | stage
+            lines = outputs[SliceFiles.SLICES] | beam.Map(repr)
+            _ = lines | beam.io.WriteToText(f"{tmp_path}/{huge_files}", num_shards=1, shard_name_template="")
+        found.append(sorted((tmp_path / str(huge_files)).read_text().splitlines()))
+    assert len(found[0]) > 30
+    assert found[0] == found[1]
