@@ -44,6 +44,6 @@ def root_cause(error: BaseException) -> str:
     'OSError: No space left'
     """
     lines = [line for line in str(error).splitlines() if re.match(r"^(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
-    last = lines[-1] if lines else f"{type(error).__name__}: {error}"
+    last = lines[-1] if lines else f"{type(error).__name__}: {error}".removesuffix(": ")
     last = re.sub(r"^(\w+\.)+(?=\w+\b)", "", last)  # names of modules
     return last.removeprefix("RuntimeError: ").split(" [while running")[0].strip()
