@@ -312,13 +312,9 @@ def load_config(options: argparse.Namespace) -> Config:
         except (yaml.YAMLError, ValueError) as error:
             what = str(error) if isinstance(error, load.RepeatedKeyError) else "the value is not YAML"
             raise UsageError(f"--set {item}: {what}") from error
-    if options.input:
-        overrides["input.files"] = options.input
-    if options.limit is not None:
-        overrides["input.limit"] = options.limit
-    if options.output is not None:
-        overrides["output.path"] = options.output
-    return load.load(options.config, overrides)
+    given = {"input.files": options.input or None, "input.limit": options.limit, "output.path": options.output}
+    shortcuts = {name: value for name, value in given.items() if value is not None}
+    return load.load(options.config, overrides, shortcuts=shortcuts)
 
 
 def _run_config(

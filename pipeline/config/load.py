@@ -5,7 +5,7 @@ Checks that need the encoder (which layers there are, how many positions) are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import pydantic
@@ -55,14 +55,18 @@ def parse_yaml(text: str | bytes) -> Any:
     return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
 
 
-def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The configuration in a YAML file, changed by `overrides` ({"encoder.max_seq_length": 64}).
+def load(
+    path: str, overrides: Mapping[str, Any] | None = None, *, shortcuts: Mapping[str, Any] | None = None
+) -> Config:
+    """The configuration in a YAML file, changed by `overrides` ({"encoder.max_seq_length": 64}), given by --set.
 
-    Raises UsageError with every mistake found.
+    `shortcuts`: further changes, given by the options for one setting. Raises UsageError with every mistake found.
     """
     try:
         settings = parse_yaml(_read(path))
     except OSError as error:
+        if isinstance(error, IsADirectoryError):
+            raise UsageError(f"{path}: is a folder; give a configuration, a YAML file") from error
         hint = "; `layerbeam init` writes one to begin with" if isinstance(error, FileNotFoundError) else ""
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -72,9 +76,10 @@ def load(path: str, overrides: Mapping[str, Any] | None = None) -> Config:
         raise UsageError(
             f"{path}: a configuration has sections (input, encoder, views, output); this is {settings!r:.60}"
         )
-    for key, value in (overrides or {}).items():
+    overrides, shortcuts = overrides or {}, shortcuts or {}
+    for key, value in {**overrides, **shortcuts}.items():
         _put(settings, key, value)
-    return check(settings, source=path)
+    return check_sections(Config, settings, source=path, overridden=overrides.keys() - shortcuts.keys())
 
 
 def _read(path: str) -> bytes:
@@ -101,16 +106,25 @@ def check(settings: Mapping[str, Any], *, source: str) -> Config:
     return check_sections(Config, settings, source=source)
 
 
-def check_sections(sections: type[_Sections], settings: Mapping[str, Any], *, source: str) -> _Sections:
-    """As `check`, also for `EmbedConfig`."""
+def check_sections(
+    sections: type[_Sections], settings: Mapping[str, Any], *, source: str, overridden: Collection[str] = ()
+) -> _Sections:
+    """As `check`, also for `EmbedConfig`. `overridden`: the settings that --set gave; messages name it for these."""
     try:
         config = pydantic.TypeAdapter(sections).validate_python(settings)
     except pydantic.ValidationError as error:
-        raise UsageError("\n".join(_explain(source, mistake) for mistake in error.errors())) from None
-    mistakes = [f"{source}: {mistake}" for mistake in find_contradictions(config, settings)]
-    if mistakes:
-        raise UsageError("\n".join(mistakes))
-    return config
+        mistakes = [_explain(mistake) for mistake in error.errors()]
+    else:
+        mistakes = list(find_contradictions(config, settings))
+        if not mistakes:
+            return config
+    raise UsageError("\n".join(_name_source(mistake, source, overridden) for mistake in mistakes))
+
+
+def _name_source(mistake: str, source: str, overridden: Collection[str]) -> str:
+    name = mistake.partition(": ")[0]
+    is_overridden = any(name == key or name.startswith(f"{key}.") for key in overridden)
+    return f"--set {mistake}" if is_overridden else f"{source}: {mistake}"
 
 
 def check_embedding(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedConfig:
@@ -129,20 +143,20 @@ def restore(settings: Mapping[str, Any], *, source: str) -> Config:
         return pydantic.TypeAdapter(Config).validate_python(settings)
     except pydantic.ValidationError as error:
         raise UsageError(
-            f"{source}: its settings are of another version of layerbeam: {_explain(source, error.errors()[0])}"
+            f"{source}: its settings are of another version of layerbeam: {_explain(error.errors()[0])}"
         ) from None
 
 
-def _explain(source: str, mistake: Any) -> str:
+def _explain(mistake: Any) -> str:
     """One line for one of pydantic's errors."""
     place = [str(part) for part in mistake["loc"] if part != "[key]"]
     name, kind = ".".join(place), mistake["type"]
     if kind == "unexpected_keyword_argument":
         known = [field.name for field in fields_of(SECTIONS[place[0]] if len(place) > 1 else Config)]
         if _RENAMED.get(place[-1]) in known:
-            return f"{source}: {name}: was renamed to {_RENAMED[place[-1]]}"
-        hint = did_you_mean(place[-1], known) or f"; known here: {', '.join(known)}"
-        return f"{source}: {name}: unknown setting{hint}"
+            return f"{name}: was renamed to {_RENAMED[place[-1]]}"
+        hint = did_you_mean(place[-1], known) or _elsewhere(place[-1]) or f"; known here: {', '.join(known)}"
+        return f"{name}: unknown setting{hint}"
     if kind in _MESSAGES:
         what = _MESSAGES[kind]
     else:
@@ -150,4 +164,13 @@ def _explain(source: str, mistake: Any) -> str:
         if kind == "dataclass_type":
             message = "should be a mapping of settings"
         what = f"{message}; given: {mistake['input']!r:.80}"
-    return f"{source}: {name}: {what}"
+    return f"{name}: {what}"
+
+
+def _elsewhere(name: str) -> str:
+    """`; did you mean ...?` if other sections have a setting of this name, else an empty string."""
+    owners = [
+        section for section, settings in SECTIONS.items() if name in {field.name for field in fields_of(settings)}
+    ]
+    places = [f"`{'views.NAME' if section == 'views' else section}.{name}`" for section in owners]
+    return f"; did you mean {' or '.join(places)}?" if places else ""

@@ -45,7 +45,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
         among = f"the first {num_records:,} records have" if num_records > 1 else "the first record has"
         raise UsageError(
             "\n".join(
-                f"input.{setting}: no record has a field `{name}`{did_you_mean(name, seen)}; {among}: {known}"
+                f"input.{setting}: no record has a field `{name}`; {among}: {known}{did_you_mean(name, seen)}"
                 for name, setting in missing.items()
                 if name not in seen
             )

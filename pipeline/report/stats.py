@@ -23,6 +23,12 @@ _MAX_GROUPS = 4
 # A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
 _MIN_GROUP_SIZE = 3
 _NEAR_BEST = 0.75
+# Groups follow the places if they explain more than this share of their variance, with less than this probability by
+# chance.
+_MOST = 0.5
+_CHANCE = 0.01
+# Kaufman and Rousseeuw (1990), table 4: up to which silhouette which structure was found.
+_STRUCTURES = ((0.25, "no"), (0.50, "a weak"), (0.70, "a reasonable"))
 
 
 def unit(vectors: Array) -> Array:
@@ -180,3 +186,30 @@ def group(cosines: Array) -> Grouping:
     best = max(score for _, score in cuts)
     groups, score = [cut for cut in cuts if cut[1] >= _NEAR_BEST * best][-1]
     return Grouping(leaves_list(tree), groups, score, best)
+
+
+def describe_structure(silhouette: float) -> str:
+    """`no structure`, `a weak`, `a reasonable` or `a strong structure`.
+
+    >>> describe_structure(0.26)
+    'a weak structure'
+    """
+    found = (name for limit, name in _STRUCTURES if round(silhouette, 2) <= limit)
+    return f"{next(found, 'a strong')} structure"
+
+
+def follow_places(groups: Array, places: Array) -> tuple[bool, float]:
+    """(whether the groups follow the places, the share of the places' variance that the groups explain: eta squared).
+
+    If the groups were random, eta squared would have a beta distribution.
+    """
+    from scipy.stats import beta
+
+    total = places.var()
+    sizes = np.bincount(groups)
+    if len(sizes) < 2 or not total:
+        return False, 0.0
+    means = np.bincount(groups, weights=places) / sizes
+    share = float(means[groups].var() / total)
+    by_chance = beta.sf(share, (len(sizes) - 1) / 2, (len(groups) - len(sizes)) / 2)
+    return bool(share > _MOST and by_chance < _CHANCE), share

@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 import yaml
 
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section, location, to_matrix
-from layerbeam.pipeline.report.stats import Array, Grouping, group, mean_within_across, project_layers, unit
+from layerbeam.pipeline.report.stats import (
+    Array,
+    Grouping,
+    describe_structure,
+    follow_places,
+    group,
+    mean_within_across,
+    project_layers,
+    unit,
+)
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.reference import ReferenceWordPiece
@@ -80,7 +89,9 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
     """(what `--json` prints, what else the template shows)."""
     vectors = {column: search.vectors(column) for column in search.view.vectors}
     cosines = {column: unit(layer) @ unit(layer).T for column, layer in vectors.items()}
-    grouped_in, grouping = _best_grouping(cosines)
+    places = np.array([occurrence.word_index for occurrence in search.occurrences])
+    grouped_in, grouping = _best_grouping(cosines, places)
+    follows_place, place_share = follow_places(grouping.groups, places)
     random, samples = _random_rows(context, search)
     layers = {}
     for column, matrix in cosines.items():
@@ -96,10 +107,13 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "groups": np.bincount(grouping.groups).tolist(),
         "grouped_in": grouped_in,
         "silhouette": grouping.silhouette,
+        "follows_place": follows_place,
+        "place_share": place_share,
         "layers": layers,
         "places": [{"group": int(groups[n]), **search.occurrences[i].place} for n, i in enumerate(order)],
     }
     details = {
+        "structure": describe_structure(grouping.silhouette),
         "lines": _lines(layers, len(figures["groups"])),
         "random_samples": samples,
         "matrices": {column: matrix[np.ix_(order, order)] for column, matrix in cosines.items()},
@@ -117,10 +131,15 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
     return figures, details
 
 
-def _best_grouping(cosines: Mapping[str, Array]) -> tuple[str, Grouping]:
-    """The layer with the best separated groups. Layer 0 is excluded: without context its groups are positions."""
+def _best_grouping(cosines: Mapping[str, Array], places: Array) -> tuple[str, Grouping]:
+    """The layer with the best separated groups that do not follow the word's place in its text, if there is one.
+
+    Layer 0 is excluded: without context its groups are places.
+    """
     columns = [column for column in cosines if column != "layer_0"] or list(cosines)
-    return max(((column, group(cosines[column])) for column in columns), key=lambda found: found[1].best_silhouette)
+    found = [(column, group(cosines[column])) for column in columns]
+    other = [one for one in found if one[1].best_silhouette > 0 and not follow_places(one[1].groups, places)[0]]
+    return max(other or found, key=lambda one: one[1].best_silhouette)
 
 
 def _random_rows(context: ReportContext, search: WordSearch) -> tuple[dict[str, float], list[str]]:
@@ -161,12 +180,13 @@ def _excerpt(occurrence: Occurrence) -> tuple[str, str, str]:
 class Occurrence:
     """`rows`: of its pieces, in the part; `place`: file, line, sentence and id, if there is one; `span`: of the word.
 
-    `text` is None if the run kept none.
+    `word_index`: in its text. `text` is None if the run kept none.
     """
 
     part: Part
     rows: tuple[int, ...]
     place: Mapping[str, Any]
+    word_index: int
     text: str | None
     span: tuple[int, int] | None
 
@@ -259,7 +279,7 @@ def _find(view: SampledView, part: Part, forms: set[str], seen: set[str]) -> lis
 def _occurrences(
     context: ReportContext, view: SampledView, part: Part, hits: list[tuple[int, ...]]
 ) -> Iterator[Occurrence]:
-    columns = view.existing(*PLACE, "start", "end", "text")
+    columns = view.existing(*PLACE, "word_index", "start", "end", "text")
     firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
     ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
     keys = {(first["line"], first["sentence"]) for first in firsts}
@@ -267,7 +287,8 @@ def _occurrences(
     for rows, first, end in zip(hits, firsts, ends, strict=True):
         text, origin = texts.get((first["line"], first["sentence"]), (first.get("text"), 0))
         span = None if text is None else _span(text, first["start"] - origin, end - origin)
-        yield Occurrence(part, rows, {name: first[name] for name in PLACE if name in first}, text, span)
+        place = {name: first[name] for name in PLACE if name in first}
+        yield Occurrence(part, rows, place, first["word_index"], text, span)
 
 
 def _span(text: str, start: int, end: int) -> tuple[int, int] | None:

@@ -32,12 +32,29 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
         (
             "a key misspelt",
             "run c.yaml --set encoder.max_seq_lenght=64",
-            "c.yaml: encoder.max_seq_lenght: unknown setting; did you mean `max_seq_length`?",
+            "--set encoder.max_seq_lenght: unknown setting; did you mean `max_seq_length`?",
         ),
+        (
+            "a key without its section",
+            "run c.yaml --set max_seq_length=64",
+            "--set max_seq_length: unknown setting; did you mean `encoder.max_seq_length`?",
+        ),
+        (
+            "a key that two sections have",
+            "run c.yaml --set output.format=jsonl",
+            "--set output.format: unknown setting; did you mean `input.format` or `views.NAME.format`?",
+        ),
+        (
+            "a key that no section has",
+            "run c.yaml --set colour=red",
+            "--set colour: unknown setting; known here: views, input, output, encoder, beam",
+        ),
+        ("a folder in place of a configuration", "run corpus", "corpus: is a folder; give a configuration, a YAML"),
+        ("an option's empty value", ["run", "c.yaml", "--output", ""], "c.yaml: output.path: is empty"),
         (
             "a value that is none",
             "run c.yaml --set views.tokens.level=sentence",
-            "c.yaml: views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'",
+            "--set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'",
         ),
         (
             "a layer that the encoder has not",
@@ -114,12 +131,13 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "a name of Hugging Face's hub without hf://",
             "run c.yaml --set encoder.handle=google-bert/bert-base-uncased",
             "encoder.handle: google-bert/bert-base-uncased: there is no such folder (absolute: {here}/google-bert/"
-            "bert-base-uncased); did you mean `hf://google-bert/bert-base-uncased`?; an encoder is minilm",
+            f"bert-base-uncased); {HANDLES}; did you mean `hf://google-bert/bert-base-uncased`?",
         ),
         (
             "minilm in capitals",
             "run c.yaml --set encoder.handle=MiniLM",
-            "encoder.handle: MiniLM: there is no such folder (absolute: {here}/MiniLM); did you mean `minilm`?; an",
+            f"encoder.handle: MiniLM: there is no such folder (absolute: {{here}}/MiniLM); {HANDLES}; did you mean "
+            "`minilm`?",
         ),
         (
             "one word where a list or a file is expected",
@@ -130,7 +148,7 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
         (
             "a number and a truth value as words",
             "run c.yaml --set views.tokens.keep_words=[3,true]",
-            "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; 3 is not a word: quote "
+            "--set views.tokens.keep_words: should be a list of words or the name of a file; 3 is not a word: quote "
             "it, as in ['3', 'true']; given: [3, True]",
         ),
         (
@@ -154,7 +172,8 @@ def test_mistake_gives_one_message(workplace, mistake, arguments, message):
     workplace.write("full/notes.txt", "mine\n")
     workplace.configure()
     places = {"here": workplace.folder, "encoder": DATA / "hf_uncased"}
-    err = workplace._call(*arguments.split(), status=2).err
+    given = arguments.split() if isinstance(arguments, str) else arguments
+    err = workplace._call(*given, status=2).err
     assert err.startswith(f"layerbeam: {message.format(**places)}"), mistake
     assert len(err.splitlines()) == 1
     assert not (workplace.folder / "out").exists()
@@ -254,15 +273,18 @@ def test_fields_that_no_record_has(workplace, command):
     workplace.write("corpus/a.jsonl", '{"id": 1, "text": "one", "label": "x"}\n' * 50)
     workplace.configure(input={"format": "jsonl"}, views={"t": {"level": "text", "layers": [1]}})
     settings = {
-        "input.text_field=txt": "input.text_field: no record has a field `txt`; did you mean `text`?",
-        "input.id_field=idd": "input.id_field: no record has a field `idd`; did you mean `id`?",
-        "input.keep_fields={labels: bool}": "input.keep_fields: no record has a field `labels`; did you mean `label`?",
-        "input.pair_field=answer": "input.pair_field: no record has a field `answer`",
+        "input.text_field=txt": ("text_field: no record has a field `txt`", "; did you mean `text`?"),
+        "input.id_field=idd": ("id_field: no record has a field `idd`", "; did you mean `id`?"),
+        "input.keep_fields={labels: bool}": (
+            "keep_fields: no record has a field `labels`",
+            "; did you mean `label`?",
+        ),
+        "input.pair_field=answer": ("pair_field: no record has a field `answer`", ""),
     }
-    for setting, message in settings.items():
+    for setting, (message, hint) in settings.items():
         err = workplace._call(command, "c.yaml", "--set", setting, status=2).err
         assert err.splitlines() == [
-            f"layerbeam: {message}; the first 50 records have: id, text, label",
+            f"layerbeam: input.{message}; the first 50 records have: id, text, label{hint}",
             "layerbeam: `layerbeam run --force` starts anyway",
         ]
     assert not (workplace.folder / "out/_runs").exists()

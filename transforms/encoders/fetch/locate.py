@@ -66,7 +66,7 @@ def locate(handle: str) -> LocalFolder:
     found = "is a file" if os.path.exists(path) else "there is no such folder"
     meant = "minilm" if handle.lower() == "minilm" else f"hf://{handle}" if _REPOSITORY.fullmatch(handle) else None
     hint = "" if meant is None or os.path.exists(path) else f"; did you mean `{meant}`?"
-    raise EncoderError(f"{handle}: {found} (absolute: {os.path.abspath(path)}){hint}; {SUPPORTED}")
+    raise EncoderError(f"{handle}: {found} (absolute: {os.path.abspath(path)}); {SUPPORTED}{hint}")
 
 
 def _minilm() -> LocalFolder:

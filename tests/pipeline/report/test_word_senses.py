@@ -1,0 +1,62 @@
+"""Groups of a word's occurrences: how well they are separated, and whether they only follow the word's place."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from layerbeam.pipeline.report.stats import describe_structure, follow_places
+from layerbeam.pipeline.report.word_senses import _best_grouping
+
+pytest.importorskip("matplotlib")  # an extra; `make` installs it
+pytest.importorskip("sklearn")
+
+THREE = np.repeat([0, 1, 2], 4)
+
+
+def test_groups_that_follow_the_places():
+    # By hand: the variance of the means 2.5, 12.5 and 22.5 is 200 / 3, that inside the groups 1.25.
+    places = np.array([1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24])
+    assert follow_places(THREE, places) == (True, pytest.approx(200 / 203.75))
+    assert follow_places(THREE, np.array([1, 12, 23, 4, 11, 2, 13, 24, 21, 22, 3, 14]))[0] is False
+    assert follow_places(np.array([0, 0, 1]), np.array([1, 2, 9]))[0] is False, "with three rows it may be chance"
+    assert follow_places(np.zeros(5, np.int64), np.arange(5)) == (False, 0.0)
+    assert follow_places(THREE, np.full(12, 7)) == (False, 0.0)
+
+
+def test_the_best_layer_is_one_whose_groups_do_not_follow_the_places():
+    def cosines(groups, within, across):
+        return np.where(np.eye(12, dtype=bool), 1.0, np.where(groups[:, None] == groups, within, across))
+
+    places = np.arange(12)
+    by_place, by_sense = cosines(places // 6, 0.99, 0.1), cosines(places % 2, 0.9, 0.2)
+    found, grouping = _best_grouping({"layer_0": by_place, "layer_1": by_place, "layer_2": by_sense}, places)
+    assert (found, grouping.groups.tolist()) == ("layer_2", [0, 1] * 6)
+    found, grouping = _best_grouping({"layer_1": by_place, "layer_2": np.ones((12, 12))}, places)
+    assert (found, grouping.groups.tolist()) == ("layer_1", [0] * 6 + [1] * 6)
+
+
+def test_structures_of_kaufman_and_rousseeuw():
+    silhouettes = [0.25, 0.26, 0.5, 0.51, 0.7, 0.71]
+    assert [describe_structure(silhouette) for silhouette in silhouettes] == [
+        "no structure",
+        "a weak structure",
+        "a weak structure",
+        "a reasonable structure",
+        "a reasonable structure",
+        "a strong structure",
+    ]
+
+
+def test_the_page_says_that_the_groups_follow_the_place(workplace):
+    workplace.write("corpus/a.txt", "bank of money\n" * 6 + "she took the river money to the bank\n" * 6)
+    workplace.configure(views={"words": {"level": "word", "layers": [0], "keep_words": ["bank"]}})
+    workplace.run()
+    found = json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)
+    figures = found["sections"]["words"]["figures"]["bank"]
+    assert (figures["groups"], figures["follows_place"], figures["place_share"]) == ([6, 6], True, 1.0)
+    page = " ".join((workplace.folder / "out/report.html").read_text(encoding="utf-8").split())
+    assert "finds groups in layer 0: A with 6, B with 6; a strong structure (silhouette 1.00," in page
+    assert "they explain 100% of the variance of its index" in page
