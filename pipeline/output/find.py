@@ -25,8 +25,8 @@ from layerbeam.pipeline.output.manifest import (
 )
 from layerbeam.pipeline.output.run_log import ACTIVE, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
-from layerbeam.transforms.input.content import format_by_name
+from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
+from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
 from layerbeam.transforms.parts import is_part_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records
@@ -181,16 +181,31 @@ class PendingWork:
 
 
 def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile | SkippedFile]:
-    """What the globs match, without the output folder. UsageError if a pattern cannot be matched.
+    """What the globs match, without the output folder. UsageError if that is no file that can be read.
 
     A folder stands for the files in it whose names end as an input format's do. `at_most`: so many files of each
     pattern are enough.
     """
     try:
         expanded = [path for pattern in patterns for path in _files_of_folder(pattern) or [pattern]]
-        return [file for file in storage.find_files(expanded, at_most) if not storage.is_inside(file.path, output_path)]
+        matches = storage.find_files(expanded, at_most)
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
+    found = [_of_input(file) for file in matches if not storage.is_inside(file.path, output_path)]
+    if not any(isinstance(file, InputFile) for file in found):
+        relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
+        here = f" (from {os.getcwd()})" if relative else ""
+        unreadable = [f"; {printable(file.path)}: {file.reason}" for file in found if isinstance(file, SkippedFile)]
+        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}{''.join(unreadable)}")
+    return found
+
+
+def _of_input(file: InputFile | SkippedFile) -> InputFile | SkippedFile:
+    """The same, but a folder says why none of its files is read."""
+    if isinstance(file, InputFile) or not storage.is_local(file.path) or not os.path.isdir(file.path):
+        return file
+    endings = ", ".join(FORMATS_BY_ENDING)
+    return SkippedFile(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
 
 
 def _files_of_folder(path: str) -> list[str]:
@@ -203,7 +218,6 @@ def list_groups(
     patterns: list[str],
     output_path: str,
     *,
-    prune_missing: bool = False,
     found: Sequence[InputFile | SkippedFile] | None = None,
     limit: int | None = None,
     record_format: RecordFormat = LINES,
@@ -212,9 +226,8 @@ def list_groups(
     """Match the globs and put the files in groups. No commit is read but to learn the path of a missing file.
 
     A file keeps the path under which an earlier run read it, however it is spelled now. Files in the output folder are
-    not input. UsageError if no file matches and no rows would stay, a pattern cannot be matched, or the parts of two
-    files would have the same name. `found`: what `find_inputs` gave. `limit`: files after the first so many
-    records are not input.
+    not input. UsageError as from `find_inputs`, or if the parts of two files would have the same name. `found`: what
+    that gave. `limit`: files after the first so many records are not input.
     """
     found = find_inputs(patterns, output_path) if found is None else found
     manifest = load_manifest(output_path)
@@ -223,20 +236,11 @@ def list_groups(
         recorded |= {commit.block.file.path for commit in load_index(output_path)}
     begun = _begun_files(output_path, recorded | {file.path for file in found})
     found = _as_recorded(found, recorded | begun)
-    if not found and (prune_missing or not (recorded or begun)):
-        raise no_file_matches(patterns)
     _check_names(found)
     if limit is None:
         return make_groups(found, slice_bytes, begun=begun)
     found, records, limited = _first_records(found, limit, record_format)
     return make_groups(found, slice_bytes, begun=begun, records=records, limited=limited)
-
-
-def no_file_matches(patterns: Iterable[str]) -> UsageError:
-    """The error for patterns without a match."""
-    relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
-    here = f" (from {os.getcwd()})" if relative else ""
-    return UsageError(f"input.files: no file matches {', '.join(patterns)}{here}")
 
 
 def _begun_files(output_path: str, known: Iterable[str]) -> set[str]:
@@ -332,7 +336,7 @@ def find_work(
 ) -> PendingWork:
     """What all groups have left to do; in each file to read also what is done. For the options see `list_groups`."""
     work = PendingWork()
-    for group in list_groups(patterns, output_path, prune_missing=prune_missing, **options):
+    for group in list_groups(patterns, output_path, **options):
         of_group, to_read, pruned = compare_group(
             output_path, group, prune_missing=prune_missing, fingerprint=fingerprint
         )
@@ -452,7 +456,6 @@ class FindWork(beam.PTransform):
         groups = list_groups(
             self.patterns,
             self.output_path,
-            prune_missing=self.prune_missing,
             limit=self.limit,
             record_format=self.record_format,
             slice_bytes=self.slice_bytes,

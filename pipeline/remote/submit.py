@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import echo, echo_error
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
-from layerbeam.pipeline.output.find import PendingWork, find_inputs, no_file_matches
+from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
@@ -55,9 +55,7 @@ class RemoteRun(Run):
     def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
         path, fingerprint = self.job.output.path, self.job.output.fingerprint
         runs = load_runs(path)
-        if not runs:  # else an earlier run has read the input, and the files may be missing now
-            if not found:
-                raise no_file_matches(self.job.config.input.files)
+        if not runs:
             files = [file for file in found if isinstance(file, InputFile)]
             self._check(PendingWork(to_read=[FileToRead(file) for file in files], files=files))
         was_done = bool(runs) and runs[-1]["fingerprint"] == fingerprint

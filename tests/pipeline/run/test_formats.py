@@ -145,4 +145,8 @@ def test_files_may_be_one_folder(workplace):
     workplace.configure(input={"files": "corpus/more/.."}, output={"path": "two"}, views=TEXTS)
     (workplace.folder / "corpus/a.TXT").unlink()
     (workplace.folder / "corpus/b[1].txt.gz").unlink()
-    assert "is a folder; to read the files in it, write corpus/*" in workplace.run(status=3).out
+    refused = workplace.run(status=2).err
+    assert "no file matches corpus/more/.. (from " in refused
+    assert (
+        "corpus: is a folder without a file that ends in .txt, .jsonl, .ndjson, .parquet, .csv, .tsv; name" in refused
+    )

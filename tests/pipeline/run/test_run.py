@@ -220,6 +220,20 @@ def test_rows_of_missing_file_are_kept_until_pruned(workplace):
     assert (workplace.folder / "out/_SUCCESS").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--prune-missing"]])
+@pytest.mark.parametrize("files", ["corpus", "corpus/*.txt", "corpus/a.txt"])
+def test_without_any_input_a_finished_run_stays_as_it_is(workplace, files, options):
+    """An empty mount, or a mistyped glob."""
+    many_blocks(workplace)
+    workplace.run()
+    before = workplace.files()
+    for path in (workplace.folder / "corpus").iterdir():
+        path.unlink()
+    refused = workplace.run("--input", files, *options, status=2).err
+    assert f"no file matches {files} (from " in refused
+    assert workplace.files() == before
+
+
 def test_missing_part_is_rewritten(workplace):
     many_blocks(workplace)
     workplace.run()
