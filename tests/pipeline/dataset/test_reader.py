@@ -28,7 +28,7 @@ from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
-from layerbeam.transforms.layout import commit_path
+from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -75,8 +75,7 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
         schema_version=1, fingerprint=output.fingerprint, identity={}, encoder=encoder, settings={}, versions={}
     )
     for commit in commits:
-        with output.write_whole(commit_path(commit.block.name)) as opened:
-            opened.write(json.dumps(commit.to_json()).encode())
+        put_commit(output, commit)
     (group,) = make_groups([file], 1)
     gathered = Gathered(GroupWork(group, frozenset(), (), ()))
     for commit in commits:
