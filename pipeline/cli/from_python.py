@@ -57,7 +57,8 @@ def run(
         try:
             output = load_config(make_parser("").parse_known_args(arguments)[0]).output.path
         except UsageError as error:
-            raise ValueError(str(error).replace(f"{path}: ", "run: ") if is_mapping else str(error)) from None
+            message = str(error).replace("--set ", "run: ")
+            raise ValueError(message.replace(f"{path}: ", "run: ") if is_mapping else message) from None
         status, printed = _run_command(arguments, verbose=verbose)
     if status not in (DONE, INCOMPLETE):
         lines = [line.removeprefix("layerbeam: ") for line in printed if line.startswith("layerbeam: ")]

@@ -97,7 +97,10 @@ def last_attempt(output_path: str) -> RunRecord:
     """The record of the last attempt in an output folder. UsageError if there is none."""
     runs = load_runs(output_path)
     if not runs:
-        raise UsageError(f"{output_path}: holds no layerbeam run (no _runs folder in it)")
+        raise UsageError(
+            f"{output_path}: holds no layerbeam run (no _runs folder in it); give the folder that was the run's "
+            "output.path"
+        )
     return runs[-1]
 
 
