@@ -97,7 +97,7 @@ def test_driver_killed_repeatedly(corpus, soak):
         kills[str(phase)] += 1
         check_listed_parts(corpus)
     for number in range(rounds["finish"]):
-        # The first steps rename parts.jsonl and the manifest into place, many others delete commits.
+        # The first steps rename parts.jsonl, the table and the manifest into place, many others delete commits.
         status, err = killed(corpus, kill_at=f"finish {random.integers(1, 4 if number % 2 else 40)}")
         assert status in (0, -signal.SIGKILL), err
         kills["finish"] += status != 0
