@@ -146,11 +146,12 @@ class Finish(beam.PTransform):
         return finish_group(self.output, gathered, self.record_format, limited=self.limit is not None)
 
     def _index(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[list[GroupReport]]:
-        with self._unless_superseded():
+        with self._end_if_superseded():
+            self._refuse_if_superseded()
             yield self.write_index(element[1])
 
     def _finish_run(self, reports: list[GroupReport], tables: Iterable[TablePart] = ()) -> Iterator[str]:
-        with self._unless_superseded():
+        with self._end_if_superseded():
             manifest = self.finish_run(reports, tables)
             if self.run_number is not None:
                 RunLog.end_unattended(self.output.path, self.run_number, "done")
@@ -158,13 +159,12 @@ class Finish(beam.PTransform):
             yield json.dumps(manifest)
 
     @contextlib.contextmanager
-    def _unless_superseded(self) -> Iterator[None]:
-        """Ends this run if a newer one finalizes the folder: to do it here too would delete what that is writing."""
+    def _end_if_superseded(self) -> Iterator[None]:
         path, number = self.output.path, self.run_number
         try:
-            self._refuse_if_superseded()
             yield
         except SupersededError as error:
+            # The newer run finalizes the folder: to do it here too would delete what it is writing.
             logging.getLogger(__name__).warning("%s: run %s leaves the folder to run %s", path, number, error)
             if number is not None:
                 RunLog.end_unattended(path, number, "superseded")
