@@ -17,7 +17,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan bench-sentences test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan bench-word-types bench-sentences test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -224,6 +224,9 @@ bench-views: $(VENV)/installed ## five views in one run compared with five runs 
 
 bench-large: $(VENV)/installed ## run and verify with an encoder of BERT-Large's size (random weights; 10 minutes)
 	$(BIN)/python tests/benchmarks/large.py
+
+bench-word-types: $(VENV)/installed ## a million word types in 2,000 blocks: memory, bytes after kills, equal to NumPy's
+	$(BIN)/python tests/benchmarks/word_types.py
 
 bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py

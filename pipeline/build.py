@@ -11,7 +11,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.run.keep_alive import KeepAlive
+from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
@@ -57,12 +57,8 @@ def build(
         output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive_path
     )
 
-    def alive(elements: Any, stage: str) -> Any:
-        """The same elements, in a stage whose workers give signs of life."""
-        return elements if alive_path is None else elements | f"alive in {stage}" >> KeepAlive(alive_path)
-
     # Which files there are, and what of them is done already.
-    files = alive(root | beam.Create([None]), "find") | "find" >> find
+    files = keep_alive(root | beam.Create([None]), "find", alive_path) | "find" >> find
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
@@ -79,5 +75,5 @@ def build(
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    reports = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], alive(commits, "write"))
+    reports = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], keep_alive(commits, "write", alive_path))
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish

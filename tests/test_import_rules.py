@@ -27,6 +27,7 @@ BEAM = {
     "layerbeam.pipeline.cli.beam_options",
     "layerbeam.pipeline.output.find",
     "layerbeam.pipeline.output.finish",
+    "layerbeam.pipeline.output.word_types",
 }
 BEAM_FOLDERS = ("layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 

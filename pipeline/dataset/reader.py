@@ -44,8 +44,7 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
     manifest = read_manifest(path)
     index = read_index(path, manifest)
-    tables = table_parts(manifest)
-    parts = {name: [tables[name]] if name in tables else index.parts(name) for name in manifest["views"]}
+    parts = {name: index.parts(name) for name in manifest["views"]} | table_parts(manifest)
     return Run(path, dict(manifest), parts)
 
 

@@ -22,15 +22,16 @@ from layerbeam.pipeline.output.manifest import (
     differences,
     load_manifest,
     only_adds_views,
+    table_parts,
 )
 from layerbeam.pipeline.output.run_log import ACTIVE, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
 from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
-from layerbeam.transforms.parts import is_part_file, part_folder
+from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records
-from layerbeam.transforms.views import View, is_aggregated
+from layerbeam.transforms.views import View
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
@@ -106,8 +107,11 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
     for view in load_runs(path)[-1]["views"]:
         folder = storage.join(path, view)
         if "/" not in view and view not in ("", ".", ".."):
-            own = (f"{layout.EMPTY}.", f"{layout.WORD_TYPES}.")
-            names = [name for name in storage.list_folder(folder) if name.startswith(own)]
+            names = [
+                name
+                for name in storage.list_folder(folder)
+                if name.startswith(f"{layout.EMPTY}.") or is_table_file(name)
+            ]
             storage.delete_files(storage.join(folder, name) for name in names)
             storage.delete_empty_folder(folder)
     for folder in (layout.COMMITS, layout.REJECTS, layout.INDEX):
@@ -136,11 +140,13 @@ def _has_its_files(output_path: str, manifest: Manifest) -> bool:
 
     An attempt that was given up may have written one after the end of another.
     """
+    tables = table_parts(manifest)
     for name, view in manifest["views"].items():
         folder = storage.join(output_path, name)
-        if is_aggregated(view["level"]):
-            table = storage.stat_file(storage.join(output_path, view["path"]))
-            if not isinstance(table, InputFile) or table.size != view["bytes"]:
+        if name in tables:
+            listed = {part.path: part.bytes for part in tables[name]}
+            sizes = storage.list_folder(folder).items()
+            if {f"{name}/{file}": size for file, size in sizes if is_table_file(file)} != listed:
                 return False
             continue
         has_empty = any(storage.file_names(folder, f"{layout.EMPTY}."))

@@ -1,4 +1,4 @@
-"""The end of a run: `parts.jsonl`, `manifest.json` and `_SUCCESS`, written in this order.
+"""The end of a run: the index, the tables of `word_type` views, `manifest.json` and `_SUCCESS`, in this order.
 
 Equal runs write equal bytes: nothing here depends on a clock, a host or a number of workers. What each run did is in
 `_runs/<n>.json` (`layerbeam.pipeline.output.run_log`).
@@ -7,6 +7,7 @@ Equal runs write equal bytes: nothing here depends on a clock, a host or a numbe
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import hashlib
 import heapq
@@ -38,15 +39,16 @@ from layerbeam.pipeline.output.index import (
 from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
-from layerbeam.pipeline.run.keep_alive import KeepAlive
+from layerbeam.pipeline.output.word_types import TablePart, WordTypes
+from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile, printable
-from layerbeam.transforms.parts import FORMATS, is_part_file, part_folder, read_tables
+from layerbeam.transforms.parts import FORMATS, is_part_file, is_table_file, part_folder, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_empty_part, write_word_types
+from layerbeam.transforms.write.block import write_empty_part
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
@@ -98,7 +100,7 @@ class Finish(beam.PTransform):
     """(`GroupWork`, all PCollections of `SkippedFile` or `Commit`, `Boundaries`) -> the manifest as JSON, at the end.
 
     Two levels: each group of files is finished on its own, then the run. Commits do not cross a shuffle: what does are
-    16 bytes for each block, and the groups' reports.
+    16 bytes for each block, and the groups' reports. In between many workers make the tables of `word_type` views.
 
     Nothing if a newer run is at work in the folder, or has finalized it.
 
@@ -122,12 +124,20 @@ class Finish(beam.PTransform):
             gathered.append(of_stage | f"gather {number}" >> beam.ParDo(_Gather(), beam.pvalue.AsSingleton(boundaries)))
         of_groups = gathered | "reports" >> beam.Flatten() | "of one group" >> beam.GroupByKey()
         reports = (
-            self._alive(of_groups, "alive in finish group")
+            keep_alive(of_groups, "finish group", self.alive_path)
             | "finish group" >> beam.Map(self._finish_group)
             | "under one key" >> beam.WithKeys(0)
             | "all groups" >> beam.GroupByKey()
         )
-        return self._alive(reports, "alive in finish run") | "finish run" >> beam.FlatMap(self._finish_run)
+        indexed = keep_alive(reports, "index", self.alive_path) | "index" >> beam.FlatMap(self._index)
+        aggregated = tuple(view for view in self.views if view.aggregates)
+        if not aggregated:  # one stage less
+            return indexed | "finish run" >> beam.FlatMap(self._finish_run)
+        shards = indexed | "shards" >> beam.Map(_shards_of)
+        tables = shards | "word types" >> WordTypes(self.output, aggregated, self.alive_path)
+        return keep_alive(indexed, "finish run", self.alive_path) | "finish run" >> beam.FlatMap(
+            self._finish_run, beam.pvalue.AsList(tables)
+        )
 
     def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> GroupReport:
         gathered = Gathered()
@@ -135,54 +145,66 @@ class Finish(beam.PTransform):
             gathered.update(of_bundle)
         return finish_group(self.output, gathered, self.record_format, limited=self.limit is not None)
 
-    def _finish_run(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[str]:
+    def _index(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[list[GroupReport]]:
+        with self._end_if_superseded():
+            self._refuse_if_superseded()
+            yield self.write_index(element[1])
+
+    def _finish_run(self, reports: list[GroupReport], tables: Iterable[TablePart] = ()) -> Iterator[str]:
+        with self._end_if_superseded():
+            manifest = self.finish_run(reports, tables)
+            if self.run_number is not None:
+                RunLog.end_unattended(self.output.path, self.run_number, "done")
+            # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
+            yield json.dumps(manifest)
+
+    @contextlib.contextmanager
+    def _end_if_superseded(self) -> Iterator[None]:
         path, number = self.output.path, self.run_number
         try:
-            self._refuse_if_superseded()
-            manifest = self.finish_run(element[1])
+            yield
         except SupersededError as error:
             # The newer run finalizes the folder: to do it here too would delete what it is writing.
             logging.getLogger(__name__).warning("%s: run %s leaves the folder to run %s", path, number, error)
             if number is not None:
                 RunLog.end_unattended(path, number, "superseded")
-            return
-        if number is not None:
-            RunLog.end_unattended(path, number, "done")
-        # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
-        yield json.dumps(manifest)
 
     def _refuse_if_superseded(self) -> None:
         newer = None if self.run_number is None else newer_attempt(self.output.path, self.run_number)
         if newer is not None:
             raise SupersededError(newer)
 
-    def _alive(self, elements: Any, label: str) -> Any:
-        return elements if self.alive_path is None else elements | label >> KeepAlive(self.alive_path)
+    def write_index(self, found: Iterable[GroupReport]) -> list[GroupReport]:
+        """Make the index whole. Returns the reports of all groups, which come in any order, in the order of the groups.
 
-    def finish_run(self, found: Iterable[GroupReport]) -> dict[str, Any]:
-        """Finalize the output folder: delete what no group lists, write manifest and marker.
-
-        `found`: the reports of all groups, in any order. Returns the manifest. AssertionError if records are missing
-        from the balance.
+        AssertionError if records are missing from the balance.
         """
-        output, reports = self.output, sorted(found, key=lambda report: report.number)
-        counts = metrics.total([report.counts for report in reports])
-        problem = metrics.unbalanced(counts)
+        reports = sorted(found, key=lambda report: report.number)
+        problem = metrics.unbalanced(metrics.total([report.counts for report in reports]))
         if problem is not None:
             raise AssertionError(f"records are missing: {problem}")
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
-        storage.delete_files([storage.join(output.path, layout.SUCCESS)])
-        shards = [shard for report in reports for shard in report.shards]
+        storage.delete_files([storage.join(self.output.path, layout.SUCCESS)])
         for report in reports:
             if report.lines is not None:
-                _write(output, layout.PARTS, report.lines)
+                _write(self.output, layout.PARTS, report.lines)
+        return [dataclasses.replace(report, lines=None) for report in reports]
+
+    def finish_run(self, reports: Sequence[GroupReport], tables: Iterable[TablePart] = ()) -> dict[str, Any]:
+        """Finalize the output folder: delete what no group lists, write manifest and marker.
+
+        `reports`: what `write_index` gave. `tables`: of all views of level `word_type`, in any order. Returns the
+        manifest.
+        """
+        output, shards = self.output, _shards_of(reports)
+        counts = metrics.total([report.counts for report in reports])
         index = Index(output.path, shards, strict=True)
         compared = {}
         if metrics.DUPLICATE_IDS in counts:
             duplicates = count_duplicate_ids(output.path, self.views, index, counts)
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
-        described, empty = self._finish_views(reports, index)
+        described, paths = self._finish_views(reports, tables)
         skipped = sorted({file for report in reports for file in report.skipped}, key=lambda f: (f.path, f.reason))
         problems = self._problems(skipped, {path for report in reports for path in report.missing}, counts, index)
         manifest = {
@@ -201,7 +223,7 @@ class Finish(beam.PTransform):
                 "inputs": [shard.to_json() for shard in inputs],
             }
         self._refuse_if_superseded()
-        hashes = [np.array([path_hash(path) for path in empty], np.uint64)]
+        hashes = [np.array([path_hash(path) for path in paths], np.uint64)]
         hashes += [np.frombuffer(report.listed, np.uint64) for report in reports]
         _delete_strays(output.path, self.views, np.unique(np.concatenate(hashes)))
         _write(output, layout.MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
@@ -214,19 +236,23 @@ class Finish(beam.PTransform):
             storage.create_whole(storage.join(output.path, layout.SUCCESS), b"", temporary=output.temporary)
         return manifest
 
-    def _finish_views(self, reports: Sequence[GroupReport], index: Index) -> tuple[dict[str, dict[str, Any]], set[str]]:
-        """Write what is made of all blocks. Returns the manifest's entry of each view, and the parts without rows."""
-        described, empty = describe_views(self.views), set()
+    def _finish_views(
+        self, reports: Sequence[GroupReport], tables: Iterable[TablePart]
+    ) -> tuple[dict[str, dict[str, Any]], set[str]]:
+        """The manifest's entry of each view; and the paths of tables and of parts without rows, which are written."""
+        described, paths = describe_views(self.views), set()
+        tables = sorted(tables, key=lambda table: table.number)
         for view in self.views:
-            sizes = metrics.total([{"rows": 0, "bytes": 0, "parts": 0}, *(r.views.get(view.name, {}) for r in reports)])
             if view.aggregates:
-                table = write_word_types(self.output, view, list(index.parts(view.name)))
-                described[view.name] |= {"path": table.path, "sha256": table.sha256}
-                sizes = count_rows([table])
+                parts = [table.part for table in tables if table.view == view.name]
+                described[view.name] |= count_rows(parts) | {"files": [dataclasses.asdict(part) for part in parts]}
+                paths |= {part.path for part in parts}
+                continue
+            sizes = metrics.total([{"rows": 0, "bytes": 0, "parts": 0}, *(r.views.get(view.name, {}) for r in reports)])
             described[view.name] |= {name: sizes[name] for name in ("rows", "bytes", "parts")}
             if not sizes["parts"]:
-                empty.add(write_empty_part(self.output, view).path)
-        return described, empty
+                paths.add(write_empty_part(self.output, view).path)
+        return described, paths
 
     def _problems(
         self,
@@ -467,10 +493,16 @@ class _IndexWriter:
         self._lines, self._files, self._of_shard = [], [], {}
 
 
-def _delete_strays(output_path: str, views: Iterable[View], listed: npt.NDArray[np.uint64]) -> None:
+def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:
+    return [shard for report in reports for shard in report.shards]
+
+
+def _delete_strays(output_path: str, views: Sequence[View], listed: npt.NDArray[np.uint64]) -> None:
     """Delete the parts that are not listed: an earlier run left them. `listed`: what `path_hash` gives, sorted."""
-    for folder in (*(part_folder(view) for view in views), layout.REJECTS):
-        names = filter(is_part_file, storage.file_names(storage.join(output_path, folder)))
+    folders = [(folder, is_part_file) for folder in (*(part_folder(view) for view in views), layout.REJECTS)]
+    folders += [(view.name, is_table_file) for view in views if view.aggregates]
+    for folder, is_own in folders:
+        names = filter(is_own, storage.file_names(storage.join(output_path, folder)))
         stray = unlisted_paths((f"{folder}/{name}" for name in names), listed)
         storage.delete_files(storage.join(output_path, path) for path in stray)
 

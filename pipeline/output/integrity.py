@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def verify_files(output_path: str) -> FilesVerdict:
     OutputError if there is no finished run.
     """
     manifest = read_finished(output_path)
-    index, tables = read_index(output_path, manifest), list(table_parts(manifest).values())
+    index = read_index(output_path, manifest)
+    tables = list(itertools.chain.from_iterable(table_parts(manifest).values()))
     num_files = sum(len(commit.parts) for commit in index) + len(tables)
     from layerbeam.pipeline.cli.progress import (
         Steps,
@@ -114,7 +116,7 @@ def check_listing(output_path: str, manifest: Manifest, index: Index) -> list[st
     problems, tables = [], table_parts(manifest)
     for name, entry in manifest["views"].items():
         rows, listed = 0, array.array("Q")
-        for part in [tables[name]] if name in tables else index.parts(name):
+        for part in tables[name] if name in tables else index.parts(name):
             rows += part.rows
             listed.append(path_hash(part.path))
         if rows != entry["rows"]:

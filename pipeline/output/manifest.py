@@ -20,6 +20,8 @@ from layerbeam.transforms.views import COLUMNS, View, is_aggregated
 SCHEMA_VERSION = 1
 
 _NAMED_VECTORS = 4
+# Older manifests have one table in the entry of its view.
+_OF_TABLE = ("path", "rows", "bytes", "sha256")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -63,8 +65,21 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+class TableFile(TypedDict):
+    """A `Part` as JSON."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
 class ManifestView(TypedDict):
-    """What a manifest says of a view. `path` and `sha256`: of the one file of a `word_type` view."""
+    """What a manifest says of a view.
+
+    `files`: the parts of the table of a `word_type` view, in the order of their rows; older manifests have `path` and
+    `sha256` of the only one.
+    """
 
     level: str
     columns: dict[str, str]
@@ -75,6 +90,7 @@ class ManifestView(TypedDict):
     rows: int
     bytes: int
     parts: int
+    files: NotRequired[list[TableFile]]
     path: NotRequired[str]
     sha256: NotRequired[str]
 
@@ -166,8 +182,10 @@ def read_manifest(output_path: str) -> Manifest:
         raise OutputError(
             f"{output_path}: {layout.MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
         )
-    for name, view in manifest["views"].items():
-        if name in ("", ".", "..") or "/" in name or view.get("path", f"{name}/").rpartition("/")[0] != name:
+    tables = table_parts(manifest)
+    for name in manifest["views"]:
+        folders = {part.path.rpartition("/")[0] for part in tables.get(name, ())}
+        if name in ("", ".", "..") or "/" in name or folders - {name}:
             raise OutputError(
                 f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
             )
@@ -187,10 +205,9 @@ def _invalid_entries(manifest: Any) -> set[str]:
     except ValidationError as error:
         return {".".join(map(str, problem["loc"])) for problem in error.errors()}
     return {
-        f"views.{name}.{entry}"
+        f"views.{name}.files"
         for name, view in manifest["views"].items()
-        for entry in ("path", "sha256")
-        if is_aggregated(view["level"]) and entry not in view
+        if is_aggregated(view["level"]) and "files" not in view and not {"path", "sha256"} <= view.keys()
     }
 
 
@@ -241,10 +258,10 @@ def vectors_text(view: Mapping[str, Any]) -> str:
     return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
 
 
-def table_parts(manifest: Manifest) -> dict[str, Part]:
-    """The one table of each `word_type` view; the parts of its blocks are sums."""
+def table_parts(manifest: Manifest) -> dict[str, list[Part]]:
+    """The parts of the table of each `word_type` view; the parts of its blocks are sums."""
     return {
-        name: Part(view["path"], view["rows"], view["bytes"], view["sha256"])
+        name: [Part(**file) for file in view.get("files", [{key: view.get(key) for key in _OF_TABLE}])]
         for name, view in manifest["views"].items()
         if is_aggregated(view["level"])
     }

@@ -13,7 +13,7 @@ from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import load_commits, sound_commits
 from layerbeam.pipeline.output.index import Index, index_of, input_entries, load_index, order_of
-from layerbeam.pipeline.output.manifest import Manifest, load_manifest, shape_text
+from layerbeam.pipeline.output.manifest import Manifest, count_rows, load_manifest, shape_text, table_parts
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import RunRecord, load_runs
 from layerbeam.transforms import layout, metrics, storage
@@ -158,7 +158,7 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
     attempt: Mapping[str, Any] = last_attempt(output_path)
     blocks = load_blocks(output_path) if blocks is None else blocks
     manifest = load_manifest(output_path)
-    tables = manifest["views"] if manifest is not None else {}
+    tables = table_parts(manifest) if manifest is not None else {}
     if manifest is not None and manifest["fingerprint"] != attempt["fingerprint"]:
         manifest = None
     counts = dict(sorted(blocks.counts.items()))
@@ -197,18 +197,18 @@ def _inputs(output_path: str, manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _views_and_parts(
-    described: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Mapping[str, Any]], blocks: Blocks
+    described: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Sequence[Part]], blocks: Blocks
 ) -> tuple[dict[str, Mapping[str, Any]], dict[str, Sequence[Part]]]:
-    """Each view with its number of rows, bytes and parts; and its parts. Word types are one table, made at the end."""
+    """Each view with its number of rows, bytes and parts; and its parts. The table of word types is made at the end."""
     views: dict[str, Mapping[str, Any]] = {}
     parts: dict[str, Sequence[Part]] = {}
     for name, view in described.items():
         parts[name] = blocks.index.parts(name)
         size: dict[str, Any] = {"rows": 0, "bytes": 0, "parts": 0} | blocks.views.get(name, {})
         if is_aggregated(view["level"]):
-            size = {key: tables.get(name, {}).get(key, 0) for key in (*size, "path")}
             # No hash, so that its size is not checked: a run killed at its end leaves a table newer than the manifest.
-            parts[name] = [Part(size["path"], size["rows"], size["bytes"], "")] if size["path"] else []
+            parts[name] = [dataclasses.replace(part, sha256="") for part in tables.get(name, ())]
+            size = count_rows(parts[name])
         views[name] = {**view, **size}
     return views, parts
 

@@ -312,7 +312,7 @@ def _view_sizes(sample: Estimate, calibration: Calibration, num_blocks: int) -> 
     for view in sample.views:
         rows = sample.rows(view)
         row_bytes, part_bytes = calibration.sizes.get(view.name, (0.0, 0.0))
-        # A word_type view ends up in one file; the parts of its blocks are deleted.
+        # A word_type view ends up in few files; the parts of its blocks hold sums.
         size = rows.value * row_bytes + part_bytes * (1 if view.aggregates else num_blocks)
         vector_bytes = sample.view_bytes[view.name]
         sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.margin), vector_bytes, round(size))

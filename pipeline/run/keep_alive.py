@@ -24,6 +24,11 @@ class KeepAlive(beam.PTransform):
         return elements | beam.ParDo(_KeepAlive(self.path)).with_output_types(elements.element_type)
 
 
+def keep_alive(elements: Any, stage: str, path: str | None) -> Any:
+    """The same elements, in a stage whose workers give signs of life; without a path nothing is added."""
+    return elements if path is None else elements | f"alive in {stage}" >> KeepAlive(path)
+
+
 class _KeepAlive(beam.DoFn):
     def __init__(self, path: str) -> None:
         self._path = path

@@ -8,6 +8,7 @@ all vectors with `layerbeam.transforms.reference`, or with the SavedModel itself
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -95,9 +96,9 @@ def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
         unverifiable=_changed_inputs(output_path, manifest),
     )
     verdict.problems += check_listing(output_path, manifest, index)
-    for table in table_parts(manifest).values():
-        problem = check_part(output_path, table)
-        verdict.problems += [f"{table.path} {problem}"] if problem else []
+    for part in itertools.chain.from_iterable(table_parts(manifest).values()):
+        problem = check_part(output_path, part)
+        verdict.problems += [f"{part.path} {problem}"] if problem else []
     drawn = dataset.draw_evenly(embedded, sample, np.random.default_rng(seed))
     progress = Steps("text", sum(map(len, drawn)))
     with show_progress(progress, stream=underlying(sys.stderr)):

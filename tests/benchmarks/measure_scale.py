@@ -272,7 +272,8 @@ class Ends:
         gc.collect()
         before, started = memory("VmRSS"), time.process_time()
         reports = [finish_group(self.output, of_group, RecordFormat()) for of_group in gathered]
-        Finish(self.output, self.views, head, 1.0, RecordFormat()).finish_run(reports)
+        end = Finish(self.output, self.views, head, 1.0, RecordFormat())
+        end.finish_run(end.write_index(reports))
         listings = [self.folder / "out/parts.jsonl", *(self.folder / "out/_index").glob("*.jsonl")]
         return {
             "seconds": time.process_time() - started,
@@ -336,25 +337,15 @@ def store_once() -> dict[str, Any]:
 
 
 def words_once(path: str) -> dict[str, Any]:
-    """Memory for the table of a `word_type` view while it is built: one key for each form of each block."""
-    import tracemalloc
-
-    from layerbeam.pipeline.config.job import resolve
+    """The sums of a `word_type` view: one key for each form of each block."""
     from layerbeam.pipeline.config.load import load
-    from layerbeam.transforms.commits import Commit
-    from layerbeam.transforms.write.word_types import _read_keys
+    from layerbeam.pipeline.output.index import load_index
 
-    config = load(path)
-    job = resolve(config)
-    lines = Path(config.output.path, "parts.jsonl").read_text().splitlines()
-    parts = [Commit.from_json(json.loads(line)).parts["v"] for line in lines]
-    tracemalloc.start()
-    keys, _ = _read_keys(config.output.path, job.views[0], parts)
+    parts = load_index(load(path).output.path).parts("v")
     return {
         "parts": len(parts),
-        "keys": sum(map(len, keys)),
+        "keys": sum(part.rows for part in parts),
         "part_bytes": sum(part.bytes for part in parts),
-        "memory_bytes": tracemalloc.get_traced_memory()[0],
     }
 
 

@@ -159,7 +159,7 @@ def limits_lines(measured: dict[str, Any]) -> list[str]:
     """The limits that follow from the numbers, in words."""
     middle, large = (Job(measured, BASE, "token", tokens) for tokens in TOKENS[1:])
     words = measured["word_types"]
-    keys, sums = (words[name] / words["blocks"] for name in ("memory_bytes", "part_bytes"))
+    sums = words["part_bytes"] / words["blocks"]
     commit = large.per_commit("finish", "memory_bytes")
     limits = [
         f"* **One worker ends the run.** On gs:// `finish` lists parts and commits and deletes the commits, a hundred "
@@ -170,10 +170,10 @@ def limits_lines(measured: dict[str, Any]) -> list[str]:
         f"{size(large.end_memory('finish'))} for 100 B tokens at token level. More than "
         f"{count(20e9 / commit)} blocks need over 20 GB, which is too much for a worker of 32 GB that also holds "
         "encoders. Use larger blocks, or several runs that each embed some of the files into their own folder.",
-        f"* **A `word_type` view does not scale to 1 B tokens.** `finish` builds its table from the sums of all "
-        f"blocks. Each block adds {size(keys)} of keys in memory and {size(sums)} to read more than once. For 1 B "
-        f"tokens that is {size(keys * middle.blocks)} and {size(sums * middle.blocks)}, for 100 B a hundred times as "
-        "much. Use level `word` and aggregate the rows elsewhere.",
+        f"* **A `word_type` view keeps the sums of all blocks**, {size(sums)} each: {size(sums * middle.blocks)} for "
+        "1 B tokens, a hundred times as much for 100 B. At the end the workers share ranges of words. For each range "
+        "of some 5,000 words a worker holds 64 MiB and opens the sums of every block. For 100 B tokens use level "
+        "`word` and aggregate the rows elsewhere.",
         "* The ranges of one file are grouped under one key and numbered there. Files of 100 MB to 1 GB are best.",
     ]
     return [line for text in limits for line in wrapped(text)]

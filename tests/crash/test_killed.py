@@ -97,8 +97,8 @@ def test_driver_killed_repeatedly(corpus, soak):
         kills[str(phase)] += 1
         check_listed_parts(corpus)
     for number in range(rounds["finish"]):
-        # The first steps rename parts.jsonl and the manifest into place, many others delete commits.
-        status, err = killed(corpus, kill_at=f"finish {random.integers(1, 4 if number % 2 else 40)}")
+        # The first steps delete `_SUCCESS` and write index, table and manifest; many others delete commits.
+        status, err = killed(corpus, kill_at=f"finish {random.integers(1, 7 if number % 2 else 40)}")
         assert status in (0, -signal.SIGKILL), err
         kills["finish"] += status != 0
         check_listed_parts(corpus)

@@ -29,6 +29,7 @@ _SUFFIXES = "|".join(
     re.escape(format_.suffix) + ("(?:[.]gz)?" if format_.gzips else "") for format_ in FORMATS.values()
 )
 _PART_FILE = re.compile(f"{layout.PART_NAME}(?:{_SUFFIXES})")
+_TABLE_FILE = re.compile(rf"{layout.WORD_TYPES}(?:-\d{{5,}})?(?:{_SUFFIXES})")
 
 
 def part_folder(view: View) -> str:
@@ -47,9 +48,14 @@ def part_path(view: View, name: str) -> str:
     return f"{part_folder(view)}/{name}{_suffix(view, 'parquet' if view.aggregates else view.format)}"
 
 
-def table_path(view: View) -> str:
-    """The one file of a `word_type` view."""
-    return f"{view.name}/{layout.WORD_TYPES}{_suffix(view, view.format)}"
+def table_path(view: View, number: int, of: int) -> str:
+    """A part of the table of a `word_type` view, numbered if it is not the only one.
+
+    >>> view = View(name="t", level="word_type", layers=(1,), hidden_size=4)
+    >>> table_path(view, 0, 1), table_path(view, 7, 12)
+    ('t/word_types.parquet', 't/word_types-00007.parquet')
+    """
+    return f"{view.name}/{layout.WORD_TYPES}{'' if of == 1 else f'-{number:05d}'}{_suffix(view, view.format)}"
 
 
 def _suffix(view: View, name: str) -> str:
@@ -67,6 +73,11 @@ def format_of(path: str) -> PartFormat:
 def is_part_file(name: str) -> bool:
     """Whether a file in a view's folder is named like a part, of any format."""
     return bool(_PART_FILE.fullmatch(name))
+
+
+def is_table_file(name: str) -> bool:
+    """Whether a file in a view's folder is named like a part of the table of a `word_type` view, of any format."""
+    return bool(_TABLE_FILE.fullmatch(name))
 
 
 def read_tables(path: str, columns: pa.Schema, names: list[str] | None = None) -> Iterator[pa.Table]:

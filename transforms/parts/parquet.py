@@ -18,7 +18,7 @@ _ROW_GROUP_BYTES = 32 << 20
 
 
 class ParquetFormat(PartFormat):
-    """Row groups of about 32 MiB of vectors; the schema's metadata names the view."""
+    """Row groups of about 32 MiB of vectors, no more than a table in each; the schema's metadata names the view."""
 
     suffix = ".parquet"
     gzips = False
@@ -30,7 +30,7 @@ class ParquetFormat(PartFormat):
         return file
 
     def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
-        metadata = {"layerbeam.view": view.name}
+        metadata = {b"layerbeam.view": view.name.encode(), **(columns.metadata or {})}
         vectors = vector_names(columns)
         types = {name: columns.field(name).type for name in vectors}
         row_bytes = sum(type_.list_size * type_.value_type.bit_width // 8 for type_ in types.values())

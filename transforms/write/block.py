@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
 from layerbeam.transforms.parts import format_of, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.word_types import make_word_types, sum_words
+from layerbeam.transforms.write.word_types import row_groups, sum_words
 
 UNKNOWN = "[UNK]"
 _GZIP_LEVEL = 1
@@ -30,30 +30,21 @@ def write_part(output: Output, view: View, name: str, table: pa.Table) -> Part:
 
     Equal tables give equal bytes.
     """
-    return _write(
-        output, view, lambda sha256: part_path(view, part_name(name, sha256)), table.schema, [table], table.num_rows
-    )
+    tables = row_groups(view, table) if view.aggregates else [table]
+    return _write(output, view, lambda sha256: part_path(view, part_name(name, sha256)), tables)
 
 
-def write_word_types(output: Output, view: View, parts: Sequence[Part]) -> Part:
-    """Write the table of a `word_type` view, from the parts of all blocks, as `<view>/word_types.<format>`."""
-    rows, tables = make_word_types(output.path, view, parts)
-    return _write(output, view, lambda _: table_path(view), schema(view), tables, rows)
+def write_word_types(output: Output, view: View, number: int, of: int, table: pa.Table) -> Part:
+    """Write part `number` of the table of a `word_type` view, which has `of` parts."""
+    return _write(output, view, lambda _: table_path(view, number, of), [table])
 
 
 def write_empty_part(output: Output, view: View) -> Part:
     """A part without rows, so that readers know the columns of a view that has none."""
-    return _write(output, view, lambda _: part_path(view, EMPTY), schema(view), [schema(view).empty_table()], 0)
+    return _write(output, view, lambda _: part_path(view, EMPTY), [schema(view).empty_table()])
 
 
-def _write(
-    output: Output,
-    view: View,
-    path_of: Callable[[str], str],
-    columns: pa.Schema,
-    tables: Iterable[pa.Table],
-    rows: int,
-) -> Part:
+def _write(output: Output, view: View, path_of: Callable[[str], str], tables: Sequence[pa.Table]) -> Part:
     """Write a file whose path `path_of` gives from the SHA-256 of its bytes; the suffix is always the same."""
     any_path = path_of("")
     with contextlib.ExitStack() as stack:
@@ -61,8 +52,8 @@ def _write(
         stream = file
         if any_path.endswith(".gz"):  # without time and name in the header, so that equal data gives equal bytes
             stream = stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
-        format_of(any_path).write(view, columns, tables, stream, output)
-    return Part(path_of(file.sha256), rows, file.num_bytes, file.sha256)
+        format_of(any_path).write(view, tables[0].schema, tables, stream, output)
+    return Part(path_of(file.sha256), sum(table.num_rows for table in tables), file.num_bytes, file.sha256)
 
 
 def write_rejects(output: Output, name: str, rejected: Sequence[Rejected]) -> Part:

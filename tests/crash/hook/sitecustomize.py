@@ -50,7 +50,7 @@ class _Killer:
             return "finish" if inside or within_tree else None
         if not inside or folder == "_runs":
             return None
-        if name in ("parts.jsonl", "manifest.json", "_SUCCESS"):
+        if name in ("parts.jsonl", "manifest.json", "_SUCCESS") or name.startswith("word_types"):
             return "finish" if event in ("os.rename", "os.link") or "w" in str(arguments[1]) else None
         begun = getattr(self._block, "begun", False)
         if event in ("os.rename", "os.link"):

@@ -81,7 +81,8 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     for commit in commits:
         gathered.add(commit)
     report = finish_group(output, gathered, RecordFormat())
-    Finish(output, (view,), head, 1.0, RecordFormat()).finish_run([report])
+    end = Finish(output, (view,), head, 1.0, RecordFormat())
+    end.finish_run(end.write_index([report]))
     return layerbeam.open_run(path)
 
 
@@ -440,7 +441,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
         (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
         (
             lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}},
-            "views.t.path, views.t.sha256 of",
+            "views.t.files of",
         ),
     ],
 )

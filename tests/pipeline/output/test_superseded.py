@@ -7,11 +7,13 @@ import os
 
 import apache_beam as beam
 import pytest
+from workplace import THREE_VIEWS
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.output import word_types
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.run import keep_alive
 from layerbeam.pipeline.run.engines import local_runner
@@ -23,7 +25,7 @@ NUMBER = 3
 def pipeline(workplace):
     """Runs the job of attempt 3, submitted to an engine long ago, to its end."""
     workplace.write("corpus/a.txt", "the river\nits bank\n" * 40)
-    workplace.configure(input={"slice_bytes": 200, "format": "text"})
+    workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 200, "format": "text"})
     job = resolve(load.load("c.yaml"))
 
     def run() -> None:
@@ -62,6 +64,18 @@ def test_it_leaves_the_folder_to_a_newer_attempt_at_work(pipeline, workplace):
     assert states()[NUMBER] == "superseded"
 
 
+def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline, monkeypatch):
+    def write(*arguments, write=word_types.write_word_types):
+        record(pipeline.job, 4, "submitted")
+        return write(*arguments)
+
+    monkeypatch.setattr(word_types, "write_word_types", write)
+    pipeline()
+    assert states() == {3: "superseded", 4: "submitted"}
+    assert not {"_SUCCESS", "manifest.json"} & set(os.listdir("out"))
+    assert len(os.listdir("out/_commits")) > 1
+
+
 @pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])
 def test_it_completes_the_folder_if_the_newer_attempt_has_ended_without_result(pipeline, workplace, state):
     record(pipeline.job, 4, state)
@@ -83,5 +97,5 @@ def test_workers_of_all_stages_beat(pipeline, monkeypatch):
     monkeypatch.setattr(keep_alive, "Holder", Holder)
     pipeline()
     assert set(held) == {"out/_runs/3.alive"}
-    assert len(held) >= 3  # find; read to write; finish
+    assert len(held) >= 7  # find; read to write; finish group; index; sample keys; add sums; finish run
     assert len(let_go) == len(held)

@@ -46,7 +46,7 @@ def test_a_part_elsewhere_is_not_read_and_its_block_is_done_again(workplace, pat
 def test_a_manifest_that_points_elsewhere_is_not_trusted(workplace, change):
     files, manifest = workplace.files(), workplace.manifest()
     if change == "table":
-        manifest["views"]["w"]["path"] = "../precious.parquet"
+        manifest["views"]["w"]["files"][0]["path"] = "../precious.parquet"
     else:
         manifest["views"]["../out/t"] = manifest["views"].pop("t")
     workplace.write("out/manifest.json", json.dumps(manifest))

@@ -18,6 +18,7 @@ import layerbeam
 from layerbeam.pipeline.output.manifest import view_schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.reference import ReferenceWordPiece
+from layerbeam.transforms.write import word_types
 
 VIEWS = {
     "types": {"level": "word_type", "layers": [-1, 1]},
@@ -83,7 +84,8 @@ def test_every_combination(workplace, format_):
     reference = ReferenceWordPiece([], do_lower_case=True)
     described = workplace.manifest()["views"]
     for name in views:
-        path = str(workplace.folder / "out" / described[name]["path"])
+        (file,) = described[name]["files"]
+        path = str(workplace.folder / "out" / file["path"])
         table = pa.concat_tables(read_tables(path, view_schema(described[name])))
         rows = workplace.rows(f"w-{name}")
         forms = np.array(["".join(reference.words(word)) for word in rows["word"].to_pylist()])
@@ -154,6 +156,55 @@ def test_growing_run_equals_one_run(workplace):
     assert workplace.files() == grown
     (workplace.folder / "out" / "types" / "word_types.parquet").write_bytes(b"x")
     assert "types/word_types.parquet has 1 bytes, not " in workplace.verify(status=1).out
+
+
+def test_manifest_of_an_older_version(workplace):
+    """It has one table in the entry of its view. The next run writes the present form."""
+    workplace.write("corpus/a.txt", "the river\n")
+    configure(workplace)
+    workplace.run()
+    files, manifest = workplace.files(), workplace.manifest()
+    (table,) = manifest["views"]["types"].pop("files")
+    manifest["views"]["types"] |= {"path": table["path"], "sha256": table["sha256"]}
+    workplace.write("out/manifest.json", json.dumps(manifest))
+    assert layerbeam.open_run(workplace.folder / "out")["types"].to_arrow()["word"].to_pylist() == ["river", "the"]
+    workplace.verify("--checksums")
+    assert "nothing to do" in workplace.run().err
+    workplace.write("corpus/b.txt", "the river\n")
+    workplace.run()
+    (workplace.folder / "corpus/b.txt").unlink()
+    workplace.run("--prune-missing")
+    assert workplace.files() == files
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_table_in_parts(workplace, monkeypatch, format_):
+    """Equal for any number of workers, and the rows of a table in one part."""
+    workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
+    workplace.write("corpus/b.txt", "\n".join(random_lines(80, seed=1)))
+    configure(workplace, format=format_)
+    workplace.run("--output", "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(word_types, "_RANGE_BYTES", 20_000)
+        workplace.run("--output", "one", "--workers", "1")
+        workplace.run("--workers", "2")
+    assert workplace.files() == workplace.files("one")
+    whole, view = (layerbeam.open_run(workplace.folder / name).view("types") for name in ("whole", "out"))
+    suffix = {"parquet": "parquet", "jsonl": "jsonl.gz"}[format_]
+    assert [part.path for part in whole.parts] == [f"types/word_types.{suffix}"]
+    assert [part.path for part in view.parts[:2]] == [f"types/word_types-0000{n}.{suffix}" for n in (0, 1)]
+    assert len(view.parts) > 5
+    rows = pa.concat_tables([view.read(part) for part in view.parts])
+    assert rows.combine_chunks().equals(whole.read(whole.parts[0]).combine_chunks())
+    assert rows["word"].to_pylist() == sorted(rows["word"].to_pylist())
+    assert f"{len(rows):,}" in workplace.show().out
+    workplace.verify()
+    workplace.verify("--checksums")
+    # With room for all keys in one range, only one part stays.
+    (workplace.folder / "out" / view.parts[3].path).unlink()
+    assert f"{view.parts[3].path} is missing" in workplace.verify(status=1).out
+    workplace.run()
+    assert workplace.files() == workplace.files("whole")
 
 
 def test_settings(workplace):
