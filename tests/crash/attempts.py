@@ -11,13 +11,14 @@ import collections
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import json
 import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from layerbeam.pipeline.output.commits import recorded_commits, sound_commits
-from layerbeam.pipeline.output.finish import FinishRun
+from layerbeam.pipeline.output.commits import CommittedBlocks
+from layerbeam.pipeline.output.finish import Finish, finish_group
+from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Rows, Slice, TextBlock, TokenBlock, VectorBlock
@@ -289,11 +291,13 @@ def input_of(case: Case) -> InputFile:
     return InputFile(str(path), path.stat().st_size, path.stat().st_mtime)
 
 
-def blocks(case: Case, *, attempt: int, processor: float, done: Sequence[Commit] = ()) -> Iterator[Commit]:
+def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
     """The blocks of the input, one after the other: found committed, or written and committed."""
     output = Output(case.out, FINGERPRINT, attempt=attempt)
-    slice_ = Slice(input_of(case), 0, None, 0, tuple(done))
-    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, find=lambda block: find_commit(output, block)):
+    known = CommittedBlocks(case.out, FINGERPRINT)
+    slice_ = Slice(input_of(case), 0, None, 0)
+    find = functools.partial(find_commit, output)
+    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, find=find, known=known):
         if isinstance(item, TextBlock):
             written = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
             assert isinstance(written, Commit)
@@ -306,15 +310,14 @@ def blocks(case: Case, *, attempt: int, processor: float, done: Sequence[Commit]
 def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
     """The end of a run; False if it is incomplete."""
     output = Output(case.out, FINGERPRINT, attempt=attempt)
-    run = FinishRun(output, VIEWS, HEAD, 1.0, LINES)
-    return bool(run.finish([input_of(case), *reports])["complete"])
+    (group,) = make_groups([input_of(case)], LIMITS.text_bytes)
+    gathered = Gathered(GroupWork(group, frozenset(), (), ()))
+    for commit in reports:
+        gathered.add(commit)
+    end = Finish(output, VIEWS, HEAD, 1.0, LINES)
+    return bool(end.finish_run(end.write_index([finish_group(output, gathered, LINES)]))["complete"])
 
 
-def start(case: Case) -> list[Commit]:
-    """As `find`: the commits that can be trusted. What is not complete any more must not say so."""
-    recorded = recorded_commits(case.out)
-    sound = sound_commits(case.out, recorded)
-    names = {commit.block.name for commit in recorded} - {commit.block.name for commit in sound}
+def start(case: Case) -> None:
+    """As `find`: what is not complete any more must not say so."""
     storage.delete_files([storage.join(case.out, "_SUCCESS")])
-    storage.delete_files(storage.join(case.out, f"_commits/{name}.json") for name in sorted(names))
-    return sound

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,11 @@ class Race:
         if problem is not None and not self.problems:
             self.problems.append(f"_SUCCESS, but {problem} after {self.turns.trace[-1]}")
 
-    def bundle(self, *, attempt: int, processor: float, done: list[Commit] | None = None) -> None:
+    def bundle(self, *, attempt: int, processor: float) -> None:
         """Try a bundle up to four times, as an engine does. The first report of a block counts."""
         for _ in range(4):
             try:
-                for commit in blocks(self.case, attempt=attempt, processor=processor, done=done or []):
+                for commit in blocks(self.case, attempt=attempt, processor=processor):
                     self.reported.setdefault(commit.block.name, commit)
             except OSError as error:
                 self.errors.append(str(error))
@@ -76,13 +77,13 @@ def late(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
     def newer() -> None:
         race.reported.clear()
         try:
-            done = start(race.case)
+            start(race.case)
         except OSError as error:
             race.errors.append(str(error))
             return
         mine: dict[str, Commit] = {}
         race.reported = mine
-        race.bundle(attempt=2, processor=processors[1], done=done)
+        race.bundle(attempt=2, processor=processors[1])
         if len(mine) == BLOCKS:
             race.finish(attempt=2)
 
@@ -122,7 +123,8 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
         if race.problems:
             return race, race.problems[0]
         if not is_finished(case.out, 1.0, FINGERPRINT):
-            commits = list(blocks(case, attempt=3, processor=0.25, done=start(case)))
+            start(case)
+            commits = list(blocks(case, attempt=3, processor=0.25))
             if not finish(case, commits, attempt=3):
                 return race, "the next run does not complete the folder"
         tree = case.tree()
@@ -148,16 +150,16 @@ def test_attempts_cannot_hurt_each_other(tmp_path, way, store, soak):
     assert both == (10 * SEEDS if soak else SEEDS)
 
 
-def found(folder: Path) -> list[str]:
-    """What is wrong after interleavings of each way."""
-    results = (race_of(way, "gs", seed, folder / str(seed)) for way in WAYS for seed in range(SEEDS))
-    return [problem for _, problem in results if problem]
+def found(way: Any, folder: Path, seeds: int) -> Iterator[str]:
+    """What is wrong after interleavings of one way."""
+    results = (race_of(way, "gs", seed, folder / str(seed)) for seed in range(seeds))
+    return (problem for _, problem in results if problem)
 
 
 def test_harness_sees_parts_that_share_a_name(tmp_path, monkeypatch):
     """As before parts had a hash in their names."""
     monkeypatch.setattr(write_block, "part_name", lambda block, sha256: block)
-    assert any("is listed with another hash" in problem for problem in found(tmp_path))
+    assert any("is listed with another hash" in problem for problem in found(zombies, tmp_path, SEEDS))
 
 
 def test_harness_sees_deletion_after_a_failed_upload(tmp_path, monkeypatch):
@@ -172,4 +174,5 @@ def test_harness_sees_deletion_after_a_failed_upload(tmp_path, monkeypatch):
             raise
 
     monkeypatch.setattr(MemoryStore, "write", write)
-    assert any("is listed and missing" in problem for problem in found(tmp_path))
+    # Most uploads are over before the other attempt ends: one of some hundred interleavings shows it.
+    assert any("is listed and missing" in problem for problem in found(two_ends, tmp_path, 10 * SEEDS))

@@ -114,10 +114,11 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
             rest = file.readline(end - position)
             position, after_blank = position + len(rest), after_blank and not rest.strip()
             line += int(len(rest) > 1)  # `first_line` counts the line end before `start`
-        chunks = storage.read_chunks(file, slice_.file.path, end - position)
+        needed = end - position if position else max(end, HEAD_BYTES)
+        chunks = storage.read_chunks(file, slice_.file.path, needed)
+        if position == 0:
+            chunks = _refusing_other_content(chunks, record_format)
         for run in whole_lines(chunks) if position < end else ():
-            if position == 0:
-                refuse_other_content(run[:HEAD_BYTES], record_format)
             bounds = _line_bounds(run)
             if record == "paragraph":
                 is_blank = _blank_lines(run, bounds, at_file_start=position == 0)
@@ -140,6 +141,14 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
                 return
     if begun and record != "line":
         yield b"", np.array([position]), np.array([line])
+
+
+def _refusing_other_content(chunks: Iterator[bytes], record_format: RecordFormat) -> Iterator[bytes]:
+    """The chunks of a file from its start. Raises UnreadableFileError if the first one shows another content."""
+    first = next(chunks, b"")
+    refuse_other_content(first[:HEAD_BYTES], record_format)
+    yield first
+    yield from chunks
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -49,19 +49,30 @@ def read_blocks(
     `find` gives the commit of a block that this run needs not read. `known` gives one of the same bytes from earlier
     runs: if it has another `fingerprint`, it lacks views that the run has, and its block is read and knows the commit.
 
-    If reading fails, a `SkippedFile` follows the blocks before the failure.
+    If reading fails, a `SkippedFile` follows the blocks before the failure. What `find` and `known` raise is not the
+    input's fault, and is passed on.
     """
+    for item in _cut_blocks(slice_, limits, record_format):
+        if isinstance(item, SkippedFile):
+            yield item
+            return
+        block, content = item
+        if (found := find(block)) is not None:
+            yield found
+            continue
+        commit = known(block)
+        if commit is not None and fingerprint in (None, commit.fingerprint):
+            yield dataclasses.replace(commit, block=block)
+        else:
+            yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+
+
+def _cut_blocks(
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+) -> Iterator[tuple[BlockId, Any] | SkippedFile]:
     cut: Any = _CUT[record_format.format]
     try:
-        for block, content in cut(slice_, limits, record_format):
-            if (found := find(block)) is not None:
-                yield found
-                continue
-            commit = known(block)
-            if commit is not None and fingerprint in (None, commit.fingerprint):
-                yield dataclasses.replace(commit, block=block)
-            else:
-                yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+        yield from cut(slice_, limits, record_format)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
