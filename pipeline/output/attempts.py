@@ -19,7 +19,7 @@ from layerbeam.pipeline.output.heartbeat import beat
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob, end_of
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import SkippedFile
+from layerbeam.transforms.commits import InputFile
 
 # The state of an attempt that has a number and has not begun.
 CLAIMED = "claimed"
@@ -128,12 +128,12 @@ def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, lock
 
 def _modified(path: str) -> float | None:
     """The time of a file; None if there is none. OSError if nobody knows."""
-    if not storage.exists(path):
-        return None
     file = storage.stat_file(path)
-    if isinstance(file, SkippedFile):
+    if isinstance(file, InputFile):
+        return file.modified
+    if storage.exists(path):
         raise OSError(f"{path}: {file.reason}")
-    return file.modified
+    return None
 
 
 def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:

@@ -25,7 +25,7 @@ from workplace import Workplace
 
 from layerbeam import transforms
 from layerbeam.pipeline.config import job
-from layerbeam.pipeline.output import lock
+from layerbeam.pipeline.output import attempts, lock
 from layerbeam.transforms.storage import files, listing
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")
@@ -53,7 +53,7 @@ def prepared(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: di
     workplace.write("corpus/c.txt", "one line\n")
     logging.disable(logging.CRITICAL)  # as in the command's own process
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0)
-    monkeypatch.setattr(lock, "_DEAD_AFTER_SECONDS", 0)
+    monkeypatch.setattr(attempts, "_PROGRAM_DEAD_AFTER_SECONDS", 0)
     load = job.Job.load_encoder
     monkeypatch.setattr(
         job.Job, "load_encoder", lambda job: encoders.setdefault("small", None) or _keep(encoders, load(job))

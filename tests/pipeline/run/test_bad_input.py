@@ -468,7 +468,10 @@ def test_output_folder_contains_only_documented_files(workplace):
 
 
 def test_show_of_folder_without_run(workplace):
-    assert workplace.show(status=2).err == "layerbeam: out: holds no layerbeam run (no _runs folder in it)\n"
+    assert workplace.show(status=2).err == (
+        "layerbeam: out: holds no layerbeam run (no _runs folder in it); "
+        "give the folder that was the run's output.path\n"
+    )
 
 
 def test_help_and_configuration_errors_import_no_heavy_modules(workplace):
