@@ -89,18 +89,20 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # on import, Beam logs a warning about an optional Google client
-    try:
-        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
-    finally:
-        root.setLevel(level)
-    value = globals()[name] = getattr(module, name)
-    return value
+if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        root = logging.getLogger()
+        level = root.level
+        root.setLevel(logging.ERROR)  # on import, Beam logs a warning about an optional Google client
+        try:
+            module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+        finally:
+            root.setLevel(level)
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:
