@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.dataset import tensors
 from layerbeam.pipeline.errors import did_you_mean
-from layerbeam.pipeline.output.commits import batches
 from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
@@ -237,7 +236,7 @@ class View:
         """Texts that have rows, from two columns that are small compared with the vectors."""
         with concurrent.futures.ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             count = 0
-            for batch in batches(self.parts):
+            for batch in storage.in_batches(self.parts):
                 tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), batch)
                 count += sum(len(splits_by_text(table)) - 1 for table in tables)
             return count

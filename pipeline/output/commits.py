@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import itertools
 import json
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 from layerbeam.pipeline.output.index import Index, load_index, parse_commit
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import BlockId, Commit, Part, adapter
 
-Item = TypeVar("Item")
-
-_BATCH = 1000
 # Shards whose lines a worker keeps to look blocks up: 8 MB each.
 _SHARDS_KEPT = 4
 
@@ -29,7 +24,7 @@ def load_commits(output_path: str) -> list[Commit]:
 def sound_commits(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, bool]]:
     """Each commit, and whether its parts have their full size and `verify --checksums` found none of them changed."""
     damaged = load_damaged(output_path)
-    for batch in batches(commits):
+    for batch in storage.in_batches(commits):
         unsound = damaged | broken_parts(output_path, batch).keys()
         yield from ((commit, unsound.isdisjoint(commit.part_paths)) for commit in batch)
 
@@ -54,7 +49,7 @@ def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Com
     folder = storage.join(output_path, layout.COMMITS)
     own = (name for name in names if name.endswith(".json"))
     with _threads(folder) as threads:
-        for batch in batches(own):
+        for batch in storage.in_batches(own):
             files = threads.map(_read, (storage.join(folder, name) for name in batch))
             for name, data in zip(batch, files, strict=True):
                 if data is not None:
@@ -70,24 +65,26 @@ class CommittedBlocks:
 
     def __post_init__(self) -> None:
         self._index: Index | None = None
-        self._damaged: Container[str] = ()
+        self._damaged: set[str] = set()
         self._shards: dict[int, dict[bytes, bytes]] = {}
 
     def __call__(self, block: BlockId) -> Commit | None:
-        if self._index is None:
-            self._index, self._damaged = load_index(self.output_path), load_damaged(self.output_path)
-        found = [commit for _, commit in committed(self.output_path, [f"{block.name}.json"])]
-        if found != [None]:  # else a run began to rewrite the block
-            found += self._in_index(block)
-        valid = [commit for commit in found if commit is not None and self._is_valid(commit, block)]
-        return next((c for c in valid if c.fingerprint == self.fingerprint), valid[0] if valid else None)
+        begun = [commit for _, commit in committed(self.output_path, [f"{block.name}.json"])]
+        # `find` has deleted those of damaged parts: what is in `_commits` was written since.
+        valid = [commit for commit in begun if commit is not None and self._is_valid(commit, block)]
+        if begun != [None] and not self._of_this_run(valid):  # [None]: a run began to rewrite the block
+            if self._index is None:
+                self._index, self._damaged = load_index(self.output_path), load_damaged(self.output_path)
+            whole = (c for c in self._in_index(block) if self._damaged.isdisjoint(c.part_paths))
+            valid += [commit for commit in whole if self._is_valid(commit, block)]
+        return self._of_this_run(valid) or next(iter(valid), None)
+
+    def _of_this_run(self, commits: Iterable[Commit]) -> Commit | None:
+        return next((commit for commit in commits if commit.fingerprint == self.fingerprint), None)
 
     def _is_valid(self, commit: Commit, block: BlockId) -> bool:
-        if (commit.block.file.path, commit.block.content) != (block.file.path, block.content):
-            return False
-        return not any(path in self._damaged for path in commit.part_paths) and not broken_parts(
-            self.output_path, [commit]
-        )
+        is_same = (commit.block.file.path, commit.block.content) == (block.file.path, block.content)
+        return is_same and not broken_parts(self.output_path, [commit])
 
     def _in_index(self, block: BlockId) -> Iterator[Commit]:
         assert self._index is not None  # noqa: S101 - for mypy
@@ -116,7 +113,7 @@ def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
     """{path: what is wrong} of the parts that are missing or have another size than listed."""
     broken = {}
     with _threads(output_path) as threads:
-        for batch in batches(commits):
+        for batch in storage.in_batches(commits):
             names = defaultdict(list)  # of the parts of a file in one view, which a store lists together
             for one in batch:
                 for part in one.parts.values():
@@ -134,13 +131,6 @@ def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
 
 def _threads(folder: str) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else storage.FILES_AT_ONCE)
-
-
-def batches(items: Iterable[Item], size: int = _BATCH) -> Iterator[Sequence[Item]]:
-    """The items, some at a time."""
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
 
 
 def size_problem(part: Part, size: int | None) -> str | None:

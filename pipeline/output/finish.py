@@ -25,7 +25,7 @@ import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.pipeline.output.attempts import newer_attempt
-from layerbeam.pipeline.output.commits import batches, broken_parts, committed
+from layerbeam.pipeline.output.commits import broken_parts, committed
 from layerbeam.pipeline.output.groups import Boundaries, Gathered, mark
 from layerbeam.pipeline.output.index import (
     SHARD_COMMITS,
@@ -384,7 +384,7 @@ class _Candidates:
         indexed = ((commit.block.first_line, None, commit) for commit in in_index)
         begun = ((line, None, None) for line in self._lines_begun()) if self.is_excused else ()
         wanted = self._of_lines(heapq.merge(reported, indexed, begun, key=_first))
-        for batch in batches(wanted):
+        for batch in storage.in_batches(wanted):
             newer = dict[str, Commit | None]()
             if not self.is_current:
                 newer = dict(committed(self.output.path, [f"{self._name(line)}.json" for line, _, _ in batch]))
@@ -523,7 +523,7 @@ def _delete_old_index(output_path: str, manifest: Mapping[str, Any]) -> None:
 def _empty_folder(folder: str) -> None:
     """Delete a folder that may have more files than fit in memory."""
     if storage.is_local(folder):
-        for batch in batches(storage.file_names(folder)):
+        for batch in storage.in_batches(storage.file_names(folder)):
             storage.delete_files(storage.join(folder, name) for name in batch)
     storage.delete_folder(folder)
 

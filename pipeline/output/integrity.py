@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from layerbeam.pipeline.errors import OutputError
-from layerbeam.pipeline.output.commits import batches, load_damaged, note_damaged, size_problem
+from layerbeam.pipeline.output.commits import load_damaged, note_damaged, size_problem
 from layerbeam.pipeline.output.index import Index, path_hash, read_index, unlisted_paths
 from layerbeam.pipeline.output.manifest import Manifest, read_manifest, table_parts
 from layerbeam.pipeline.run.signals import underlying
@@ -72,7 +72,7 @@ def verify_files(output_path: str) -> FilesVerdict:
         show_progress(progress, stream=underlying(sys.stderr)),
         concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads,
     ):
-        for batch in batches(files()):
+        for batch in storage.in_batches(files()):
             for part, problem in zip(
                 batch, threads.map(lambda part: check_part(output_path, part), batch), strict=True
             ):

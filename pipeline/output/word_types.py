@@ -12,7 +12,6 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.pipeline.output.commits import batches
 from layerbeam.pipeline.output.index import Index, Shard
 from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import storage
@@ -69,7 +68,7 @@ class WordTypes(beam.PTransform):
         """Some paths of the sums of a view, or none, so that each view has a table."""
         for index in range(len(self.views)):
             yield index, []
-            for some in batches(self._paths(index, shards), _PATHS_AT_ONCE):
+            for some in storage.in_batches(self._paths(index, shards), _PATHS_AT_ONCE):
                 yield index, some
 
     def _paths(self, index: int, shards: Sequence[Shard]) -> Iterator[str]:

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -33,7 +32,7 @@ from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Rows, Slice, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.committed import find_commit, put_commit
+from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import LINES, BlockLimits
@@ -232,7 +231,9 @@ class Case:
 
 def mismatch(tree: dict[str, bytes]) -> str | None:
     """How the index differs from the files, if a listed part is missing or another one."""
-    for line in tree.get("parts.jsonl", b"").splitlines() or ([] if "parts.jsonl" in tree else [b"no index"]):
+    if "parts.jsonl" not in tree:
+        return "the index is missing"
+    for line in tree["parts.jsonl"].splitlines():
         for part in json.loads(line)["parts"].values():
             data = tree.get(part["path"])
             if data is None:
@@ -296,8 +297,7 @@ def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
     output = Output(case.out, FINGERPRINT, attempt=attempt)
     known = CommittedBlocks(case.out, FINGERPRINT)
     slice_ = Slice(input_of(case), 0, None, 0)
-    find = functools.partial(find_commit, output)
-    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, find=find, known=known):
+    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, known=known):
         if isinstance(item, TextBlock):
             written = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
             assert isinstance(written, Commit)

@@ -27,6 +27,7 @@ from unittest import mock
 import google_crc32c
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from ports import serving
 
 ACCOUNT = "launcher@proj.iam.gserviceaccount.com"
 _PAGE = 3  # objects per page of a listing: few, so that most listings have several pages
@@ -365,18 +366,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(cloud: GoogleCloud) -> Iterator[None]:
     """Answer requests to `cloud.url` within the block."""
-    handler = type("Handler", (_Handler,), {"cloud": cloud})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    # `localhost`: Beam uses plain HTTP for a Dataflow endpoint with this name.
-    cloud.url = f"http://localhost:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving(_Handler, cloud=cloud) as port:
+        # `localhost`: Beam uses plain HTTP for a Dataflow endpoint with this name.
+        cloud.url = f"http://localhost:{port}"
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def service_account_key(cloud: GoogleCloud) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +34,17 @@ def wait_until_open(port: int, process: subprocess.Popen[Any], log: Path) -> Non
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler], **shared: Any) -> Iterator[int]:
+    """Answer requests on this machine within the block; gives the port. `shared`: attributes of the handler's class."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), shared))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 from xml.sax.saxutils import escape
 
+from ports import serving
+
 _PAGE = 3  # keys per page of a listing: few, so that most listings have several pages
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _CODES = {403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 501: "NotImplemented"}
@@ -187,14 +189,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serve(store: S3) -> Iterator[None]:
     """Answer requests to `store.url` within the block."""
-    handler = type("Handler", (_Handler,), {"store": store})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    store.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving(_Handler, store=store) as port:
+        store.url = f"http://127.0.0.1:{port}"
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.input.records import UnreadableFileError
@@ -68,7 +68,7 @@ def read_head(path: str) -> bytes:
     """The first bytes of a file, decompressed by its name."""
     with storage.open_binary(path, _COMPRESSED_HEAD_BYTES if storage.is_compressed(path) else HEAD_BYTES) as file:
         if storage.is_compressed(path):
-            return next(storage.read_chunks(file, path), b"")[:HEAD_BYTES]
+            return next(_from_head(storage.read_chunks(file, path)))[:HEAD_BYTES]
         return file.read(HEAD_BYTES)
 
 
@@ -93,6 +93,29 @@ def contradiction(head: bytes, format_: str) -> str | None:
     if format_ == "parquet" or (format_ == "jsonl" and lines and not any(b"{" in line for line in lines)):
         return f"looks like text, not {name}; set input.format: text"
     return None
+
+
+def refusing_other_content(chunks: Iterator[bytes], record_format: RecordFormat) -> Iterator[bytes]:
+    """The chunks of a file from its start, of which `refuse_other_content` sees the first bytes."""
+    chunks = _from_head(chunks)
+    head = next(chunks)
+    refuse_other_content(head[:HEAD_BYTES], record_format)
+    yield head
+    yield from chunks
+
+
+def _from_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks of a file. The first has `HEAD_BYTES` or more, if the file has, however small its gzip members are."""
+    head, problem = b"", None
+    try:
+        while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
+            head += chunk
+    except OSError as error:
+        problem = error
+    yield head
+    if problem is not None:
+        raise problem
+    yield from chunks
 
 
 def refuse_other_content(head: bytes, record_format: RecordFormat) -> None:

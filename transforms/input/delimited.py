@@ -27,7 +27,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input import text
-from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
+from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.records import Records, UnreadableFileError, wrong_column
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -84,8 +84,8 @@ def read_block(block: BlockId, record_format: RecordFormat) -> tuple[_Header, by
 def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
     """The rows of a file, or `at_most` if it has more."""
     with storage.open_binary(file.path) as opened:
-        runs = text.whole_lines(storage.read_chunks(opened, file.path))
-        rows = _parse(_lines(runs, record_format), record_format, at_file_start=True)
+        chunks = refusing_other_content(storage.read_chunks(opened, file.path), record_format)
+        rows = _parse(_lines(chunks), record_format, at_file_start=True)
         if record_format.column_names is None:
             next(rows, None)
         return sum(1 for _ in itertools.islice(rows, at_most))
@@ -95,8 +95,8 @@ def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None
     """None if the file is empty."""
     end = None if storage.is_compressed(file.path) else HEAD_BYTES
     with storage.open_binary(file.path, end) as opened:
-        runs = text.whole_lines(storage.read_chunks(opened, file.path, HEAD_BYTES))
-        first = next(_parse(_lines(runs, record_format), record_format, at_file_start=True), None)
+        chunks = refusing_other_content(storage.read_chunks(opened, file.path, HEAD_BYTES), record_format)
+        first = next(_parse(_lines(chunks), record_format, at_file_start=True), None)
     if first is None:
         return None
     if record_format.column_names is not None:
@@ -115,11 +115,8 @@ def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None
     return header
 
 
-def _lines(runs: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
-    """The lines of a file from its start, which must not look like another format."""
-    for number, run in enumerate(runs):
-        if number == 0:
-            refuse_other_content(run[:HEAD_BYTES], record_format)
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for run in text.whole_lines(chunks):
         yield from io.BytesIO(run)
 
 
@@ -164,9 +161,8 @@ def _find_rows(
     with storage.open_binary(slice_.file.path, slice_.end) as file:
         if position:
             file.seek(position)
-        runs = text.whole_lines(storage.read_chunks(file, slice_.file.path, end - position))
-        whole = _lines(runs, record_format) if position == 0 else (one for run in runs for one in io.BytesIO(run))
-        for row in _parse(whole, record_format, at_file_start=position == 0):
+        chunks = storage.read_chunks(file, slice_.file.path, end - position)
+        for row in _parse(_lines(chunks), record_format, at_file_start=position == 0):
             data += row.raw
             position, line = position + len(row.raw), line + row.num_lines
             if has_header:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
+from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.records import (
     MAX_RECORD_BYTES,
     Records,
@@ -117,7 +117,7 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
         needed = end - position if position else max(end, HEAD_BYTES)
         chunks = storage.read_chunks(file, slice_.file.path, needed)
         if position == 0:
-            chunks = _refusing_other_content(chunks, record_format)
+            chunks = refusing_other_content(chunks, record_format)
         for run in whole_lines(chunks) if position < end else ():
             bounds = _line_bounds(run)
             if record == "paragraph":
@@ -141,14 +141,6 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
                 return
     if begun and record != "line":
         yield b"", np.array([position]), np.array([line])
-
-
-def _refusing_other_content(chunks: Iterator[bytes], record_format: RecordFormat) -> Iterator[bytes]:
-    """The chunks of a file from its start. Raises UnreadableFileError if the first one shows another content."""
-    first = next(chunks, b"")
-    refuse_other_content(first[:HEAD_BYTES], record_format)
-    yield first
-    yield from chunks
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

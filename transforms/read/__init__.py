@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,9 +27,10 @@ class ReadBlocks(beam.PTransform):
         limits: Where a block ends; the same as for `SliceFiles`.
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
         hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
-        output: The same as for `WriteBlocks`. A block that an attempt has committed there meanwhile is not read again.
-            None: nothing is looked up there.
-        known: Gives the commit of a block with the same bytes from earlier runs, if there is one. None: there is none.
+        output: The same as for `WriteBlocks`. A block that an attempt has committed there is not read again: to encode
+            it again would take minutes. None: nothing is looked up there.
+        known: Gives the commit of a block with the same bytes, also one of earlier runs, if there is one. None: only
+            the commits of this run are found.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
@@ -63,27 +65,22 @@ class _ReadSlice(beam.DoFn):
         self._record_format = stage.record_format
         self._hardware = stage.hardware
         self._output = stage.output
-        self._known = stage.known or (lambda _: None)
+        in_output = (lambda _: None) if stage.output is None else functools.partial(find_commit, stage.output)
+        self._known = stage.known or in_output
 
     def setup(self) -> None:
         if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
             load_tensorflow(self._hardware)
 
-    def _find(self, block: BlockId) -> Commit | None:
-        """The commit of a retried bundle or of another attempt: encoding the block again would take minutes."""
-        if self._output is None:
-            return None
-        commit = find_commit(self._output, block)
-        if commit is not None:
-            counters.count(metrics.blocks_found(commit.attempt, self._output.attempt), 1)
-        return commit
-
     def process(self, slice_: Slice) -> Iterator[Any]:
-        fingerprint = None if self._output is None else self._output.fingerprint
-        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, find=self._find, known=self._known)
+        output = self._output
+        fingerprint, attempt = (None, None) if output is None else (output.fingerprint, output.attempt)
+        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, known=self._known)
         for item in counters.timed_items("read", items):
             if isinstance(item, TextBlock):
                 counters.count_changes({}, item.counts)
                 yield item
-            else:
-                yield beam.pvalue.TaggedOutput(ReadBlocks.DONE, item)
+                continue
+            if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
+                counters.count(metrics.blocks_found(item.attempt, attempt), 1)
+            yield beam.pvalue.TaggedOutput(ReadBlocks.DONE, item)

@@ -41,25 +41,21 @@ def read_blocks(
     record_format: RecordFormat = LINES,
     fingerprint: str | None = None,
     *,
-    find: Callable[[BlockId], Commit | None] = lambda _: None,
     known: Callable[[BlockId], Commit | None] = lambda _: None,
 ) -> Iterator[TextBlock | Commit | SkippedFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    `find` gives the commit of a block that this run needs not read. `known` gives one of the same bytes from earlier
-    runs: if it has another `fingerprint`, it lacks views that the run has, and its block is read and knows the commit.
+    `known` gives the commit of a block with the same bytes, if there is one. If it has another `fingerprint`, it lacks
+    views that the run has, and its block is read and knows the commit.
 
-    If reading fails, a `SkippedFile` follows the blocks before the failure. What `find` and `known` raise is not the
-    input's fault, and is passed on.
+    If reading fails, a `SkippedFile` follows the blocks before the failure. What `known` raises is not the input's
+    fault, and is passed on.
     """
     for item in _cut_blocks(slice_, limits, record_format):
         if isinstance(item, SkippedFile):
             yield item
             return
         block, content = item
-        if (found := find(block)) is not None:
-            yield found
-            continue
         commit = known(block)
         if commit is not None and fingerprint in (None, commit.fingerprint):
             yield dataclasses.replace(commit, block=block)

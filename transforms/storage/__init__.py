@@ -42,4 +42,5 @@ from layerbeam.transforms.storage.listing import (
     stat_file,
 )
 from layerbeam.transforms.storage.locking import locked_file
+from layerbeam.transforms.storage.store import in_batches
 from layerbeam.transforms.storage.stores import install_command, is_installed, set_options, unsupported_reason

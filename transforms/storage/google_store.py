@@ -75,7 +75,7 @@ class GoogleStore(Store):
         )
 
     def delete(self, paths: Iterable[str]) -> None:
-        batches = in_batches(list(paths), _DELETED_AT_ONCE)
+        batches = in_batches(paths, _DELETED_AT_ONCE)
         with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
             list(threads.map(self._delete, batches))
 

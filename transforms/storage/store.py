@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import errno
 import io
+import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from layerbeam.transforms.commits import InputFile
@@ -81,13 +82,15 @@ def split_path(path: str) -> tuple[str, str]:
     return bucket, name
 
 
-def in_batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+def in_batches(items: Iterable[Item], size: int = 1000) -> Iterator[list[Item]]:
     """The items, `size` at a time.
 
-    >>> in_batches("abcde", 2)
-    ['ab', 'cd', 'e']
+    >>> list(in_batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
     """
-    return [items[start : start + size] for start in range(0, len(items), size)]
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
 
 
 def open_stored(store: Store, path: str, end: int | None) -> BinaryIO:

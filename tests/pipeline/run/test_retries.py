@@ -10,8 +10,9 @@ import pytest
 from corpora import random_lines
 from workplace import THREE_VIEWS, Workplace
 
-from layerbeam.transforms import encode, read
-from layerbeam.transforms.committed import find_commit, put_commit
+from layerbeam.pipeline.output.commits import CommittedBlocks
+from layerbeam.transforms import encode
+from layerbeam.transforms.committed import put_commit
 
 
 @pytest.fixture
@@ -77,7 +78,9 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
     encoded.clear()
     given = iter(commits[:3])
 
-    def find(output: Any, block: Any) -> Any:
+    real = CommittedBlocks.__call__
+
+    def find(self: Any, block: Any) -> Any:
         commit = next(given, None)
         if commit is not None:
             stem = block.file.path.rpartition("/")[2].removesuffix(".txt")
@@ -85,9 +88,9 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
             name = f"_commits/{block.name}.json"
             mine = next(c for c in commits if c["block"]["first_line"] == block.first_line)
             workplace.write(f"out/{name}", json.dumps(mine | {"attempt": attempt}))
-        return find_commit(output, block)
+        return real(self, block)
 
-    monkeypatch.setattr(read, "find_commit", find)
+    monkeypatch.setattr(CommittedBlocks, "__call__", find)
     done = workplace.run()
     assert len(encoded) == blocks_of(workplace) - 3
     name = "blocks_found_own_attempt" if attempt == 2 else "blocks_found_other_attempt"

@@ -80,6 +80,12 @@ def test_utf16_is_left_out_with_the_way_out(corpus, mark, name):
     assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in left_out.reason
 
 
+def test_utf16_is_seen_over_the_ends_of_gzip_members(corpus):
+    data = b"\xff\xfe" + "text\n".encode("utf-16-le")
+    (left_out,) = read_file(corpus(gzip.compress(data[:1]) + gzip.compress(data[1:]), "a.txt.gz"))
+    assert isinstance(left_out, SkippedFile)
+
+
 def test_a_line_that_looks_like_utf16_further_on_is_only_rejected(corpus):
     # More than one chunk, less than one block: the mark stands where the second run of lines begins.
     before = [gzip.compress(b"a line of text\n" * 10_000), gzip.compress(b"\xff\xfe no text\nlast\n")]
