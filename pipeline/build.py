@@ -58,7 +58,7 @@ def build(
     )
 
     # Which files there are, and what of them is done already.
-    files = keep_alive(root | beam.Create([None]), "find", alive_path) | "find" >> find
+    files = keep_alive(root | beam.Impulse(), "find", alive_path) | "find" >> find
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
