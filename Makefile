@@ -17,7 +17,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-scale scale constraints clean bench-plan bench-word-types bench-sentences test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -93,8 +93,9 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 test-crash: $(VENV)/installed ## killed runs, full disks, failing stores: few rounds (as root also a real full disk)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
-soak: $(VENV)/installed ## the same with many rounds, and the full adversarial corpus (an hour)
+soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (an hour)
 	$(BIN)/python -m pytest tests/crash --soak -rA
+	$(BIN)/python -m pytest tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
 $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml tests/image/dockerfile.py \
@@ -240,12 +241,12 @@ $(SPLITTERS)/installed: tests/benchmarks/requirements-splitters.txt
 bench-sentences: $(VENV)/installed $(SPLITTERS)/installed ## sentence splitters compared on tests/data/sentences (downloads 110 MB once)
 	$(BIN)/python tests/benchmarks/sentences.py $(SPLITTERS)/lib/python*/site-packages
 
-bench-scale: $(VENV)/installed ## repeat the measurements of docs/scale.md (needs Debian's bible-kjv; 15 minutes), then write it
-	$(BIN)/python tests/benchmarks/measure_scale.py
-	$(MAKE) scale
-
-scale: $(VENV)/installed ## write docs/scale.md from the stored measurements and assumptions (arithmetic only)
+scale: $(VENV)/installed ## write the tables of docs/scale.md (arithmetic only)
 	$(BIN)/python tests/benchmarks/scale.py --write
+
+bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
+	$(BIN)/python tests/benchmarks/ends.py
+	$(BIN)/python tests/benchmarks/ends.py --gs --commits 20000
 
 bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py

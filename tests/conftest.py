@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from apache_beam.transforms import core
 from repository import DATA, ROOT
 from workplace import Workplace
 
@@ -20,8 +22,33 @@ S3_KEYS = ("--s3_access_key_id=id", "--s3_secret_access_key=secret")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", action="store_true", help="tests/crash: many rounds instead of few")
+    parser.addoption("--soak", action="store_true", help="tests/crash: many rounds; property tests: new examples")
     parser.addoption("--boot", metavar="PATH", help="tests/image: Beam's own boot, or another, instead of the stand-in")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same examples in each run, so that a change alone makes `make test` fail; `make soak` looks for new ones."""
+    hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
+    hypothesis.settings.load_profile("layerbeam")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signatures_once() -> Iterator[None]:
+    """Beam asks for the signatures of each DoFn's methods over and over: a quarter of a small run's time."""
+    inspect = core.get_signature
+    known: dict[Any, Any] = {}
+
+    def get_signature(function: Any) -> Any:
+        method = getattr(function, "__func__", None)
+        if method is None:
+            return inspect(function)
+        if method not in known:
+            known[method] = inspect(function)
+        return known[method]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "get_signature", get_signature)
+        yield
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -72,7 +72,7 @@ def test_any_json_is_a_commit_or_none(record):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_bytes_changed_on_the_disk_are_no_error(tmp_path_factory, data):
     output = str(tmp_path_factory.mktemp("out"))
     os.makedirs(f"{output}/tokens")

@@ -53,7 +53,7 @@ def test_blocks_end_with_the_line_that_fills_them(corpus):
     assert [len(block.texts) for block in by_tokens] == [2, 2, 2, 2, 2]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     data=st.lists(st.sampled_from([b"a", b"b", b"\n", b"\r", b" ", b"\xff", b"\xc3\xa4"]), max_size=60).map(b"".join),
     slice_bytes=st.integers(1, 20),

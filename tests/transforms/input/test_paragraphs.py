@@ -26,7 +26,7 @@ def test_paragraph_over_many_slices_and_white_space_over_many_more(corpus):
         assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     data=st.lists(st.sampled_from(["a", "\n", "\n", "\r", " ", "ä", "b\n"]), max_size=60).map("".join),
     slice_bytes=st.integers(1, 20),

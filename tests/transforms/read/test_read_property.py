@@ -211,7 +211,7 @@ def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
     return [end - begin for begin, end in itertools.pairwise(places)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
 @example(data=b"\xef\xbb\xbf\na", cut=Cut(slice_bytes=3), kind="paragraph", keep_blank=False)
 @example(data=b"\xef\xbb\xbf    \na", cut=Cut(slice_bytes=6, chunk_bytes=4), kind="paragraph", keep_blank=False)
@@ -227,7 +227,7 @@ def test_every_record_of_a_plain_file_comes_once(
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans(), seam=st.integers(0, 60))
 def test_every_record_of_a_compressed_file_comes_once(
     folder: Path, data: bytes, cut: Cut, kind: str, keep_blank: bool, seam: int
@@ -240,7 +240,7 @@ def test_every_record_of_a_compressed_file_comes_once(
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=ANY_BYTES, one=CUTS, other=CUTS, kind=RECORDS)
 def test_the_texts_are_the_same_however_the_file_is_cut(
     folder: Path, data: bytes, one: Cut, other: Cut, kind: str
@@ -249,7 +249,7 @@ def test_the_texts_are_the_same_however_the_file_is_cut(
     assert texts_of(read(path, one, record=kind)) == texts_of(read(path, other, record=kind))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=ANY_BYTES, limits=LIMITS, one=st.integers(1, 40), other=st.integers(1, 40), kind=RECORDS)
 def test_the_blocks_are_the_same_in_whatever_pieces_the_bytes_come(
     folder: Path, data: bytes, limits: BlockLimits, one: int, other: int, kind: str
@@ -260,7 +260,7 @@ def test_the_blocks_are_the_same_in_whatever_pieces_the_bytes_come(
         assert [item.block for item in first] == [item.block for item in second]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=ANY_BYTES, cut=CUTS, kind=st.sampled_from(["line", "paragraph"]), seam=st.integers(0, 60))
 def test_a_block_ends_with_the_record_that_fills_it(folder: Path, data: bytes, cut: Cut, kind: str, seam: int) -> None:
     plain = read(write_plain(folder, data), cut, record=kind)
@@ -277,7 +277,7 @@ def as_commits(items: Sequence[TextBlock]) -> list[Commit]:
     return [Commit("f", item.block, item.counts, {}) for item in items]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, packed=st.booleans(), pick=st.randoms(use_true_random=False))
 def test_what_is_done_comes_as_its_commit_and_nothing_else(
     folder: Path, data: bytes, cut: Cut, kind: str, packed: bool, pick: Any
@@ -302,7 +302,7 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
             assert now.rejected == item.rejected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, place=st.integers(0, 80), gone=st.integers(0, 9), new=ANY_BYTES)
 def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes

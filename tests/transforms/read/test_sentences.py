@@ -85,7 +85,7 @@ def test_fields_go_with_each_sentence(corpus):
     assert block.fields["n"].to_pylist() == [1, 1, None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.text(st.sampled_from('aDé漢😀.!?…。 \u00a0\u2003\u3000\u2028\t\r\x85\0\u0301")“”「」'), max_size=30),
