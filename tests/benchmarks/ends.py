@@ -1,17 +1,23 @@
 """Memory and time of `find` and `finish`, and of `open_run`, for many commits that nobody encoded.
 
-    python tests/benchmarks/ends.py [--commits 100000 1000000] [--processes 2] [--blocks-per-file 100]
+    python tests/benchmarks/ends.py [--commits 100000 1000000] [--processes 2] [--blocks-per-file 100] [--gs]
+        [--beam --runner=FlinkRunner --job_endpoint=...]
 
 The pipeline is the run's own without its middle: `find`, a stage that reports each block as done, and `finish`, on the
-local runner with worker processes. It runs twice: at the end of a run (all commits are files in `_commits`), and again
-with nothing new (all are in the index). Peak memory is that of the largest process; the others are listed too.
+local runner with worker processes, or on the runner of `--beam`. It runs twice: at the end of a run (all commits are
+files in `_commits`), and again with nothing new (all are in the index). Peak memory is that of the largest process; the
+others are listed too. The workers of other runners are not seen.
+
+With `--gs` the output is in a stand-in for Cloud Storage (the extra gcp), which counts the requests.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,12 +35,12 @@ FINGERPRINT = "0123456789abcdef"
 class Corpus:
     """Input files (without bytes on the disk), parts (links to one file) and commits, in a folder."""
 
-    def __init__(self, folder: Path, commits: int, blocks_per_file: int) -> None:
+    def __init__(self, folder: Path, output: str, commits: int, blocks_per_file: int) -> None:
         from layerbeam.transforms.parts.part_format import Output
         from layerbeam.transforms.views import View
 
         self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
-        self.output = Output(f"{folder}/out", FINGERPRINT)
+        self.output = Output(output, FINGERPRINT)
         self.view = View(name="tokens", level="token", layers=(12,), hidden_size=4)
 
     def commits_of(self, file: Any) -> Iterator[Any]:
@@ -56,11 +62,12 @@ class Corpus:
 
         from layerbeam.transforms import storage
         from layerbeam.transforms.columns import schema
+        from layerbeam.transforms.parts.part_format import Output
         from layerbeam.transforms.write.block import write_part
 
         columns = schema(self.view)
         row = pa.table({f.name: pa.array([_value(f.type)], f.type) for f in columns}, columns)
-        part = write_part(self.output, self.view, "one-00000000-000000000000", row)
+        part = write_part(Output(f"{self.folder}/out", FINGERPRINT), self.view, "one-00000000-000000000000", row)
         (self.folder / "part.json").write_text(json.dumps([part.bytes, part.sha256]))
         one = self.folder / "one"
         os.rename(self.folder / "out" / part.path, one)
@@ -91,20 +98,26 @@ def _value(type_: Any) -> Any:
     return "" if pa.types.is_string(type_) else 0
 
 
-def run_ends(corpus: Corpus, processes: int) -> None:
+def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     from layerbeam.pipeline.output.find import FindWork
     from layerbeam.pipeline.output.finish import Finish
     from layerbeam.pipeline.output.manifest import RunIdentity
     from layerbeam.pipeline.run.engines import local_runner
+    from layerbeam.transforms import storage
     from layerbeam.transforms.settings import LINES as RECORDS
 
     head = RunIdentity(schema_version=1, fingerprint=FINGERPRINT, identity={}, encoder={}, settings={}, versions={})
-    find = FindWork([f"{corpus.folder}/corpus/*"], corpus.output.path, False, None, RECORDS, FINGERPRINT, SLICE_BYTES)
-    local = local_runner([], processes=processes)
-    pipeline = beam.Pipeline(runner=local.runner, options=local.options)
-    files = pipeline | beam.Create([None]) | "find" >> find
+    globs, is_remote = [f"{corpus.folder}/corpus/*"], bool(beam_options)
+    find = FindWork(globs, corpus.output.path, False, None, RECORDS, FINGERPRINT, SLICE_BYTES, is_remote)
+    if is_remote:
+        pipeline = beam.Pipeline(options=PipelineOptions(beam_options))
+    else:
+        local = local_runner([], processes=processes)
+        pipeline = beam.Pipeline(runner=local.runner, options=local.options)
+    files = pipeline | beam.Impulse() | "find" >> find
     blocks = (
         files[FindWork.TO_READ]
         | "spread" >> beam.Reshuffle()
@@ -113,7 +126,7 @@ def run_ends(corpus: Corpus, processes: int) -> None:
     finish = Finish(corpus.output, (corpus.view,), head, 1.0, RECORDS)
     _ = (files[FindWork.KNOWN], (blocks,), files[FindWork.BOUNDARIES]) | "finish" >> finish
     pipeline.run().wait_until_finish()
-    if not (corpus.folder / "out/_SUCCESS").exists():
+    if storage.stat_file(storage.join(corpus.output.path, "_SUCCESS")) is None:
         raise SystemExit("the run did not end with _SUCCESS")
 
 
@@ -125,11 +138,12 @@ def open_output(corpus: Corpus) -> None:
         raise SystemExit("the rows are not those that were written")
 
 
-def measured(step: str, corpus: Corpus, processes: int) -> dict[str, Any]:
+def measured(step: str, corpus: Corpus, processes: int, beam_options: list[str]) -> dict[str, Any]:
     """Seconds, and the peak memory of each process, of a step in a process of its own."""
-    arguments = [str(corpus.folder), str(corpus.count), str(corpus.blocks_per_file), str(processes)]
+    sizes = (corpus.count, corpus.blocks_per_file, processes)
+    arguments = [str(corpus.folder), corpus.output.path, *map(str, sizes)]
     started = time.monotonic()
-    child = subprocess.Popen([sys.executable, __file__, "--step", step, *arguments])
+    child = subprocess.Popen([sys.executable, __file__, "--step", step, *arguments, "--beam", *beam_options])
     peaks: dict[int, int] = {}
     ended = threading.Event()
 
@@ -165,31 +179,68 @@ def _peak(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
+@contextlib.contextmanager
+def cloud_storage(folder: Path) -> Iterator[Any]:
+    """A stand-in for Cloud Storage with pages as long as the real one's, known to child processes."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+    import google_cloud
+
+    google_cloud._PAGE = 1000
+    cloud, key_file = google_cloud.GoogleCloud("out"), folder / "key.json"
+    with google_cloud.serve(cloud):
+        key_file.write_text(google_cloud.service_account_key(cloud))
+        os.environ.update(google_cloud.environment(cloud, key_file))
+        yield cloud
+
+
+def requests(calls: list[str]) -> dict[str, int]:
+    """How many requests of each kind. Deletions are counted by the batch that has them."""
+    return {
+        name: count for name, kind in _KINDS.items() if (count := sum(bool(re.match(kind, call)) for call in calls))
+    }
+
+
+_KINDS = {
+    "pages of listings": "GET /storage/v1/b/[^/]+/o$",
+    "sizes": "GET /storage/v1/b/[^/]+/o/",
+    "reads": "GET /download",
+    "writes": "(POST|PUT) .*upload",
+    "batches of deletions": "POST /batch",
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--blocks-per-file", type=int, default=100)
-    parser.add_argument("--step", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--gs", action="store_true")
+    parser.add_argument("--beam", nargs=argparse.REMAINDER, default=[])
+    parser.add_argument("--step", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step is not None:
-        step, folder, commits, blocks_per_file, processes = options.step
-        corpus = Corpus(Path(folder), int(commits), int(blocks_per_file))
+        step, folder, output, commits, blocks_per_file, processes = options.step
+        corpus = Corpus(Path(folder), output, int(commits), int(blocks_per_file))
         if step == "open":
             open_output(corpus)
         elif step == "write":
             corpus.write()
         else:
-            run_ends(corpus, int(processes))
+            run_ends(corpus, int(processes), options.beam)
         return
     for count in options.commits:
-        with tempfile.TemporaryDirectory() as name:
-            corpus = Corpus(Path(name), count, options.blocks_per_file)
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            cloud = stack.enter_context(cloud_storage(folder)) if options.gs else None
+            corpus = Corpus(folder, "gs://out/run" if cloud else f"{folder}/out", count, options.blocks_per_file)
             for step in ("write", "end of run", "nothing new", "open"):
-                print(
-                    json.dumps({"commits": count, "step": step, **measured(step, corpus, options.processes)}),
-                    flush=True,
-                )
+                found = {"commits": count, "step": step, **measured(step, corpus, options.processes, options.beam)}
+                if cloud is not None:
+                    found["requests"] = requests(cloud.calls)
+                    cloud.calls.clear()
+                    if step == "write":
+                        cloud.upload(folder / "out", corpus.output.path)
+                print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

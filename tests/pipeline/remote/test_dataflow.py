@@ -92,6 +92,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     processes = "use_multiple_sdk_containers" if config == "cpu" else "no_use_multiple_sdk_containers"
     assert {experiment for experiment in submission.experiments if "sdk_containers" in experiment} == {processes}
     assert "use_runner_v2" in submission.experiments
+    assert ("min_cpu_platform=Intel Ice Lake" in submission.experiments) == (config == "cpu")
     assert submission.images == {IMAGE}
     assert submission.job.type_ == dataflow.JobType.JOB_TYPE_BATCH
     assert dict(submission.job.labels) == {"application": "layerbeam"}
