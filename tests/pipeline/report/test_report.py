@@ -347,6 +347,12 @@ def test_a_text_needs_a_view_of_texts(workplace):
     assert error.startswith("layerbeam: --text: No view of texts has rows; add one under `views`: ")
 
 
+def test_random_rows_need_a_view_with_all_words(workplace, report):
+    run(workplace, RIVER + MONEY, views={"words": VIEWS["words"]})
+    page, _ = report("--word", "bank")
+    assert "For such a line add a view with all words: tokens: {level: token, layers: all}." in page.text
+
+
 def test_a_sample_comes_from_all_parts(workplace, report, monkeypatch):
     monkeypatch.setattr(ParquetFormat, "sample_bytes", 40_000)
     run(workplace, (RIVER + MONEY) * 10, input={"slice_bytes": 150}, views={"tokens": VIEWS["tokens"]})
