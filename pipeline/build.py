@@ -75,5 +75,6 @@ def build(
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    reports = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.DONE], keep_alive(commits, "write", alive_path))
+    skipped = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.SKIPPED])
+    reports = (*skipped, keep_alive(commits, "write", alive_path))
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish

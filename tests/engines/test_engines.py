@@ -163,7 +163,8 @@ def test_killed_node_is_replaced(engine):
         engine.cluster.replace_dead_workers()
         summary = engine.stderr_of(process, 0)
     commits = engine.commits()
-    assert len({node for node, _, _ in commits}) == 3
+    if engine.cluster.engine == "flink":  # on Spark the other node may do the rest before a third has started
+        assert len({node for node, _, _ in commits}) == 3
     check_resumed(commits, summary)
     assert engine.files("killed-node") == engine.files("local")
 

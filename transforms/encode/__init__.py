@@ -11,6 +11,7 @@ from apache_beam.utils.shared import Shared
 
 from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import TokenBlock, VectorBlock
+from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
@@ -32,7 +33,8 @@ class EncodeBlocks(beam.PTransform):
         hardware: What a worker process may use.
 
     Returns (from `expand`):
-        A PCollection of `VectorBlock`, one for each block. Rejected texts are in its `tokens.text.rejected`.
+        A PCollection of `VectorBlock`, one for each block. Rejected texts are in its `tokens.text.rejected`. A `Commit`
+        of a block that is done is passed on.
 
     Raises:
         EncoderError: The encoder does not have a layer, or the pooled output, that a view reads.
@@ -80,7 +82,10 @@ class _EncodeBlock(beam.DoFn):
         with placement(self._stage.hardware.device):
             return load_encoder(encoder, layers=needed_layers(views), pooler=needs_pooler(views))
 
-    def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
+    def process(self, tokens: TokenBlock | Commit) -> Iterator[VectorBlock | Commit]:
+        if isinstance(tokens, Commit):
+            yield tokens
+            return
         counters.note_time(metrics.ENCODING_BEGAN)
         cost = EncodeCost()
         vectors = encode_or_reject(

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, Commit
+from layerbeam.transforms.commits import BlockId, Commit, SkippedFile
 from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
@@ -21,24 +21,27 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 @dataclasses.dataclass
 class ReadBlocks(beam.PTransform):
-    """`Slice` -> `TextBlock`; tagged `DONE`, the commits of blocks that are done, and files that cannot be read.
+    """`Slice` -> `TextBlock`, or `Commit` for a block that is done; tagged `SKIPPED`, what cannot be read.
+
+    The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
+    what was not done before: with commits in an output of their own, a block could be missing in both.
 
     Args:
         limits: Where a block ends; the same as for `SliceFiles`.
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
         hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
         output: The same as for `WriteBlocks`. A block that an attempt has committed there is not read again: to encode
-            it again would take minutes. None: nothing is looked up there.
+            it again would take minutes. None: nothing is looked up, and there is no `Commit`.
         known: Gives the commit of a block with the same bytes, also one of earlier runs, if there is one. None: only
             the commits of this run are found.
 
     Returns (from `expand`):
-        Two PCollections: `TextBlock`, and `Commit` or `SkippedFile`. Unpack them, or index by `BLOCKS` and `DONE`.
+        Two PCollections: `TextBlock` or `Commit`, and `SkippedFile`. Unpack them, or index by `BLOCKS` and `SKIPPED`.
 
     Example:
         >>> pipeline = beam.Pipeline()
         >>> slices = pipeline | beam.Create([]).with_output_types(Slice)
-        >>> blocks, done = slices | ReadBlocks(record_format=RecordFormat(unit="sentence"))
+        >>> blocks, skipped = slices | ReadBlocks(record_format=RecordFormat(unit="sentence"))
         >>> blocks.element_type is TextBlock
         True
     """
@@ -50,11 +53,11 @@ class ReadBlocks(beam.PTransform):
     known: Callable[[BlockId], Commit | None] | None = None
 
     BLOCKS = "blocks"
-    DONE = "done"
+    SKIPPED = "skipped"
 
     def expand(self, slices: Any) -> Any:
         coders.register()
-        read = beam.ParDo(_ReadSlice(self)).with_outputs(self.DONE, main=self.BLOCKS)
+        read = beam.ParDo(_ReadSlice(self)).with_outputs(self.SKIPPED, main=self.BLOCKS)
         return slices | "spread slices" >> beam.Reshuffle() | read
 
 
@@ -79,8 +82,7 @@ class _ReadSlice(beam.DoFn):
         for item in counters.timed_items("read", items):
             if isinstance(item, TextBlock):
                 counters.count_changes({}, item.counts)
-                yield item
-                continue
-            if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
+            elif isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
                 counters.count(metrics.blocks_found(item.attempt, attempt), 1)
-            yield beam.pvalue.TaggedOutput(ReadBlocks.DONE, item)
+            skipped = isinstance(item, SkippedFile)
+            yield beam.pvalue.TaggedOutput(ReadBlocks.SKIPPED, item) if skipped else item

@@ -56,7 +56,10 @@ class _WriteBlock(beam.DoFn):
     def setup(self) -> None:
         self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
 
-    def process(self, block: VectorBlock) -> Iterator[Commit | SkippedFile]:
+    def process(self, block: VectorBlock | Commit) -> Iterator[Commit | SkippedFile]:
+        if isinstance(block, Commit):
+            yield block
+            return
         with counters.timed("write"):
             output = self._stage.output
             written = write_parts(output, self._stage.views, self._tokens, block)

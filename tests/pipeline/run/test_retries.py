@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from corpora import random_lines
 from workplace import THREE_VIEWS, Workplace
 
+import layerbeam
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.transforms import encode
+from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.committed import put_commit
 
 
@@ -25,7 +29,8 @@ def encoded(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = encode._EncodeBlock.process
 
     def process(self: Any, block: Any) -> Iterator[Any]:
-        names.append(block.text.block.name)
+        if not isinstance(block, Commit):
+            names.append(block.text.block.name)
         yield from real(self, block)
 
     monkeypatch.setattr(encode._EncodeBlock, "process", process)
@@ -46,6 +51,29 @@ def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
     assert blocks_of(workplace) > 5
     assert len(encoded) == len(set(encoded)) == blocks_of(workplace)
     assert workplace.files() == workplace.files("undisturbed")
+
+
+def test_every_block_is_in_one_output_whether_it_is_written_or_found(workplace, hf_uncased):
+    """Spark computes each output of a stage on its own. The second time all blocks are found committed."""
+    path = workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
+    encoder = layerbeam.open_encoder(hf_uncased)
+    views = (layerbeam.View(name="v", level="text", layers=(1,), hidden_size=encoder.hidden_size),)
+    output = layerbeam.Output(str(workplace.folder / "out"), fingerprint="f")
+    limits = layerbeam.BlockLimits(700, 1 << 30, 1 << 30, 128)
+
+    def names(done: str) -> list[str]:
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+            slices, _ = pipeline | layerbeam.FindFiles(str(path)) | layerbeam.SliceFiles(limits)
+            blocks, _ = slices | layerbeam.ReadBlocks(limits, output=output)
+            tokens = blocks | layerbeam.TokenizeBlocks(encoder, views=views)
+            vectors = tokens | layerbeam.EncodeBlocks(encoder, views=views)
+            commits = vectors | layerbeam.WriteBlocks(output, encoder, views=views)
+            _ = commits | beam.Map(lambda commit: commit.block.name) | beam.io.WriteToText(done)
+        return sorted(line for part in workplace.folder.glob("done*") for line in part.read_text().splitlines())
+
+    written = names(str(workplace.folder / "done"))
+    assert len(written) > 5
+    assert names(str(workplace.folder / "done")) == written
 
 
 def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeypatch):
