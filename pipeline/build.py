@@ -75,6 +75,8 @@ def build(
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    skipped = (slices[SliceFiles.SKIPPED], blocks[ReadBlocks.SKIPPED])
-    reports = (*skipped, keep_alive(commits, "write", alive_path))
+    of_blocks = [blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path)]
+    if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
+        of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
+    reports = (slices[SliceFiles.SKIPPED], *of_blocks)
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish
