@@ -246,7 +246,7 @@ scale: $(VENV)/installed ## write the tables of docs/scale.md (arithmetic only)
 
 bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
 	$(BIN)/python tests/benchmarks/ends.py
-	$(BIN)/python tests/benchmarks/ends.py --gs --commits 20000
+	$(BIN)/python tests/benchmarks/ends.py --gs --commits 10000 20000 --blocks-per-file 1000
 
 bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py

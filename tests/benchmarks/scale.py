@@ -21,7 +21,7 @@ L4_WORKERS = {1e6: 1, 1e9: 4, 100e9: 100}
 VCPUS = 8
 
 _BIBLE = "King James Bible; `layerbeam plan` gives yours"
-_COUNTED = "counted: `python tests/benchmarks/ends.py --gs --commits 20000`"
+_COUNTED = "counted: `python tests/benchmarks/ends.py --gs --commits 10000 20000 --blocks-per-file 1000`"
 _LIST = "list price, us-central1, September 2026, from secondary sources: replace it by yours"
 # {name: (value, what it is, where it is from)}
 NUMBERS = {
@@ -37,7 +37,7 @@ NUMBERS = {
     "start": (360, "s until the workers have the image and the encoder", "assumed"),
     "group": (10_000, "blocks of a group at the end of a run", "`pipeline/output/groups.py`"),
     "reads": (1, "reads of a commit per block at the end", _COUNTED),
-    "pages": (0.005, "pages of listings per block at the end", _COUNTED),
+    "pages": (0.0042, "pages of listings per block at the end", _COUNTED),
     "batches": (0.01, "batches of deletions per block at the end", _COUNTED),
     "read": (0.05 / 32, "s to read a commit, 32 at once", "assumed: 50 ms for a request"),
     "page": (0.3, "s for a page of a listing", "assumed"),
