@@ -84,7 +84,8 @@ def print_next(summary: RunSummary) -> None:
     if summary.state == "complete":
         verify = f"{command} verify {shlex.quote(path)}"
         steps.append((verify, "check a sample of rows against an independent NumPy implementation"))
-        steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
+        if any(view["format"] == "parquet" for view in summary.views.values()):
+            steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
     width = max(len(step) for step, _ in steps)
     plain_console(soft_wrap=True).print_section("next", (f"{step:{width}}  {purpose}" for step, purpose in steps))
 

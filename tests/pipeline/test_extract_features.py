@@ -79,6 +79,7 @@ def test_six_arguments(workplace, case, slash):
     arguments = [f"texts{slash}", f"new/out{slash}", "-1,-2,-3", f"{DATA}/google_{case}{slash}", "32", "4"]
     done = workplace.start("extract-features", *arguments)
     assert (done.status, done.out.splitlines()[-1].rstrip()) == (0, f"new/out{slash}: documents: 2 written")
+    assert "open_run" not in done.out  # it reads the rows of Parquet only
     folder = workplace.folder / "new" / "out"
     assert listing(folder) == [".layerbeam", "input.jsonl", "other.jsonl"]
     assert_equal_lines((folder / "input.jsonl").read_text(), reference(case))
