@@ -30,7 +30,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import InputFile, SkippedFile
-from layerbeam.transforms.input.content import HEAD_BYTES, refuse_other_content
+from layerbeam.transforms.input.content import read_head, refuse_other_content
 from layerbeam.transforms.input.parquet import find_pieces
 from layerbeam.transforms.input.records import UnreadableFileError
 from layerbeam.transforms.read.block import read_blocks
@@ -177,8 +177,7 @@ def _read_piece(
             start, end = (piece.start + piece.size * index // piece.num_chunks for index in (number, number + 1))
             slices = [Slice(file, start, end, 0)]
             if start > 0:
-                with storage.open_binary(file.path, HEAD_BYTES) as opened:
-                    refuse_other_content(opened.read(HEAD_BYTES), job.records)
+                refuse_other_content(read_head(file.path), job.records)
         if piece.end is not None or job.records.is_whole_file:
             _read_blocks(job, slices[0], _NO_LIMITS, _NO_LIMIT, blocks)
             return blocks, None, 1.0

@@ -101,10 +101,7 @@ class Job:
 
 
 def count(number: float) -> str:
-    """
-    >>> count(25_415), count(2.54e6), count(100e9)
-    ('25,415', '2.54 M', '100 B')
-    """
+    """25,415 or 2.54 M or 100 B."""
     for unit, name in ((1e9, "B"), (1e6, "M")):
         if number >= unit:
             return f"{number / unit:.3g} {name}"

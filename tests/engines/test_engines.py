@@ -165,8 +165,7 @@ def test_killed_node_is_replaced(engine):
         engine.cluster.replace_dead_workers()
         engine.stderr_of(process, 0)
     commits = engine.commits()
-    if engine.cluster.engine == "flink":  # on Spark the other node may do the rest before a third has started
-        assert len({node for node, _, _ in commits}) == 3
+    assert len({node for node, _, _ in commits}) == 3
     check_resumed(engine, "killed-node", commits)
     assert engine.files("killed-node") == engine.files("local")
 

@@ -229,10 +229,10 @@ def test_hostile_input(workplace):
         b"\r",
     ]
     workplace.write("corpus/a.txt", b"\xef\xbb\xbf" + b"\n".join(lines))
-    workplace.write("corpus/b.txt.gz", gzip.compress(b"\r\n".join(lines * 5)))
+    workplace.write("corpus/b.txt.gz", gzip.compress(b"\r\n".join(lines * 30)))
     workplace.configure(input={"blank": "keep", "invalid_bytes": "replace", "slice_bytes": 300}, views=VIEWS)
     workplace.run()
-    assert json.loads(workplace.verify("--json", *ALL).out)["sampled"] == 8 * 6
+    assert json.loads(workplace.verify("--json", *ALL).out)["sampled"] == 8 * 31
     workplace.configure(input={"slice_bytes": 300, "max_reject_rate": 1.0}, views=VIEWS, output={"path": "out2"})
     workplace.run()
     assert workplace._call("verify", "out2", *ALL, status=0).out.rstrip().endswith("pass")
