@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -70,7 +71,8 @@ class Forward:
     A batch goes to whichever thread is free. So all cores work to the end of the last block, and one block is encoded
     while another is written. The bits of a batch do not depend on the thread.
 
-    A batch that does not fit in memory is halved, and so is every later batch of at least its size.
+    A batch that does not fit in memory is tried once more while no other is in work. If it does not fit then, it is
+    halved, and so is every later batch of at least its size.
     """
 
     def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
@@ -79,6 +81,9 @@ class Forward:
         self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
         self._lock = threading.Lock()  # of the costs
+        self._turn = threading.Condition()
+        self._in_work = 0
+        self._one_is_alone = False
 
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
@@ -121,14 +126,16 @@ class Forward:
     ) -> tuple[dict[int, Float32Array], Float32Array | None]:
         rows, size = token_ids.shape[0], token_ids.size
         if rows == 1 or self._too_large is None or size < self._too_large:
-            try:
-                return self.encoder(token_ids, lengths, segment_ids)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise EncoderFailedError(error) from error
-                if rows == 1:
-                    raise
-                self._too_large = min(size, self._too_large or size)
+            for alone in (False, True) if self._threads else (True,):
+                try:
+                    with self._work(alone=alone):
+                        return self.encoder(token_ids, lengths, segment_ids)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise EncoderFailedError(error) from error
+                    if alone and rows == 1:
+                        raise
+            self._too_large = min(size, self._too_large or size)
         with self._lock:
             cost.halved_batches += 1
         (first, first_pooled), (second, second_pooled) = (
@@ -139,6 +146,22 @@ class Forward:
         if first_pooled is None or second_pooled is None:
             return layers, None
         return layers, np.concatenate([first_pooled, second_pooled])
+
+    @contextlib.contextmanager
+    def _work(self, *, alone: bool) -> Iterator[None]:
+        """While a batch is in work; `alone`: after the others have ended, and before the next ones begin."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._one_is_alone)
+            self._one_is_alone = alone
+            self._turn.wait_for(lambda: not alone or not self._in_work)
+            self._in_work += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._in_work -= 1
+                self._one_is_alone &= not alone
+                self._turn.notify_all()
 
 
 def not_finite_rows(vectors: npt.NDArray[Any]) -> Int64Array:

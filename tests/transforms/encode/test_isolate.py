@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -202,6 +206,36 @@ def test_a_text_that_does_not_fit_alone_is_rejected(error):
         (2, b"1 2 3 4", "does not fit in memory, even alone")
     ]
     assert_equal(got, encode(block_without(3), FakeEncoder(), batch_tokens=16))
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["NumPy", "TensorFlow"])
+def test_memory_that_other_batches_use_is_no_fault_of_a_text(error):
+    in_flight, failed, lock, chance = [], [], threading.Lock(), random.Random(0)
+
+    def spoil(ids, layers):
+        with lock:
+            in_flight.append(ids)
+        time.sleep(0.002)
+        with lock:
+            others = len(in_flight) - 1
+            in_flight.pop()
+            if others and chance.random() < 0.5:
+                failed.append(ids.shape[0])
+                raise error
+
+    forward, cost = Forward(FakeEncoder(spoil), 4), EncodeCost()
+
+    def run(_: int) -> VectorBlock:
+        settings = EncodeSettings(4, max_seq_length=128)
+        return encode_or_reject(block_without(), lambda b: encode_block(b, forward, VIEWS, settings, cost), forward.check)
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(run, range(16)))
+    assert 1 in failed
+    assert max(failed) > 1
+    assert cost.halved_batches == 0
+    for got in results:
+        assert_equal(got, encode(block_without(), FakeEncoder(), batch_tokens=4))
 
 
 def test_a_block_that_does_not_fit_as_a_whole_says_what_to_turn():
