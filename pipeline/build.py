@@ -37,7 +37,8 @@ def build(
     `is_remote`: its workers give signs of life, as whoever submits it may leave.
     """
     config, encoder = job.config, job.encoder
-    hardware = Hardware(num_threads, config.encoder.device)
+    # Only the encoder needs the device.
+    hardware, device = Hardware(num_threads), Hardware(num_threads, config.encoder.device)
 
     output = dataclasses.replace(job.output, attempt=run_number)
     limit, slice_bytes = config.input.limit, job.limits.text_bytes
@@ -48,7 +49,7 @@ def build(
     known = CommittedBlocks(output.path, output.fingerprint)
     read = ReadBlocks(job.limits, job.records, hardware, output, known)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
-    encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=hardware)
+    encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device)
     write = WriteBlocks(output, encoder, views=job.views)
     alive_path = None
     if is_remote and run_number is not None:
@@ -62,21 +63,23 @@ def build(
 
     # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
     # what is shuffled in memory.
-    slices = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records, huge_files=is_remote)
+    slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records, huge_files=is_remote)
 
-    # From here to the commit everything fuses: one worker takes a block from its bytes to its parts.
-    blocks = slices[SliceFiles.SLICES] | "read" >> read
+    # From here to the commit everything fuses: one worker takes a block from its bytes to its parts. So the machines
+    # with an accelerator do all of it, and get only numbers from the others.
+    hints = config.encoder.resource_hints
+    blocks = slices | "read" >> read.with_resource_hints(**hints)
     commits = (
         blocks[ReadBlocks.BLOCKS]
-        | "tokenize" >> tokenize
-        | "encode" >> encode.with_resource_hints(**config.encoder.resource_hints)
-        | "write" >> write
+        | "tokenize" >> tokenize.with_resource_hints(**hints)
+        | "encode" >> encode.with_resource_hints(**hints)
+        | "write" >> write.with_resource_hints(**hints)
     )
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    of_blocks = [blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path)]
+    of_blocks = [blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path, hints)]
     if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
-    reports = (slices[SliceFiles.SKIPPED], *of_blocks)
+    reports = (unreadable, *of_blocks)
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish

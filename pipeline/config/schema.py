@@ -72,7 +72,9 @@ class EncoderConfig(Settings):
     )
     xla: bool = setting(False, "compile the forward pass with XLA")
     resource_hints: dict[str, str] = setting(
-        {}, "Beam's resource hints for the machines that encode, by Beam's names, such as accelerator and min_ram"
+        {},
+        "Beam's resource hints for the machines that read, tokenize, encode and write, by Beam's names, such as "
+        "accelerator and min_ram",
     )
 
 

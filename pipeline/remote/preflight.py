@@ -17,6 +17,8 @@ from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.transforms import storage
 
 _ACCELERATOR = "worker_accelerator="
+# One process for all vCPUs of a worker; processes that share a GPU.
+_ONE_PROCESS, _SHARED = "no_use_multiple_sdk_containers", "use_nvidia_mps"
 _CONNECT_SECONDS = 2
 # The option with the program of a job server that Beam starts itself. Without it Beam would download one.
 _OWN_JOB_SERVER = {
@@ -83,6 +85,13 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
         yield (
             f"encoder.device: is {device}, but no accelerator is requested for the workers: give "
             f"beam.dataflow_service_options: ['{_ACCELERATOR}{example}'] or encoder.resource_hints.accelerator"
+        )
+    accelerator = config.encoder.resource_hints.get("accelerator", "".join(pooled))
+    experiments = remote.options.view_as(pipeline_options.DebugOptions).experiments or []
+    if remote.is_dataflow and accelerator and _ONE_PROCESS not in experiments and _SHARED not in accelerator:
+        yield (
+            "beam.experiments: Dataflow starts a process per vCPU, and each would load the encoder onto the same "
+            f"accelerator: give experiments: [{_ONE_PROCESS}], or share a GPU by adding ;{_SHARED} to {accelerator}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -24,9 +24,14 @@ class KeepAlive(beam.PTransform):
         return elements | beam.ParDo(_KeepAlive(self.path)).with_output_types(elements.element_type)
 
 
-def keep_alive(elements: Any, stage: str, path: str | None) -> Any:
-    """The same elements, in a stage whose workers give signs of life; without a path nothing is added."""
-    return elements if path is None else elements | f"alive in {stage}" >> KeepAlive(path)
+def keep_alive(elements: Any, stage: str, path: str | None, hints: Mapping[str, str] | None = None) -> Any:
+    """The same elements, in a stage whose workers give signs of life; without a path nothing is added.
+
+    `hints`: the resource hints of the stage.
+    """
+    if path is None:
+        return elements
+    return elements | f"alive in {stage}" >> KeepAlive(path).with_resource_hints(**(hints or {}))
 
 
 class _KeepAlive(beam.DoFn):

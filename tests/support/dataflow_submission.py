@@ -60,9 +60,13 @@ class Submission:
         ]
         return {payload.staged_name for payload in payloads}
 
-    def hints(self, stage: str) -> dict[str, Any]:
-        """Resource hints of a transform, by the last part of their names."""
+    def environment(self, stage: str) -> str:
+        """The environment of a transform."""
         transforms = self.pipeline.components.transforms.values()
         (transform,) = [one for one in transforms if one.unique_name == stage and one.environment_id]
-        hints = self.pipeline.components.environments[transform.environment_id].resource_hints
+        return str(transform.environment_id)
+
+    def hints(self, stage: str) -> dict[str, Any]:
+        """Resource hints of a transform, by the last part of their names."""
+        hints = self.pipeline.components.environments[self.environment(stage)].resource_hints
         return {urn.split(":")[-2]: value.decode() for urn, value in hints.items()}

@@ -23,7 +23,8 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 class ReadBlocks(beam.PTransform):
     """`Slice` -> `TextBlock`, or `Commit` for a block that is done; tagged `SKIPPED`, what cannot be read.
 
-    The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
+    `SliceFiles` spreads the slices; slices of another source need a `beam.Reshuffle` before this stage, or one worker may
+    do all of them. The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
     what was not done before: with commits in an output of their own, a block could be missing in both.
 
     Args:
@@ -58,7 +59,7 @@ class ReadBlocks(beam.PTransform):
     def expand(self, slices: Any) -> Any:
         coders.register()
         read = beam.ParDo(_ReadSlice(self)).with_outputs(self.SKIPPED, main=self.BLOCKS)
-        return slices | "spread slices" >> beam.Reshuffle() | read
+        return slices | read
 
 
 @beam.typehints.with_output_types(TextBlock)

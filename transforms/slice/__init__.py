@@ -23,6 +23,7 @@ from layerbeam.transforms.slice.slices import (
     stretch_of,
 )
 
+_SKIPPED = "skipped"
 
 @dataclasses.dataclass
 class FindFiles(beam.PTransform):
@@ -61,7 +62,7 @@ def _list_files(patterns: list[str]) -> Iterator[InputFile]:
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`InputFile` or `FileToRead` -> `Slice`; tagged `SKIPPED`, what cannot be read.
+    """`InputFile` or `FileToRead` -> `Slice`, spread over the workers, and what cannot be read.
 
     Each file is cut into byte ranges. The ranges are scanned in parallel for the places where records begin.
 
@@ -72,7 +73,7 @@ class SliceFiles(beam.PTransform):
             That is a stage more, and of no use to a runner that holds all that it groups in one process.
 
     Returns (from `expand`):
-        Two PCollections: `Slice` and `SkippedFile`. Unpack them, or index by `SLICES` and `SKIPPED`.
+        Two PCollections: `Slice` and `SkippedFile`.
 
     Example:
         >>> pipeline = beam.Pipeline()
@@ -84,9 +85,6 @@ class SliceFiles(beam.PTransform):
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     huge_files: bool = True
-
-    SLICES = "slices"
-    SKIPPED = "skipped"
 
     def expand(self, files: Any) -> Any:
         scans = (
@@ -101,11 +99,10 @@ class SliceFiles(beam.PTransform):
             combined = of_huge_files | "count" >> beam.CombineGlobally(_CountLines()).without_defaults()
             counts = beam.pvalue.AsSingleton(combined, {})
         number = beam.FlatMap(_number, counts).with_output_types(Slice)
-        return (
-            scans
-            | "of one stretch" >> beam.GroupByKey()
-            | "number" >> number.with_outputs(self.SKIPPED, main=self.SLICES)
+        slices, skipped = (
+            scans | "of one stretch" >> beam.GroupByKey() | "number" >> number.with_outputs(_SKIPPED, main="slices")
         )
+        return slices | "spread slices" >> beam.Reshuffle(), skipped
 
 
 def _scan(
@@ -149,4 +146,4 @@ class _CountLines(beam.CombineFn):
 def _number(element: tuple[tuple[bytes, int], Iterable[RangeScan]], counts: dict[bytes, LineCount]) -> Iterator[Any]:
     (path, stretch), scans = element
     for item in number_slices(scans, stretch, counts.get(path)):
-        yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(SliceFiles.SKIPPED, item)
+        yield item if isinstance(item, Slice) else beam.pvalue.TaggedOutput(_SKIPPED, item)

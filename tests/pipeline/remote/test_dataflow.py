@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -24,12 +25,13 @@ from google.cloud import dataflow
 from google_cloud import GoogleCloud, ServiceError
 
 CONFIGS = ("cpu", "gpu", "tpu")
-L4 = "type:nvidia-l4;count:1;install-nvidia-driver"
+L4 = "type:nvidia-l4;count:1;machine_type:g2-standard-8;install-nvidia-driver"
+POOL = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver"
 # The name of the image states its versions, so the registry is not queried.
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
-CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
 ENCODE = "encode/ParDo(_EncodeBlock)"  # the step that runs the encoder, inside the composite transform
+CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
 MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
 
 
@@ -75,7 +77,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     submission = submit(workplace, cloud, shipped(config))
     machines = {
         "cpu": ("n2-standard-8", 50, 0, 2, 20),
-        "gpu": ("g2-standard-8", 100, 4, 1, 4),
+        "gpu": ("n2-standard-4", 100, 8, 1, 4),
         "tpu": ("ct5lp-hightpu-1t", 100, 4, 1, 1),
     }
     pool, environment = submission.pool, submission.job.environment
@@ -85,7 +87,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert pool.autoscaling_settings.algorithm == scaled
     accelerators = {
         "cpu": [],
-        "gpu": [f"worker_accelerator={L4}"],
+        "gpu": [],
         "tpu": ["worker_accelerator=type:tpu-v5-lite-podslice;topology:1x1"],
     }
     assert list(environment.service_options) == accelerators[config]
@@ -97,7 +99,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert submission.job.type_ == dataflow.JobType.JOB_TYPE_BATCH
     assert dict(submission.job.labels) == {"application": "layerbeam"}
     assert submission.job.name == "layerbeam-vectors-659a7960"
-    assert submission.hints("encode") == {}
+    assert submission.hints("encode") == ({"accelerator": L4} if config == "gpu" else {})
     # Nothing of this machine is sent: no pickled session, no package; only what Beam always sends.
     assert sorted(submission.files) == ["pipeline.pb", "submission_environment_dependencies.txt"]
     assert {"find/list", "find/compare", "tokenize", "encode", "write"} <= set(submission.stages)
@@ -127,37 +129,64 @@ def test_commented_private_network(workplace, cloud, config):
     assert submission.job.environment.service_account_email == "ACCOUNT@PROJECT.iam.gserviceaccount.com"
 
 
+def changed(workplace: Workplace, comment: str) -> str:
+    """The GPU configuration with the setting of a comment of it in place of the accelerator."""
+    text = (ROOT / "configs/dataflow-gpu.yaml").read_text()
+    settings, lines = yaml.safe_load(text), text.splitlines()
+    start = next(number for number, line in enumerate(lines) if comment in line)
+    commented = itertools.takewhile(lambda line: line.lstrip().startswith("#   "), lines[start + 1 :])
+    given = yaml.safe_load("\n".join(line.lstrip("# ") for line in commented))
+    del settings["encoder"]["resource_hints"]
+    if "accelerator" in given:
+        settings["encoder"]["resource_hints"] = {"accelerator": given.pop("accelerator")}
+    settings["beam"] |= given
+    return str(workplace.write("gpu.yaml", yaml.safe_dump(settings)))
+
+
 def test_commented_t4(workplace, cloud):
-    submission = submit(workplace, cloud, uncomment(workplace, "gpu", "machine_type", "dataflow_service_options"))
-    assert submission.pool.machine_type == "n1-standard-8"
-    t4 = "worker_accelerator=type:nvidia-tesla-t4;count:1;install-nvidia-driver"
-    assert list(submission.job.environment.service_options) == [t4]
+    submission = submit(workplace, cloud, changed(workplace, "A T4 (16 GB) instead"))
+    t4 = "type:nvidia-tesla-t4;count:1;machine_type:n1-standard-8;install-nvidia-driver"
+    assert submission.hints("encode") == {"accelerator": t4}
 
 
-def right_fitting(workplace: Workplace) -> str:
-    """The GPU configuration, changed as its last comment describes."""
-    settings = yaml.safe_load((ROOT / "configs" / "dataflow-gpu.yaml").read_text())
-    (line,) = [line for line in (ROOT / "configs" / "dataflow-gpu.yaml").read_text().splitlines() if "{accel" in line]
-    settings["encoder"] |= yaml.safe_load(line.lstrip("# "))
-    del settings["beam"]["machine_type"], settings["beam"]["dataflow_service_options"]
-    return str(workplace.write("right_fitting.yaml", yaml.safe_dump(settings)))
+def test_commented_gpu_on_every_machine(workplace, cloud):
+    submission = submit(workplace, cloud, changed(workplace, "A GPU on every machine instead"))
+    assert submission.pool.machine_type == "g2-standard-8"
+    assert list(submission.job.environment.service_options) == [POOL]
+    assert submission.hints("encode") == {}
 
 
-def test_right_fitting_requests_gpus_only_for_encode(workplace, cloud):
-    submission = submit(workplace, cloud, right_fitting(workplace))
+def test_gpu_machines_do_all_from_reading_to_writing_and_nothing_else(workplace, cloud):
+    submission = submit(workplace, cloud, shipped("gpu"))
+    of_blocks = ("read", "tokenize", "encode", "write")
     asked = {stage: submission.hints(stage) for stage in submission.stages}
-    for stage in ("encode", ENCODE):
-        assert asked.pop(stage) == {"accelerator": L4, "min_ram_bytes": "16000000000"}
-    assert set(map(str, asked.values())) == {"{}"}
-    assert list(submission.job.environment.service_options) == []
+    with_gpu = {stage for stage, hints in asked.items() if hints == {"accelerator": L4}}
+    assert with_gpu == {stage for stage in asked if stage.split("/")[0] in (*of_blocks, "alive in write")}
+    assert {stage.split("/")[0] for stage in with_gpu} == {*of_blocks, "alive in write"}
+    assert {str(hints) for stage, hints in asked.items() if stage not in with_gpu} == {"{}"}
+    assert {"find", "slice", "finish"} <= {stage.split("/")[0] for stage in asked.keys() - with_gpu}
+    assert len({submission.environment(stage) for stage in with_gpu}) == 1
     assert submission.images == {IMAGE}
 
 
-def test_right_fitting_with_gpu_pool_is_refused(workplace, cloud):
-    both = [right_fitting(workplace), f"--dataflow_service_options=worker_accelerator={L4}"]
+def test_accelerator_of_hint_and_of_pool_is_refused(workplace, cloud):
+    both = [shipped("gpu"), f"--dataflow_service_options={POOL}"]
     done = workplace._call("run", *both, *PLACES, *MINE, at(cloud), status=2)
     assert "encoder.resource_hints.accelerator: Dataflow takes either it or worker_accelerator=" in done.err
     assert cloud.jobs == []
+
+
+@pytest.mark.parametrize(
+    "asked", [f"encoder.resource_hints={{accelerator: '{L4}'}}", f"beam.dataflow_service_options=['{POOL}']"]
+)
+def test_a_process_per_cpu_on_one_gpu_is_refused(workplace, cloud, asked):
+    arguments = [shipped("cpu"), *PLACES, *MINE, at(cloud), "--set", "encoder.device=gpu"]
+    done = workplace._call("run", *arguments, "--set", asked, status=2)
+    assert "beam.experiments: Dataflow starts a process per vCPU, and each would load the encoder onto" in done.err
+    assert "give experiments: [no_use_multiple_sdk_containers], or share a GPU by adding ;use_nvidia_mps" in done.err
+    assert cloud.jobs == []
+    shared = asked.replace(";install", ";use_nvidia_mps;install")
+    submit(workplace, cloud, shipped("cpu"), "--set", "encoder.device=gpu", "--set", shared)
 
 
 def test_missing_gpu_request_is_an_error(workplace, cloud):

@@ -73,8 +73,8 @@ def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, monkeypatch):
         local = local_runner([])
         with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
             stage = SliceFiles(BlockLimits(100, 1 << 30, 1 << 30, 128), RecordFormat(), huge_files=huge_files)
-            outputs = pipeline | FindFiles(f"{tmp_path}/*.txt") | stage
-            lines = outputs[SliceFiles.SLICES] | beam.Map(repr)
+            slices, _ = pipeline | FindFiles(f"{tmp_path}/*.txt") | stage
+            lines = slices | beam.Map(repr)
             _ = lines | beam.io.WriteToText(f"{tmp_path}/{huge_files}", num_shards=1, shard_name_template="")
         found.append(sorted((tmp_path / str(huge_files)).read_text().splitlines()))
     assert len(found[0]) > 30
