@@ -55,7 +55,7 @@ def build(
     if is_remote and run_number is not None:
         alive_path = storage.join(output.path, layout.alive_path(run_number))
     finish = Finish(
-        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive_path
+        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive_path, is_remote
     )
 
     # Which files there are, and what of them is done already.

@@ -32,6 +32,7 @@ from layerbeam.pipeline.output.index import (
     Index,
     Shard,
     load_index,
+    parse_commit,
     path_hash,
     unlisted_paths,
     write_shard,
@@ -106,6 +107,7 @@ class Finish(beam.PTransform):
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
     has not, it writes the record once more, with what only it knows. `alive_path`: where workers give signs of life.
+    `is_remote`: many workers delete the commits; on the local runner the last step does, which is a stage less.
     """
 
     output: Output
@@ -116,6 +118,7 @@ class Finish(beam.PTransform):
     run_number: int | None = None
     limit: int | None = None
     alive_path: str | None = None
+    is_remote: bool = False
 
     def expand(self, inputs: tuple[Any, Sequence[Any], Any]) -> Any:
         known, reports, boundaries = inputs
@@ -131,12 +134,21 @@ class Finish(beam.PTransform):
         )
         indexed = keep_alive(reports, "index", self.alive_path) | "index" >> beam.FlatMap(self._index)
         aggregated = tuple(view for view in self.views if view.aggregates)
-        if not aggregated:  # one stage less
-            return indexed | "finish run" >> beam.FlatMap(self._finish_run)
-        shards = indexed | "shards" >> beam.Map(_shards_of)
-        tables = shards | "word types" >> WordTypes(self.output, aggregated, self.alive_path)
-        return keep_alive(indexed, "finish run", self.alive_path) | "finish run" >> beam.FlatMap(
-            self._finish_run, beam.pvalue.AsList(tables)
+        tables: tuple[Any, ...] = ()
+        if aggregated:
+            shards = indexed | "shards" >> beam.Map(_shards_of)
+            written = shards | "word types" >> WordTypes(self.output, aggregated, self.alive_path)
+            tables = (beam.pvalue.AsList(written),)
+            indexed = keep_alive(indexed, "write manifest", self.alive_path)
+        listed = indexed | "write manifest" >> beam.FlatMap(self._write_manifest, *tables)
+        if not self.is_remote:
+            return listed | "finish run" >> beam.FlatMap(self._finish_run)
+        spread = listed | "new shards" >> beam.FlatMap(lambda found: found[1]) | "spread shards" >> beam.Reshuffle()
+        deleted = keep_alive(spread, "delete commits", self.alive_path) | "delete commits" >> beam.FlatMap(
+            self._delete_commits
+        )
+        return keep_alive(listed, "finish run", self.alive_path) | "finish run" >> beam.FlatMap(
+            self._finish_run, beam.pvalue.AsList(deleted)
         )
 
     def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> GroupReport:
@@ -150,13 +162,30 @@ class Finish(beam.PTransform):
             self._refuse_if_superseded()
             yield self.write_index(element[1])
 
-    def _finish_run(self, reports: list[GroupReport], tables: Iterable[TablePart] = ()) -> Iterator[str]:
+    def _write_manifest(
+        self, reports: list[GroupReport], tables: Iterable[TablePart] = ()
+    ) -> Iterator[tuple[str, list[Shard]]]:
+        """(the manifest as JSON, the shards of the index with commits that were files of `_commits`)."""
         with self._end_if_superseded():
-            manifest = self.finish_run(reports, tables)
+            # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
+            manifest = json.dumps(self.write_manifest(reports, tables))
+            yield manifest, [shard for shard in _shards_of(reports) if shard.is_new and shard.path != layout.PARTS]
+
+    def _delete_commits(self, shard: Shard) -> Iterator[Any]:
+        with self._end_if_superseded():
+            self._refuse_if_superseded()
+            folder = storage.join(self.output.path, layout.COMMITS)
+            commits = (parse_commit(line) for line in shard.read(self.output.path))
+            storage.delete_files(storage.join(folder, f"{c.block.name}.json") for c in commits if c is not None)
+        return iter(())
+
+    def _finish_run(self, listed: tuple[str, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
+        manifest, _ = listed
+        with self._end_if_superseded():
+            self.finish_run(is_complete=json.loads(manifest)["complete"])
             if self.run_number is not None:
                 RunLog.end_unattended(self.output.path, self.run_number, "done")
-            # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
-            yield json.dumps(manifest)
+            yield manifest
 
     @contextlib.contextmanager
     def _end_if_superseded(self) -> Iterator[None]:
@@ -190,11 +219,10 @@ class Finish(beam.PTransform):
                 _write(self.output, layout.PARTS, report.lines)
         return [dataclasses.replace(report, lines=None) for report in reports]
 
-    def finish_run(self, reports: Sequence[GroupReport], tables: Iterable[TablePart] = ()) -> dict[str, Any]:
-        """Finalize the output folder: delete what no group lists, write manifest and marker.
+    def write_manifest(self, reports: Sequence[GroupReport], tables: Iterable[TablePart] = ()) -> dict[str, Any]:
+        """Delete the parts that no group lists, and write the manifest, which is returned.
 
-        `reports`: what `write_index` gave. `tables`: of all views of level `word_type`, in any order. Returns the
-        manifest.
+        `reports`: what `write_index` gave. `tables`: of all views of level `word_type`, in any order.
         """
         output, shards = self.output, _shards_of(reports)
         counts = metrics.total([report.counts for report in reports])
@@ -228,13 +256,18 @@ class Finish(beam.PTransform):
         _delete_strays(output.path, self.views, np.unique(np.concatenate(hashes)))
         _write(output, layout.MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
         _delete_old_index(output.path, manifest)
-        for folder in (layout.COMMITS, layout.TEMPORARY):
-            _empty_folder(storage.join(output.path, folder))
-        storage.delete_files([storage.join(output.path, layout.DAMAGED)])
-        if not problems:
-            self._refuse_if_superseded()
-            storage.create_whole(storage.join(output.path, layout.SUCCESS), b"", temporary=output.temporary)
         return manifest
+
+    def finish_run(self, *, is_complete: bool) -> None:
+        """Delete the commits that are left, which the index lists, and write the marker of a complete run."""
+        path = self.output.path
+        self._refuse_if_superseded()
+        for folder in (layout.COMMITS, layout.TEMPORARY):
+            _empty_folder(storage.join(path, folder))
+        storage.delete_files([storage.join(path, layout.DAMAGED)])
+        if is_complete:
+            self._refuse_if_superseded()
+            storage.create_whole(storage.join(path, layout.SUCCESS), b"", temporary=self.output.temporary)
 
     def _finish_views(
         self, reports: Sequence[GroupReport], tables: Iterable[TablePart]
@@ -461,6 +494,7 @@ class _IndexWriter:
         self._lines: list[bytes] = []
         self._files: list[str] = []
         self._of_shard: dict[str, Counter[str]] = {}
+        self._is_new = False
         self._shards: list[Shard] = []
         self.views: dict[str, Counter[str]] = {}
         self.counts: Counter[str] = Counter()
@@ -473,6 +507,7 @@ class _IndexWriter:
         values = dataclasses.replace(commit, attempt=None).to_json()
         self._lines.append(json.dumps(values, sort_keys=True).encode("ascii"))
         self._files.append(commit.block.file.path)
+        self._is_new |= commit.attempt is not None
         self.counts.update(commit.counts)
         for name, part in commit.parts.items():
             self.listed.append(path_hash(part.path))
@@ -489,8 +524,9 @@ class _IndexWriter:
         return self._shards, None
 
     def _end_shard(self) -> None:
-        self._shards.append(write_shard(self._output, self._lines, self._files, suffix=".jsonl", views=self._of_shard))
-        self._lines, self._files, self._of_shard = [], [], {}
+        facts = {"views": self._of_shard, "is_new": self._is_new}
+        self._shards.append(write_shard(self._output, self._lines, self._files, suffix=".jsonl", **facts))
+        self._lines, self._files, self._of_shard, self._is_new = [], [], {}, False
 
 
 def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:

@@ -32,7 +32,8 @@ class Shard:
     """Lines of a file in the output folder: commits, or the entries of input files, of `first_file` to `last_file`.
 
     `views`: rows, bytes and number of parts of each; None if the lines were not counted. `offset`, `size`: the bytes
-    of the file; an older run may have all its commits in one file, which is read as several shards.
+    of the file; an older run may have all its commits in one file, which is read as several shards. `is_new`: some of
+    its commits are files in `_commits`, too.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Shard:
     views: Mapping[str, Mapping[str, int]] | None = None
     offset: int = 0
     size: int | None = None
+    is_new: bool = False
 
     def to_json(self) -> ManifestShard:
         """The entry in the manifest."""

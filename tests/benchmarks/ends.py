@@ -110,9 +110,10 @@ def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
     from layerbeam.transforms.settings import LINES as RECORDS
 
     head = RunIdentity(schema_version=1, fingerprint=FINGERPRINT, identity={}, encoder={}, settings={}, versions={})
-    globs, is_remote = [f"{corpus.folder}/corpus/*"], bool(beam_options)
+    globs = [f"{corpus.folder}/corpus/*"]
+    is_remote = bool(beam_options) or not storage.is_local(corpus.output.path)
     find = FindWork(globs, corpus.output.path, False, None, RECORDS, FINGERPRINT, SLICE_BYTES, is_remote)
-    if is_remote:
+    if beam_options:
         pipeline = beam.Pipeline(options=PipelineOptions(beam_options))
     else:
         local = local_runner([], processes=processes)
@@ -123,7 +124,7 @@ def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
         | "spread" >> beam.Reshuffle()
         | "all done" >> beam.FlatMap(lambda work: corpus.commits_of(work.file))
     )
-    finish = Finish(corpus.output, (corpus.view,), head, 1.0, RECORDS)
+    finish = Finish(corpus.output, (corpus.view,), head, 1.0, RECORDS, is_remote=is_remote)
     _ = (files[FindWork.KNOWN], (blocks,), files[FindWork.BOUNDARIES]) | "finish" >> finish
     pipeline.run().wait_until_finish()
     if storage.stat_file(storage.join(corpus.output.path, "_SUCCESS")) is None:
@@ -201,7 +202,8 @@ def requests(calls: list[str]) -> dict[str, int]:
 
 
 _KINDS = {
-    "pages of listings": "GET /storage/v1/b/[^/]+/o$",
+    "pages of whole folders": r"GET /storage/v1/b/[^/]+/o\?prefix=run/[^/]*/?$",
+    "pages of other listings": r"GET /storage/v1/b/[^/]+/o(\?prefix=run/[^/]*/[^/].*)?$",
     "sizes": "GET /storage/v1/b/[^/]+/o/",
     "reads": "GET /download",
     "writes": "(POST|PUT) .*upload",

@@ -37,7 +37,8 @@ NUMBERS = {
     "start": (360, "s until the workers have the image and the encoder", "assumed"),
     "group": (10_000, "blocks of a group at the end of a run", "`pipeline/output/groups.py`"),
     "reads": (1, "reads of a commit per block at the end", _COUNTED),
-    "pages": (0.0042, "pages of listings per block at the end", _COUNTED),
+    "folder_pages": (0.0042, "pages of whole folders per block at the end", _COUNTED),
+    "pages": (0.0042, "pages of other listings per block at the end", _COUNTED),
     "batches": (0.01, "batches of deletions per block at the end", _COUNTED),
     "read": (0.05 / 32, "s to read a commit, 32 at once", "assumed: 50 ms for a request"),
     "page": (0.3, "s for a page of a listing", "assumed"),
@@ -92,12 +93,13 @@ class Job:
         """The groups of blocks, one on each vCPU."""
         groups = math.ceil(self.blocks / self["group"])
         waves = math.ceil(groups / (CPU_WORKERS[self.tokens] * VCPUS))
-        return waves * self.blocks / groups * self["reads"] * self["read"]
+        requests = ("reads", "read"), ("pages", "page"), ("batches", "batch")
+        return waves * self.blocks / groups * sum(self[count] * self[seconds] for count, seconds in requests)
 
     @property
     def last_seconds(self) -> float:
-        """The last worker lists the folders, and deletes the commits."""
-        return self.blocks * (self["pages"] * self["page"] + self["batches"] * self["batch"])
+        """The last worker lists the folders."""
+        return self.blocks * self["folder_pages"] * self["page"]
 
 
 def count(number: float) -> str:

@@ -315,7 +315,9 @@ def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
     for commit in reports:
         gathered.add(commit)
     end = Finish(output, VIEWS, HEAD, 1.0, LINES)
-    return bool(end.finish_run(end.write_index([finish_group(output, gathered, LINES)]))["complete"])
+    manifest = end.write_manifest(end.write_index([finish_group(output, gathered, LINES)]))
+    end.finish_run(is_complete=manifest["complete"])
+    return bool(manifest["complete"])
 
 
 def start(case: Case) -> None:

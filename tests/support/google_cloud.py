@@ -86,8 +86,9 @@ class GoogleCloud:
 
     `denied`: buckets that the account may not use. `refusal`: the answer to the next submitted job. `work`: what a job
     does, executed when it is submitted. `states`: the states of a job, one for each request; the last one stays.
-    `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`. `downloaded`: bytes of objects
-    in answers. `refused_uploads`: whether the data of uploads is refused, as by a store that breaks.
+    `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`, listings with their `?prefix=`.
+    `downloaded`: bytes of objects in answers. `refused_uploads`: whether the data of uploads is refused, as by a store
+    that breaks.
     """
 
     def __init__(self, *buckets: str) -> None:
@@ -130,7 +131,8 @@ class GoogleCloud:
 
     def answer(self, request: Request) -> Answer:
         with self._lock:
-            self.calls.append(f"{request.method} {request.path}")
+            listed = f"?prefix={request.query['prefix']}" if "prefix" in request.query else ""
+            self.calls.append(f"{request.method} {request.path}{listed}")
             for method, pattern, handle in _ROUTES:
                 match = re.fullmatch(pattern, request.path)
                 if match is not None and method == request.method:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 
 import pytest
 from corpora import random_lines
 
 import layerbeam
+from layerbeam.pipeline.build import build
 from layerbeam.pipeline.output import finish, groups, index
 from layerbeam.pipeline.output.index import load_index
+from layerbeam.pipeline.run import run
 from layerbeam.transforms.slice import slices
 
 LINES = random_lines(120)
@@ -69,6 +73,26 @@ def test_the_same_parts_in_the_same_order(sharded):
     assert {name: files[name] for name in files if not name.startswith("_index") and name not in own} == {
         name: others[name] for name in others if name not in own
     }
+
+
+def test_on_remote_runners_no_commit_is_left_to_the_last_step(sharded, monkeypatch):
+    files, left = sharded.files(), []
+    real = finish._empty_folder
+
+    def empty_folder(folder: str) -> None:
+        left.extend(os.listdir(folder) if folder.endswith("_commits") else [])
+        real(folder)
+
+    monkeypatch.setattr(finish, "_empty_folder", empty_folder)
+    monkeypatch.setattr(run, "build", functools.partial(build, is_remote=True))
+    shutil.rmtree("out")
+    sharded.run()
+    assert left == []
+    assert sharded.files() == files
+    sharded.write("corpus/bb.txt", "\n".join(LINES[:30]) + "\n")
+    sharded.run()
+    assert left == []
+    assert sharded.files() == fresh(sharded)
 
 
 def test_readers(sharded):
