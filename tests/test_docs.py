@@ -80,7 +80,7 @@ def test_settings_are_read_off_the_models(reference):
     (layers,) = [item for item in reference.settings("views") if item.name == "layers"]
     assert (layers.default, layers.allowed) == ("null", "list of integer or text, all, null")
     (share,) = [item for item in reference.settings("input") if item.name == "max_reject_rate"]
-    assert (share.default, share.allowed) == ("0.01", "number, at least 0, at most 1")
+    assert (share.default, share.allowed) == ("null", "number, null, at least 0, at most 1")
     (words,) = [item for item in reference.settings("views") if item.name == "words"]
     assert (tuple(words.only), words.choices) == (("word", "word_type"), ("basic", "whitespace"))
     for section in schema.SECTIONS:

@@ -12,6 +12,7 @@ EMBEDDED = "embedded"
 BLANK = "blank_skipped"
 FILTERED = "filtered"
 REJECTED = "rejected"
+REJECTED_BY_ENCODER = "rejected_by_encoder"  # some of the rejected ones
 SENTENCES = "sentences_read"
 # {outcome of a record: the same of a sentence, if the unit is a sentence}
 OF_SENTENCES = {outcome: f"sentences_{outcome}" for outcome in (EMBEDDED, BLANK, FILTERED, REJECTED)}

@@ -34,8 +34,12 @@ class InputConfig(RecordFormat):
     )
     format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")
     limit: int | None = setting(None, "records to read: the first ones, in the order of files and lines", ge=1)
-    max_reject_rate: float = setting(
-        0.01, "fraction of the records; if more are rejected, the run ends with status 3 and no _SUCCESS", ge=0, le=1
+    max_reject_rate: float | None = setting(
+        None,
+        "fraction of the records; if more are rejected, the run ends with status 3 and no _SUCCESS; null: 0.01, and "
+        "0.001 of those that the encoder fails on, whose cause may be the hardware",
+        ge=0,
+        le=1,
     )
     slice_bytes: int = setting(
         1 << 20, "the most bytes of a file in a block, and in a worker's unit of work", ge=1, le=1 << 30

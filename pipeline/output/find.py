@@ -119,7 +119,7 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
     storage.delete_files(storage.join(path, name) for name in (layout.PARTS, layout.MANIFEST, layout.SUCCESS))
 
 
-def is_finished(path: str, max_reject_rate: float, fingerprint: str) -> bool:
+def is_finished(path: str, max_reject_rate: float | None, fingerprint: str) -> bool:
     """Whether an equal run is complete, under this limit for rejects too, and all that it wrote is there."""
     manifest = load_manifest(path)
     return (

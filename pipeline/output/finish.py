@@ -53,6 +53,8 @@ from layerbeam.transforms.write.block import write_empty_part
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
+# Without a setting: of all records, and of those that the encoder fails on.
+_REJECT_RATES = 0.01, 0.001
 _LOST = "what was written of it is missing or short; run again"
 
 
@@ -113,7 +115,7 @@ class Finish(beam.PTransform):
     output: Output
     views: tuple[View, ...]
     head: RunIdentity
-    max_reject_rate: float
+    max_reject_rate: float | None
     record_format: RecordFormat
     run_number: int | None = None
     limit: int | None = None
@@ -298,12 +300,19 @@ class Finish(beam.PTransform):
         problems = [f"{printable(file.path)}: {file.reason}" for file in skipped]
         stay = "is missing; its rows stay until a run with --prune-missing"
         problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
-        rejected, records = counts.get(metrics.REJECTED, 0), counts.get(metrics.RECORDS, 0)
+        names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
+        records, rejected, by_encoder = (counts.get(name, 0) for name in names)
+        of_all, of_encoder = _REJECT_RATES if self.max_reject_rate is None else (self.max_reject_rate,) * 2
         if records and not counts.get(metrics.EMBEDDED, 0):
             problems.append(f"nothing was embedded: {self._why_nothing(counts, commits)}")
-        elif rejected > self.max_reject_rate * records:
-            allowed = f"more than max_reject_rate {self.max_reject_rate:g} allows"
+        elif rejected > of_all * records:
+            allowed = f"more than max_reject_rate {of_all:g} allows"
             problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
+        elif by_encoder > of_encoder * records:
+            problems.append(
+                f"the encoder failed on {by_encoder:,} of {records:,} records, more than {of_encoder:g}: look at the "
+                "reasons in rejects/; if they are the texts' fault, set input.max_reject_rate"
+            )
         return problems
 
     def _why_nothing(self, counts: Mapping[str, int], commits: Iterable[Commit]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TokenBlock, VectorBlock
 from layerbeam.transforms.subset import reject, take_texts
 
@@ -70,7 +71,11 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
             if not reasons:
                 raise
         rest = np.setdiff1d(np.arange(len(tokens.num_dropped)), list(reasons))
-        tokens = take_texts(tokens, reject(tokens.text, reasons, ENCODE_STAGE), rest)
+        text = reject(tokens.text, reasons, ENCODE_STAGE)
+        here = text.counts[metrics.REJECTED] - tokens.text.counts.get(metrics.REJECTED, 0)
+        if here:
+            text.counts[metrics.REJECTED_BY_ENCODER] = text.counts.get(metrics.REJECTED_BY_ENCODER, 0) + here
+        tokens = take_texts(tokens, text, rest)
 
 
 def find_faults(tokens: TokenBlock, encode: Encode) -> dict[int, str]:

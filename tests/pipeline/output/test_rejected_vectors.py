@@ -104,3 +104,19 @@ def test_a_batch_that_does_not_fit_is_reported(workplace, monkeypatch):
     assert "did not fit in memory and had to be halved; a lower encoder.batch_tokens avoids that" in done.out
     assert workplace.verify().out.endswith("pass\n")
     assert workplace.manifest()["counts"] == workplace.manifest("whole")["counts"]
+
+
+def test_more_than_a_thousandth_of_such_texts_is_accepted_only_by_a_setting(workplace, encoder):
+    """The cause may be the hardware."""
+    lines = [f"a good line {number}." for number in range(1000)]
+    lines[3] = lines[500] = "the bank was there."
+    workplace.write("corpus/a.txt", "\n".join(lines))
+    workplace.configure(encoder={"handle": encoder("bank", float("nan"))}, views={"texts": VIEWS["records"]})
+    failed = "the encoder failed on 2 of 1,000 records, more than 0.001: look at the reasons in rejects/"
+    assert failed in workplace.run(status=3).out
+    workplace.run("--set", "input.max_reject_rate=0.002")
+    assert workplace.manifest()["counts"]["rejected_by_encoder"] == 2
+    workplace.run("--set", "input.max_reject_rate=0.001", status=3)
+    lines[3] = "a good line."
+    workplace.write("corpus/a.txt", "\n".join(lines))
+    workplace.run()
