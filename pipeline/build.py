@@ -13,6 +13,7 @@ from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import layout, storage
+from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -26,6 +27,7 @@ def build(
     job: Job,
     *,
     num_threads: int | None = None,
+    num_readers: int = 1,
     prune_missing: bool = False,
     run_number: int | None = None,
     is_remote: bool = False,
@@ -33,6 +35,7 @@ def build(
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
     `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
+    `num_readers`: workers that share a compressed file, or a large row group, and each read all of it.
     `run_number`: of the attempt that the pipeline itself ends in `_runs`, as whoever submits it may not wait.
     `is_remote`: its workers give signs of life, as whoever submits it may leave.
     """
@@ -61,12 +64,22 @@ def build(
     # Which files there are, and what of them is done already.
     files = keep_alive(root | beam.Impulse(), "find", alive_path) | "find" >> find
 
-    # Only paths, byte ranges and line numbers cross a shuffle, never text and never vectors: the local runner keeps
-    # what is shuffled in memory.
-    slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(job.limits, job.records, huge_files=is_remote)
+    # Only paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
+    slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(
+        job.limits, job.records, huge_files=is_remote, num_readers=num_readers
+    )
+
+    # What one thread must read alone, all of them encode: on remote runners the text of compressed files is shuffled.
+    unread = []
+    if is_remote:
+        slices, alone = slices | "read alone or not" >> beam.Partition(_is_read_alone, 2, slice_bytes)
+        read_alone = alone | "read alone" >> dataclasses.replace(read)
+        slices = (slices, read_alone[ReadBlocks.BLOCKS]) | beam.Flatten().with_output_types(TextBlock)
+        slices |= "spread" >> beam.Reshuffle()
+        unread.append(read_alone[ReadBlocks.SKIPPED])
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts. So the machines
-    # with an accelerator do all of it, and get only numbers from the others.
+    # with an accelerator do all of it, and nothing that they get from the others is a vector.
     hints = config.encoder.resource_hints
     blocks = slices | "read" >> read.with_resource_hints(**hints)
     commits = (
@@ -78,8 +91,12 @@ def build(
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    of_blocks = [blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path, hints)]
+    of_blocks = [*unread, blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path, hints)]
     if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
     reports = (unreadable, *of_blocks)
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish
+
+
+def _is_read_alone(slice_: Slice, _: int, slice_bytes: int) -> int:
+    return int(slice_.is_read_alone(slice_bytes))

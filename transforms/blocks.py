@@ -26,6 +26,9 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
+# Compressed text of more than `text_bytes` has at least this part of its size, or nearly.
+_MOST_COMPRESSED = 8
+
 # The types of kept fields.
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
@@ -53,7 +56,8 @@ class Slice:
     """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
-    A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
+    A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read. `share`:
+    (number, of): its blocks are those whose number, divided by `of`, leaves this remainder.
     """
 
     file: InputFile
@@ -61,6 +65,13 @@ class Slice:
     end: int | None
     first_line: int
     max_records: int | None = None
+    share: tuple[int, int] = (0, 1)
+
+    def is_read_alone(self, text_bytes: int) -> bool:
+        """Whether one thread must read several blocks: of a compressed file, or of a large row group."""
+        if self.end is None:
+            return self.file.size > text_bytes / _MOST_COMPRESSED
+        return self.end - self.start > 2 * text_bytes
 
 
 @dataclasses.dataclass

@@ -185,8 +185,14 @@ class LocalRun(Run):
         try:
             with guard, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=local.runner, options=local.options)
-                threads = local.threads
-                build(pipeline, self.job, num_threads=threads, prune_missing=self.prune_missing, run_number=log.number)
+                build(
+                    pipeline,
+                    self.job,
+                    num_threads=local.threads,
+                    num_readers=local.workers,
+                    prune_missing=self.prune_missing,
+                    run_number=log.number,
+                )
                 result = pipeline.run()
                 result.wait_until_finish()
         except BaseException as error:

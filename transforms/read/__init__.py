@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +15,7 @@ from layerbeam.transforms.commits import BlockId, Commit, SkippedFile
 from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.read.block import look_up, read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 
@@ -23,8 +23,11 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 class ReadBlocks(beam.PTransform):
     """`Slice` -> `TextBlock`, or `Commit` for a block that is done; tagged `SKIPPED`, what cannot be read.
 
-    `SliceFiles` spreads the slices; slices of another source need a `beam.Reshuffle` before this stage, or one worker may
-    do all of them. The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
+    `SliceFiles` spreads the slices. Slices of another source need a `beam.Reshuffle` before this stage, or one worker
+    may do all of them. A `TextBlock` is passed on, unless it is done: so one such stage can read what only one thread
+    can, and another one behind a `beam.Reshuffle` can read the rest.
+
+    The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
     what was not done before: with commits in an output of their own, a block could be missing in both.
 
     Args:
@@ -68,22 +71,27 @@ class _ReadSlice(beam.DoFn):
         self._limits = stage.limits
         self._record_format = stage.record_format
         self._hardware = stage.hardware
-        self._output = stage.output
         in_output = (lambda _: None) if stage.output is None else functools.partial(find_commit, stage.output)
         self._known = stage.known or in_output
+        self._fingerprint, self._attempt = None, None
+        if stage.output is not None:
+            self._fingerprint, self._attempt = stage.output.fingerprint, stage.output.attempt
 
     def setup(self) -> None:
         if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
             load_tensorflow(self._hardware)
 
-    def process(self, slice_: Slice) -> Iterator[Any]:
-        output = self._output
-        fingerprint, attempt = (None, None) if output is None else (output.fingerprint, output.attempt)
-        items = read_blocks(slice_, self._limits, self._record_format, fingerprint, known=self._known)
+    def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
+        items: Iterable[TextBlock | Commit | SkippedFile]
+        if isinstance(given, Commit):
+            yield given
+            return
+        if isinstance(given, TextBlock):
+            items = [look_up(given, self._fingerprint, self._known)]
+        else:
+            items = read_blocks(given, self._limits, self._record_format, self._fingerprint, known=self._known)
         for item in counters.timed_items("read", items):
-            if isinstance(item, TextBlock):
-                counters.count_changes({}, item.counts)
-            elif isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
-                counters.count(metrics.blocks_found(item.attempt, attempt), 1)
+            if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
+                counters.count(metrics.blocks_found(item.attempt, self._attempt), 1)
             skipped = isinstance(item, SkippedFile)
             yield beam.pvalue.TaggedOutput(ReadBlocks.SKIPPED, item) if skipped else item

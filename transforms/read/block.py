@@ -51,16 +51,30 @@ def read_blocks(
     If reading fails, a `SkippedFile` follows the blocks before the failure. What `known` raises is not the input's
     fault, and is passed on.
     """
-    for item in _cut_blocks(slice_, limits, record_format):
+    share, of = slice_.share
+    for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
         if isinstance(item, SkippedFile):
             yield item
             return
+        if number % of != share:
+            continue
         block, content = item
         commit = known(block)
-        if commit is not None and fingerprint in (None, commit.fingerprint):
-            yield dataclasses.replace(commit, block=block)
-        else:
-            yield dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+        done = _if_done(block, commit, fingerprint)
+        yield done or dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+
+
+def look_up(block: TextBlock, fingerprint: str | None, known: Callable[[BlockId], Commit | None]) -> TextBlock | Commit:
+    """A block that was read, or its commit if it is done meanwhile; see `read_blocks`."""
+    commit = known(block.block)
+    return _if_done(block.block, commit, fingerprint) or dataclasses.replace(block, earlier=commit)
+
+
+def _if_done(block: BlockId, commit: Commit | None, fingerprint: str | None) -> Commit | None:
+    """The commit, if it has all views of the run."""
+    if commit is None or fingerprint not in (None, commit.fingerprint):
+        return None
+    return dataclasses.replace(commit, block=block)
 
 
 def _cut_blocks(

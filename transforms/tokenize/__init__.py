@@ -69,5 +69,6 @@ class _TokenizeBlock(beam.DoFn):
             return
         with counters.timed("tokenize"):
             tokens = self._tokenize(block)
-        counters.count_changes(block.counts, tokens.text.counts)
+        # Here and not when it is read: of blocks that were read, an attempt that is repeated may find some done.
+        counters.count_changes({}, tokens.text.counts)
         yield tokens

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
 import json
+import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from corpora import random_lines
 from workplace import THREE_VIEWS, Workplace
 
 import layerbeam
+from layerbeam.pipeline.build import build
 from layerbeam.pipeline.output.commits import CommittedBlocks
-from layerbeam.transforms import encode
+from layerbeam.pipeline.run import run
+from layerbeam.transforms import encode, read
 from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.committed import put_commit
 
@@ -50,6 +58,53 @@ def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
     workplace.run("--direct_runner_bundle_repeat=1")
     assert blocks_of(workplace) > 5
     assert len(encoded) == len(set(encoded)) == blocks_of(workplace)
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+@pytest.fixture(params=["gz", "parquet"])
+def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: list[str]) -> None:
+    """What only one thread can read, and an undisturbed run of it with one worker."""
+    lines = random_lines(100)
+    (workplace.folder / "corpus/a.txt").unlink()
+    shutil.rmtree("undisturbed")
+    if request.param == "gz":
+        workplace.write("corpus/a.txt.gz", gzip.compress("\n".join(lines).encode()))
+    else:
+        pq.write_table(pa.table({"text": lines}), workplace.folder / "corpus/a.parquet", row_group_size=1000)
+    workplace.run("--output", "undisturbed", "--workers", "1")
+    encoded.clear()
+
+
+def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_slice, monkeypatch):
+    threads = set()
+    real = encode.encode_block
+
+    def encode_block(*args: Any) -> Any:
+        threads.add(threading.get_ident())
+        return real(*args)
+
+    monkeypatch.setattr(encode, "encode_block", encode_block)
+    workplace.run("--workers", "3")
+    assert len(threads) > 1
+    assert len(encoded) == len(set(encoded)) == blocks_of(workplace) > 5
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+def test_text_that_one_thread_reads_is_shuffled_on_remote_runners_and_encoded_once(
+    workplace, encoded, one_slice, monkeypatch
+):
+    """Also if every bundle is executed twice: the second time a block is found after the shuffle."""
+    spread = []
+    real = read.look_up
+
+    def look_up(block: Any, *args: Any) -> Any:
+        spread.append(block.block.name)
+        return real(block, *args)
+
+    monkeypatch.setattr(read, "look_up", look_up)
+    monkeypatch.setattr(run, "build", functools.partial(build, is_remote=True))
+    workplace.run("--direct_runner_bundle_repeat=1")
+    assert len(set(spread)) == len(encoded) == len(set(encoded)) == blocks_of(workplace) > 5
     assert workplace.files() == workplace.files("undisturbed")
 
 

@@ -227,7 +227,9 @@ def test_memory_that_other_batches_use_is_no_fault_of_a_text(error):
 
     def run(_: int) -> VectorBlock:
         settings = EncodeSettings(4, max_seq_length=128)
-        return encode_or_reject(block_without(), lambda b: encode_block(b, forward, VIEWS, settings, cost), forward.check)
+        return encode_or_reject(
+            block_without(), lambda b: encode_block(b, forward, VIEWS, settings, cost), forward.check
+        )
 
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(run, range(16)))
