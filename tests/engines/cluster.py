@@ -1,6 +1,6 @@
 """A cluster on this machine with two workers and a job server: Flink, Spark, or Beam's job service with a worker pool.
 
-    python tests/engines/cluster.py flink
+    python tests/engines/cluster.py flink [--heap-mb 1024]
 
 starts one, prints the options for `layerbeam run`, and waits for Ctrl-C. `make test-flink` and `make test-spark` fetch
 the jars.
@@ -71,12 +71,16 @@ class ClusterError(Exception):
 
 @dataclasses.dataclass
 class Cluster:
-    """`options`: for `layerbeam run`. `nodes`: the processes by name; names of workers begin with `worker`."""
+    """`options`: for `layerbeam run`. `nodes`: the processes by name; names of workers begin with `worker`.
+
+    `heap_mb`: of the JVM of each of Flink's TaskManagers.
+    """
 
     engine: str
     folder: Path
     workers: int
     environment: dict[str, str]
+    heap_mb: int = 384
     options: list[str] = dataclasses.field(default_factory=list)
     nodes: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
     commands: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -139,7 +143,7 @@ def get_json(url: str) -> dict:
 
 @contextlib.contextmanager
 def cluster(
-    engine: str, folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+    engine: str, folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None, heap_mb: int = 384
 ) -> Iterator[Cluster]:
     """A running cluster with all files below `folder`. It ends with the block, and whenever this process ends.
 
@@ -147,7 +151,7 @@ def cluster(
     included.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    made = Cluster(engine, folder, workers, {**os.environ, "PATH": path, **(environment or {})})
+    made = Cluster(engine, folder, workers, {**os.environ, "PATH": path, **(environment or {})}, heap_mb)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         {"flink": _start_flink, "spark": _start_spark, "pool": _start_pool, "prism": _start_prism}[engine](made)
@@ -213,7 +217,7 @@ def _start_flink(made: Cluster) -> None:
         "taskmanager.cpu.cores": 2 // made.workers,
         "taskmanager.memory.framework.heap.size": "128m",
         "taskmanager.memory.framework.off-heap.size": "64m",
-        "taskmanager.memory.task.heap.size": "256m",
+        "taskmanager.memory.task.heap.size": f"{made.heap_mb - 128}m",
         "taskmanager.memory.task.off-heap.size": "0m",
         "taskmanager.memory.network.min": "96m",
         "taskmanager.memory.network.max": "96m",
@@ -245,7 +249,7 @@ def _start_flink(made: Cluster) -> None:
     for number in range(made.workers):
         made.start(
             f"worker{number + 1}",
-            [*java, "-Xmx384m", f"{runtime}.taskexecutor.TaskManagerRunner", "--configDir", str(conf)],
+            [*java, f"-Xmx{made.heap_mb}m", f"{runtime}.taskexecutor.TaskManagerRunner", "--configDir", str(conf)],
         )
     made.wait("TaskManagers", lambda: get_json(f"http://localhost:{rest}/overview").get("slots-total") == 2)
     driver = "org.apache.beam.runners.flink.FlinkJobServerDriver"
@@ -314,10 +318,11 @@ def _start_prism(made: Cluster) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("--heap-mb", type=int, default=384)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix=f"layerbeam-{given.engine}-"))
     try:
-        with cluster(given.engine, folder) as made:
+        with cluster(given.engine, folder, heap_mb=given.heap_mb) as made:
             print(f"{given.engine}: running; logs: {folder}\n")
             print("layerbeam run CONFIG --input /absolute/GLOB --output /absolute/PATH \\")
             print(" \\\n".join(f"  {shlex.quote(option)}" for option in made.options))
