@@ -162,5 +162,10 @@ def _dataflow_lines(plan: Plan) -> list[str]:
     ]
     if there.vcpus_at_work < there.machines * there.vcpus:
         vcpus, blocks = count_noun(there.vcpus_at_work, "vCPU"), count_noun(plan.blocks, "block")
-        lines.append(f"there is work for {vcpus} only: the run has {blocks}")
+        smaller = "input.slice_bytes or output.target_part_bytes"
+        lines.append(f"there is work for {vcpus} only: the run has {blocks}; a smaller {smaller} makes more")
+    if plan.input.compressed and plan.input.compressed < there.machines * there.vcpus:
+        files = count_noun(plan.input.compressed, "compressed file")
+        lines.append(f"{files}: as many threads read, and all encode; more and smaller files are read by more")
+    lines.append(f"to start with: --num_workers={there.start_with}, which gives each vCPU some tens of blocks")
     return lines

@@ -53,6 +53,9 @@ _HOUR = 3600
 _RUNNER_SECONDS = 2.0
 _RUNNER_SECONDS_PER_BLOCK = 0.001
 
+# With fewer blocks for each vCPU, a few end long after the others.
+_BLOCKS_PER_VCPU = 20
+
 _STATISTICS = {
     "records": metrics.RECORDS,
     "texts": TEXTS,
@@ -88,12 +91,13 @@ class SampleSize:
 
 @dataclasses.dataclass(frozen=True)
 class InputSummary:
-    """The input files. `left_out`: the reason for each file that cannot be read."""
+    """The input files. `compressed`: those to do. `left_out`: the reason for each file that cannot be read."""
 
     files: int
     bytes: int
     files_to_do: int
     bytes_to_do: int
+    compressed: int
     sample: SampleSize
     left_out: dict[str, str]
 
@@ -143,11 +147,12 @@ class Duration:
 
 @dataclasses.dataclass(frozen=True)
 class DataflowCost:
-    """A run on Dataflow. `vcpus_at_work`: those that have a block to work on."""
+    """A run on Dataflow. `vcpus_at_work`: those that have a block to work on. `start_with`: machines."""
 
     machines: int
     vcpus: int
     vcpus_at_work: int
+    start_with: int
     price_per_hour: float | None
     hours: float
     cost: float | None
@@ -264,6 +269,7 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
         bytes=sum(file.size for file in files),
         files_to_do=len(work.to_read),
         bytes_to_do=sum(file.file.size for file in work.to_read),
+        compressed=sum(storage.is_compressed(file.file.path) for file in work.to_read),
         sample=SampleSize(
             files=len({chunk.path for chunk in sample.chunks}),
             places=len(sample.chunks),
@@ -349,7 +355,8 @@ def _dataflow(machines: Machines, core_hours: float, num_blocks: int) -> Dataflo
     hours = core_hours / at_work
     price = machines.price_per_hour
     cost = None if price is None else round(hours * machines.count * price, 2)
-    return DataflowCost(machines.count, machines.vcpus, at_work, price, round(hours, 4), cost)
+    start_with = min(max(round(num_blocks / _BLOCKS_PER_VCPU / machines.vcpus), 1), machines.count)
+    return DataflowCost(machines.count, machines.vcpus, at_work, start_with, price, round(hours, 4), cost)
 
 
 def vcpus_of(machine_type: str | None) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import grpc
 from apache_beam.options import pipeline_options
 from apache_beam.transforms.resources import parse_resource_hints
 
-from layerbeam.pipeline.cli.console import echo
+from layerbeam.pipeline.cli.console import count_noun, echo
+from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.config.schema import Config
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.plan.plan import vcpus_of
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile
 
 _ACCELERATOR = "worker_accelerator="
 # One process for all vCPUs of a worker; processes that share a GPU.
@@ -45,6 +48,24 @@ def check(config: Config, remote: RemoteRunner) -> None:
         raise UsageError("\n".join(mistakes))
     if remote.name == "FlinkRunner" and remote.options.view_as(pipeline_options.FlinkRunnerOptions).parallelism < 1:
         echo("beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N")
+
+
+def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner) -> str | None:
+    """What limits the number of threads at work, from the files' sizes; None if there is work for all of them."""
+    worker = remote.options.view_as(pipeline_options.WorkerOptions)
+    engines = remote.options.view_as(pipeline_options.FlinkRunnerOptions)
+    of_dataflow = (worker.max_num_workers or 0) * vcpus_of(worker.machine_type)
+    threads = of_dataflow if remote.is_dataflow else engines.parallelism
+    compressed = sum(storage.is_compressed(file.path) for file in files)
+    blocks = sum(-(-file.size // job.limits.text_bytes) for file in files)
+    if compressed == len(files) and 0 < compressed < threads:
+        return f"{count_noun(compressed, 'compressed file')}: as many of {threads:,} threads read; all encode"
+    if compressed or blocks >= threads:
+        return None
+    return (
+        f"about {count_noun(blocks, 'block')} for {threads:,} threads: a smaller input.slice_bytes or "
+        "output.target_part_bytes makes more, or use fewer workers"
+    )
 
 
 def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:

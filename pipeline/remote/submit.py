@@ -58,6 +58,9 @@ class RemoteRun(Run):
         if not runs:
             files = [file for file in found if isinstance(file, InputFile)]
             self._check(PendingWork(to_read=[FileToRead(file) for file in files], files=files))
+            note = preflight.parallelism_note(self.job, files, self.remote) if len(files) < _FILES else None
+            if note is not None:
+                echo(f"input: {note}")
         was_done = bool(runs) and runs[-1]["fingerprint"] == fingerprint
         was_done = was_done and storage.exists(storage.join(path, layout.SUCCESS))
         log = self._begin_log({}, runner=self.remote.name, workers=None, processes=None)

@@ -169,19 +169,25 @@ def test_hours_and_cost_on_dataflow(workplace):
     hours = plan["dataflow"].pop("hours")
     assert hours == plan["time"]["core_hours"]  # there is one block
     cost = round(hours * 2.5, 2)
-    given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "price_per_hour": 0.5, "cost": cost}
+    given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "start_with": 1, "price_per_hour": 0.5, "cost": cost}
     assert plan["dataflow"] == given
     printed = workplace.plan(
         "--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8"
     ).out
     assert "on 5 machines of 8 vCPUs; " in printed
     assert "a vCPU as fast as a core here" in printed
-    assert "there is work for 1 vCPU only: the run has 1 block" in printed
+    assert "there is work for 1 vCPU only: the run has 1 block; a smaller input.slice_bytes or " in printed
+    assert "compressed file" not in printed
+    (workplace.folder / "corpus/a.txt").rename(workplace.folder / "corpus/a.txt.gz")
+    workplace.write("corpus/a.txt.gz", gzip.compress(b"one line\n" * 3))
+    assert "1 compressed file: as many threads read, and all encode" in workplace.plan("--machines", "5").out
 
 
 def test_machines_share_the_blocks():
     cost = _dataflow(Machines(5, 8, 0.5), core_hours=80.0, num_blocks=1_000)
     assert (cost.vcpus_at_work, cost.hours, cost.cost) == (40, 2.0, 5.0)
+    starts = [_dataflow(Machines(20, 8), core_hours=80.0, num_blocks=n).start_with for n in (10, 1_000, 100_000)]
+    assert starts == [1, 6, 20]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -30,7 +31,8 @@ POOL = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver"
 # The name of the image states its versions, so the registry is not queried.
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
-ENCODE = "encode/ParDo(_EncodeBlock)"  # the step that runs the encoder, inside the composite transform
+# The steps of which all threads of a process share something: the encoder, the threads that write.
+SHARING = ("encode/ParDo(_EncodeBlock)", "write/ParDo(_WriteBlock)")
 CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
 MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
 
@@ -189,6 +191,20 @@ def test_a_process_per_cpu_on_one_gpu_is_refused(workplace, cloud, asked):
     submit(workplace, cloud, shipped("cpu"), "--set", "encoder.device=gpu", "--set", shared)
 
 
+def test_what_limits_the_threads_is_said_before_they_are_paid_for(workplace, cloud):
+    def printed(files: str, *arguments: str) -> str:
+        cloud.buckets["out"].clear()
+        given = (shipped("cpu"), "--input", files, *PLACES[2:], *MINE, at(cloud), "--no_wait_until_finish", *arguments)
+        return workplace._call("run", *given, status=0).err
+
+    few = "input: about 1 block for 160 threads: a smaller input.slice_bytes or output.target_part_bytes makes more"
+    assert few in printed("gs://in/corpus/*.txt")
+    assert "threads" not in printed("gs://in/corpus/*.txt", "--set", "input.slice_bytes=1")
+    cloud.put("gs://in/corpus/a.txt.gz", gzip.compress(b"one line\n"))
+    one = printed("gs://in/corpus/*.gz", "--set", "beam.max_num_workers=2")
+    assert "input: 1 compressed file: as many of 16 threads read; all encode" in one
+
+
 def test_missing_gpu_request_is_an_error(workplace, cloud):
     asked = ["--set", "encoder.device=gpu", *PLACES, *MINE, at(cloud)]
     done = workplace._call("run", shipped("cpu"), *asked, status=2)
@@ -215,7 +231,7 @@ def test_two_submissions_give_same_pipeline(workplace, cloud, config):
     pipelines = [submission.pipeline for submission in (first, second)]
     for pipeline in pipelines:
         for transform in pipeline.components.transforms.values():
-            if transform.unique_name == ENCODE:
+            if transform.unique_name in SHARING:
                 transform.spec.payload = b""  # Beam's Shared generates a new name each time
     before, after = (pipeline.components.transforms for pipeline in pipelines)
     assert [before[name].unique_name for name in before if before[name] != after[name]] == []
