@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gzip
 import json
 import os
 import subprocess
@@ -133,6 +134,21 @@ def test_engine_writes_bytes_of_local_run(engine):
         assert min(of_nodes.values()) > BLOCKS / 4
     assert "nothing to do" in engine.on_engine("many")
     assert engine.commits() == []
+
+
+def test_one_compressed_file_is_encoded_by_all_nodes(engine):
+    """One of them reads it."""
+    lines = b"\n".join(path.read_bytes() for path in sorted((engine.folder / "corpus").iterdir()))
+    (engine.folder / "one.txt.gz").write_bytes(gzip.compress(lines))
+    one = ["--input", str(engine.folder / "one.txt.gz")]
+    engine.run("local-one", *one)
+    engine.commits()
+    engine.on_engine("one", *one, ONE_WORKER_PROCESS)
+    assert engine.files("one") == engine.files("local-one")
+    of_nodes = collections.Counter(node for node, _, _ in engine.commits())
+    if engine.cluster.engine in ("flink", "spark"):
+        assert len(of_nodes) == 2
+        assert min(of_nodes.values()) > sum(of_nodes.values()) / 4
 
 
 def check_resumed(engine: Engine, output: str, commits: list[tuple[int, int, str]]) -> None:
