@@ -200,3 +200,15 @@ def test_workers_that_die_repeatedly_end_run_and_next_run_resumes(engine):
     engine.on_engine("dying", ONE_WORKER_PROCESS)
     assert engine.files("dying") == engine.files("local")
     assert not committed & {name for _, _, name in engine.commits()}
+
+
+@pytest.mark.parametrize("engine", ["pool"], indirect=True)
+def test_killed_worker_of_a_pool_ends_the_run_and_the_next_run_resumes(engine):
+    """Beam's own job service does not replace it."""
+    engine.commits()
+    order = engine.kill("process", "20")
+    assert "layerbeam: failed: " in engine.on_engine("killed", status=1)
+    assert not order.exists()
+    engine.on_engine("killed")
+    assert BLOCKS <= len(engine.commits()) <= BLOCKS + 2
+    assert engine.files("killed") == engine.files("local")
