@@ -202,8 +202,9 @@ def requests(calls: list[str]) -> dict[str, int]:
 
 
 _KINDS = {
-    "pages of whole folders": r"GET /storage/v1/b/[^/]+/o\?prefix=run/[^/]*/?$",
-    "pages of other listings": r"GET /storage/v1/b/[^/]+/o(\?prefix=run/[^/]*/[^/].*)?$",
+    "pages of commits": r"GET /storage/v1/b/[^/]+/o\?prefix=run/_commits/",
+    "pages of all parts": r"GET /storage/v1/b/[^/]+/o\?prefix=run/tokens/$",
+    "pages of the parts of a file": r"GET /storage/v1/b/[^/]+/o\?prefix=run/tokens/.",
     "sizes": "GET /storage/v1/b/[^/]+/o/",
     "reads": "GET /download",
     "writes": "(POST|PUT) .*upload",
