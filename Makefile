@@ -241,15 +241,15 @@ $(SPLITTERS)/installed: tests/benchmarks/requirements-splitters.txt
 bench-sentences: $(VENV)/installed $(SPLITTERS)/installed ## sentence splitters compared on tests/data/sentences (downloads 110 MB once)
 	$(BIN)/python tests/benchmarks/sentences.py $(SPLITTERS)/lib/python*/site-packages
 
-bench-shapes: $(VENV)/installed ## the same lines as one file, many files, compressed, in row groups: the table in docs/tuning.md (needs Debian's bible-kjv; an hour)
-	$(BIN)/python tests/benchmarks/shapes.py --write
+bench-shapes: $(VENV)/installed ## the same lines as one file, many files, compressed, in row groups: time and parts (needs Debian's bible-kjv; two hours)
+	$(BIN)/python tests/benchmarks/shapes.py
 
 scale: $(VENV)/installed ## write the tables of docs/scale.md (arithmetic only)
 	$(BIN)/python tests/benchmarks/scale.py --write
 
 bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
 	$(BIN)/python tests/benchmarks/ends.py
-	$(BIN)/python tests/benchmarks/ends.py --gs --commits 10000 20000 --blocks-per-file 1000
+	$(BIN)/python tests/benchmarks/ends.py --gs --commits 3000 10000 --blocks-per-file 1000
 
 bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py

@@ -13,7 +13,6 @@ from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -70,13 +69,12 @@ def build(
     )
 
     # What one thread must read alone, all of them encode: on remote runners the text of compressed files is shuffled.
+    # Flink ignores the second of two Reshuffles without a grouping between them.
     unread = []
     if is_remote:
-        slices, alone = slices | "read alone or not" >> beam.Partition(_is_read_alone, 2, slice_bytes)
-        read_alone = alone | "read alone" >> dataclasses.replace(read)
-        slices = (slices, read_alone[ReadBlocks.BLOCKS]) | beam.Flatten().with_output_types(TextBlock)
-        slices |= "spread" >> beam.Reshuffle()
-        unread.append(read_alone[ReadBlocks.SKIPPED])
+        slices, skipped = slices | "read alone" >> dataclasses.replace(read, only_alone=True)
+        unread.append(skipped)
+    slices = slices | "spread slices" >> beam.Reshuffle()
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts. So the machines
     # with an accelerator do all of it, and nothing that they get from the others is a vector.
@@ -96,7 +94,3 @@ def build(
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
     reports = (unreadable, *of_blocks)
     return (files[FindWork.KNOWN], reports, files[FindWork.BOUNDARIES]) | "finish" >> finish
-
-
-def _is_read_alone(slice_: Slice, _: int, slice_bytes: int) -> int:
-    return int(slice_.is_read_alone(slice_bytes))

@@ -20,6 +20,7 @@ NUMBERS = {
     "reads": 2.0,
     "read": 0.01,
     "pages": 0.005,
+    "part_pages": 0.002,
     "page": 0.4,
     "batches": 0.01,
     "batch": 0.5,
@@ -60,5 +61,5 @@ def test_threads_beyond_blocks_are_idle(scale):
 def test_end_waits_for_requests(scale):
     job = scale.Job(1e6, "token", NUMBERS)
     assert job.blocks == 2000
-    assert job.groups_seconds == pytest.approx(20)  # 2 groups at once, each reads twice for 1,000 blocks
-    assert job.last_seconds == pytest.approx(14)  # 10 pages, 20 batches
+    assert job.groups_seconds == pytest.approx(27)  # 2 groups at once: 2,000 reads, 5 pages and 10 batches each
+    assert job.last_seconds == pytest.approx(1.6)  # 4 pages

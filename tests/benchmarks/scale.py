@@ -21,7 +21,7 @@ L4_WORKERS = {1e6: 1, 1e9: 4, 100e9: 100}
 VCPUS = 8
 
 _BIBLE = "King James Bible; `layerbeam plan` gives yours"
-_COUNTED = "counted: `python tests/benchmarks/ends.py --gs --commits 10000 20000 --blocks-per-file 1000`"
+_COUNTED = "counted: `python tests/benchmarks/ends.py --gs --commits 3000 10000 --blocks-per-file 1000`"
 _LIST = "list price, us-central1, September 2026, from secondary sources: replace it by yours"
 # {name: (value, what it is, where it is from)}
 NUMBERS = {
@@ -37,8 +37,8 @@ NUMBERS = {
     "start": (360, "s until the workers have the image and the encoder", "assumed"),
     "group": (10_000, "blocks of a group at the end of a run", "`pipeline/output/groups.py`"),
     "reads": (1, "reads of a commit per block at the end", _COUNTED),
-    "folder_pages": (0.0042, "pages of whole folders per block at the end", _COUNTED),
-    "pages": (0.0042, "pages of other listings per block at the end", _COUNTED),
+    "part_pages": (0.001, "pages of all parts per block, listed by the last worker", _COUNTED),
+    "pages": (0.003, "pages of other listings per block at the end", _COUNTED),
     "batches": (0.01, "batches of deletions per block at the end", _COUNTED),
     "read": (0.05 / 32, "s to read a commit, 32 at once", "assumed: 50 ms for a request"),
     "page": (0.3, "s for a page of a listing", "assumed"),
@@ -98,8 +98,8 @@ class Job:
 
     @property
     def last_seconds(self) -> float:
-        """The last worker lists the folders."""
-        return self.blocks * self["folder_pages"] * self["page"]
+        """The last worker lists the parts."""
+        return self.blocks * self["part_pages"] * self["page"]
 
 
 def count(number: float) -> str:
@@ -120,7 +120,7 @@ def size(number: float) -> str:
 def span(seconds: float) -> str:
     if seconds >= 2 * 3600:
         return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 _ROWS: dict[str, Callable[[Job], str]] = {

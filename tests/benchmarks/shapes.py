@@ -1,6 +1,6 @@
-"""The same lines as one file, many small files, compressed, in few or many row groups: the table in docs/tuning.md.
+"""The same lines as one file, many small files, compressed, in few or many row groups: time, parts and bytes.
 
-    python tests/benchmarks/shapes.py [--lines 40000] [--rounds 3] [--modes NAME ...] [--shapes NAME ...] [--write]
+    python tests/benchmarks/shapes.py [--lines 40000] [--rounds 3] [--modes NAME ...] [--shapes NAME ...]
 
 Needs Debian's package bible-kjv. Each run writes one mean vector per line (MiniLM, bfloat16). Rounds are interleaved
 and medians taken. The time is from the first block to the end: the start of TensorFlow and of workers is not counted.
@@ -32,8 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "engines"))
 from cluster import cluster  # noqa: E402
 
-PAGE = ROOT / "docs/tuning.md"
-BEGIN, END = "<!-- shapes: written by make bench-shapes -->", "<!-- end of shapes -->"
 MODES = {"2 threads": ["--workers", "2"], "2 processes": ["--processes", "2"], "worker pool": None}
 
 
@@ -77,7 +75,7 @@ def _json_lines(folder: Path, lines: list[str]) -> None:
 SHAPES: dict[str, Callable[[Path, list[str]], None]] = {
     "1 file": _one_file,
     "200 files": _files(200),
-    "20,000 files": _files(20_000),
+    "files of 2 lines": _files(1 << 30),
     "1 file, .gz": _gzip,
     "1 file, .zst": _zstd,
     "Parquet, 1 row group": _parquet(1),
@@ -108,7 +106,7 @@ def run(folder: Path, shape: str, options: list[str]) -> dict[str, Any]:
 
 
 def table(found: dict[tuple[str, str], list[dict[str, Any]]], lines: int, rounds: int) -> list[str]:
-    """The lines between the two markers of docs/tuning.md."""
+    """The medians as a table."""
     shapes, modes = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     medians = {case: statistics.median(one["seconds"] for one in results) for case, results in found.items()}
     rows = []
@@ -135,7 +133,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
     given = parser.parse_args()
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with contextlib.ExitStack() as stack:
@@ -154,11 +151,7 @@ def main() -> None:
                     one = run(folder, shape, options[mode])
                     found.setdefault((shape, mode), []).append(one)
                     print(f"{mode:12} {shape:24} {json.dumps(one)}", flush=True)
-    printed = table(found, given.lines, given.rounds)
-    print("\n".join(["", *printed]))
-    if given.write:
-        before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text("\n".join([before + BEGIN, *printed, END + rest.split(END)[1]]))
+    print("\n".join(["", *table(found, given.lines, given.rounds)]))
 
 
 if __name__ == "__main__":

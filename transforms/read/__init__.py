@@ -23,9 +23,9 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 class ReadBlocks(beam.PTransform):
     """`Slice` -> `TextBlock`, or `Commit` for a block that is done; tagged `SKIPPED`, what cannot be read.
 
-    `SliceFiles` spreads the slices. Slices of another source need a `beam.Reshuffle` before this stage, or one worker
-    may do all of them. A `TextBlock` is passed on, unless it is done: so one such stage can read what only one thread
-    can, and another one behind a `beam.Reshuffle` can read the rest.
+    Put a `beam.Reshuffle` before this stage, or one worker may read all slices of a file. A compressed file or a large
+    row group is one slice. To spread its blocks, put a stage with `only_alone` before the `beam.Reshuffle`: this stage
+    takes a `TextBlock`, too.
 
     The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
     what was not done before: with commits in an output of their own, a block could be missing in both.
@@ -38,6 +38,7 @@ class ReadBlocks(beam.PTransform):
             it again would take minutes. None: nothing is looked up, and there is no `Commit`.
         known: Gives the commit of a block with the same bytes, also one of earlier runs, if there is one. None: only
             the commits of this run are found.
+        only_alone: Read only the slices of several blocks, which one thread must read; the other slices are passed on.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock` or `Commit`, and `SkippedFile`. Unpack them, or index by `BLOCKS` and `SKIPPED`.
@@ -55,6 +56,7 @@ class ReadBlocks(beam.PTransform):
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     output: Output | None = None
     known: Callable[[BlockId], Commit | None] | None = None
+    only_alone: bool = False
 
     BLOCKS = "blocks"
     SKIPPED = "skipped"
@@ -71,6 +73,7 @@ class _ReadSlice(beam.DoFn):
         self._limits = stage.limits
         self._record_format = stage.record_format
         self._hardware = stage.hardware
+        self._only_alone = stage.only_alone
         in_output = (lambda _: None) if stage.output is None else functools.partial(find_commit, stage.output)
         self._known = stage.known or in_output
         self._fingerprint, self._attempt = None, None
@@ -83,7 +86,10 @@ class _ReadSlice(beam.DoFn):
 
     def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
         items: Iterable[TextBlock | Commit | SkippedFile]
-        if isinstance(given, Commit):
+        is_passed_on = (
+            self._only_alone and isinstance(given, Slice) and not given.is_read_alone(self._limits.text_bytes)
+        )
+        if is_passed_on or isinstance(given, Commit):
             yield given
             return
         if isinstance(given, TextBlock):

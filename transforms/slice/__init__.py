@@ -63,7 +63,7 @@ def _list_files(patterns: list[str]) -> Iterator[InputFile]:
 
 @dataclasses.dataclass
 class SliceFiles(beam.PTransform):
-    """`InputFile` or `FileToRead` -> `Slice`, spread over the workers, and what cannot be read.
+    """`InputFile` or `FileToRead` -> `Slice`, and what cannot be read.
 
     Each file is cut into byte ranges. The ranges are scanned in parallel for the places where records begin.
 
@@ -103,10 +103,7 @@ class SliceFiles(beam.PTransform):
             combined = of_huge_files | "count" >> beam.CombineGlobally(_CountLines()).without_defaults()
             counts = beam.pvalue.AsSingleton(combined, {})
         number = beam.FlatMap(_number, counts, self.num_readers, self.limits.text_bytes).with_output_types(Slice)
-        slices, skipped = (
-            scans | "of one stretch" >> beam.GroupByKey() | "number" >> number.with_outputs(_SKIPPED, main="slices")
-        )
-        return slices | "spread slices" >> beam.Reshuffle(), skipped
+        return scans | "of one stretch" >> beam.GroupByKey() | "number" >> number.with_outputs(_SKIPPED, main="slices")
 
 
 def _scan(

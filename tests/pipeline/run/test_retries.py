@@ -119,7 +119,7 @@ def test_every_block_is_in_one_output_whether_it_is_written_or_found(workplace, 
     def names(done: str) -> list[str]:
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             slices, _ = pipeline | layerbeam.FindFiles(str(path)) | layerbeam.SliceFiles(limits)
-            blocks, _ = slices | layerbeam.ReadBlocks(limits, output=output)
+            blocks, _ = slices | beam.Reshuffle() | layerbeam.ReadBlocks(limits, output=output)
             tokens = blocks | layerbeam.TokenizeBlocks(encoder, views=views)
             vectors = tokens | layerbeam.EncodeBlocks(encoder, views=views)
             commits = vectors | layerbeam.WriteBlocks(output, encoder, views=views)
