@@ -26,7 +26,7 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-# Compressed text of more than `text_bytes` has at least this part of its size, or nearly.
+# A compressed file of an eighth of a block's bytes, or less, is taken for one block.
 _MOST_COMPRESSED = 8
 
 # The types of kept fields.

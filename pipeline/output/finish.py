@@ -145,7 +145,7 @@ class Finish(beam.PTransform):
         listed = indexed | "write manifest" >> beam.FlatMap(self._write_manifest, *tables)
         if not self.is_remote:
             return listed | "finish run" >> beam.FlatMap(self._finish_run)
-        spread = listed | "new shards" >> beam.FlatMap(lambda found: found[1]) | "spread shards" >> beam.Reshuffle()
+        spread = listed | "new shards" >> beam.FlatMap(lambda found: found[2]) | "spread shards" >> beam.Reshuffle()
         deleted = keep_alive(spread, "delete commits", self.alive_path) | "delete commits" >> beam.FlatMap(
             self._delete_commits
         )
@@ -166,12 +166,12 @@ class Finish(beam.PTransform):
 
     def _write_manifest(
         self, reports: list[GroupReport], tables: Iterable[TablePart] = ()
-    ) -> Iterator[tuple[str, list[Shard]]]:
-        """(the manifest as JSON, the shards of the index with commits that were files of `_commits`)."""
+    ) -> Iterator[tuple[str, bool, list[Shard]]]:
+        """(the manifest as JSON, whether the run is complete, the shards with commits that are files in `_commits`)."""
         with self._end_if_superseded():
             # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
-            manifest = json.dumps(self.write_manifest(reports, tables))
-            yield manifest, [shard for shard in _shards_of(reports) if shard.is_new and shard.path != layout.PARTS]
+            manifest = self.write_manifest(reports, tables)
+            yield json.dumps(manifest), manifest["complete"], [shard for shard in _shards_of(reports) if shard.is_new]
 
     def _delete_commits(self, shard: Shard) -> Iterator[Any]:
         with self._end_if_superseded():
@@ -181,10 +181,10 @@ class Finish(beam.PTransform):
             storage.delete_files(storage.join(folder, f"{c.block.name}.json") for c in commits if c is not None)
         return iter(())
 
-    def _finish_run(self, listed: tuple[str, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
-        manifest, _ = listed
+    def _finish_run(self, listed: tuple[str, bool, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
+        manifest, is_complete, _ = listed
         with self._end_if_superseded():
-            self.finish_run(is_complete=json.loads(manifest)["complete"])
+            self.finish_run(is_complete=is_complete)
             if self.run_number is not None:
                 RunLog.end_unattended(self.output.path, self.run_number, "done")
             yield manifest

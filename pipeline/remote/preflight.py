@@ -54,8 +54,9 @@ def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner)
     """What limits the number of threads at work, from the files' sizes; None if there is work for all of them."""
     worker = remote.options.view_as(pipeline_options.WorkerOptions)
     engines = remote.options.view_as(pipeline_options.FlinkRunnerOptions)
-    of_dataflow = (worker.max_num_workers or 0) * vcpus_of(worker.machine_type)
-    threads = of_dataflow if remote.is_dataflow else engines.parallelism
+    is_one_process = _ONE_PROCESS in _experiments(remote)
+    of_machine = remote.threads if is_one_process and remote.threads else vcpus_of(worker.machine_type)
+    threads = (worker.max_num_workers or 0) * of_machine if remote.is_dataflow else engines.parallelism
     compressed = sum(storage.is_compressed(file.path) for file in files)
     blocks = sum(-(-file.size // job.limits.text_bytes) for file in files)
     if compressed == len(files) and 0 < compressed < threads:
@@ -66,6 +67,10 @@ def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner)
         f"about {count_noun(blocks, 'block')} for {threads:,} threads: a smaller input.slice_bytes or "
         "output.target_part_bytes makes more, or use fewer workers"
     )
+
+
+def _experiments(remote: RemoteRunner) -> list[str]:
+    return remote.options.view_as(pipeline_options.DebugOptions).experiments or []
 
 
 def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
@@ -108,8 +113,7 @@ def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
             f"beam.dataflow_service_options: ['{_ACCELERATOR}{example}'] or encoder.resource_hints.accelerator"
         )
     accelerator = config.encoder.resource_hints.get("accelerator", "".join(pooled))
-    experiments = remote.options.view_as(pipeline_options.DebugOptions).experiments or []
-    if remote.is_dataflow and accelerator and _ONE_PROCESS not in experiments and _SHARED not in accelerator:
+    if remote.is_dataflow and accelerator and _ONE_PROCESS not in _experiments(remote) and _SHARED not in accelerator:
         yield (
             "beam.experiments: Dataflow starts a process per vCPU, and each would load the encoder onto the same "
             f"accelerator: give experiments: [{_ONE_PROCESS}], or share a GPU by adding ;{_SHARED} to {accelerator}"

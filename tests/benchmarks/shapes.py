@@ -43,9 +43,11 @@ def _one_file(folder: Path, lines: list[str]) -> None:
     (folder / "a.txt").write_bytes(as_text(lines))
 
 
-def _files(count: int) -> Callable[[Path, list[str]], None]:
+def _files(count: int | None = None) -> Callable[[Path, list[str]], None]:
+    """So many files, or files of two lines."""
+
     def write(folder: Path, lines: list[str]) -> None:
-        size = max(len(lines) // count, 2)
+        size = 2 if count is None else -(-len(lines) // count)
         for number in range(0, len(lines), size):
             (folder / f"{number:07}.txt").write_bytes(as_text(lines[number : number + size]))
 
@@ -75,7 +77,7 @@ def _json_lines(folder: Path, lines: list[str]) -> None:
 SHAPES: dict[str, Callable[[Path, list[str]], None]] = {
     "1 file": _one_file,
     "200 files": _files(200),
-    "files of 2 lines": _files(1 << 30),
+    "files of 2 lines": _files(),
     "1 file, .gz": _gzip,
     "1 file, .zst": _zstd,
     "Parquet, 1 row group": _parquet(1),

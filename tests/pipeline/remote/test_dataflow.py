@@ -31,8 +31,7 @@ POOL = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver"
 # The name of the image states its versions, so the registry is not queried.
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
-# The steps of which all threads of a process share something: the encoder, the threads that write.
-SHARING = ("encode/ParDo(_EncodeBlock)", "write/ParDo(_WriteBlock)")
+ENCODE = "encode/ParDo(_EncodeBlock)"  # the step that runs the encoder, inside the composite transform
 CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
 MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
 
@@ -203,6 +202,10 @@ def test_what_limits_the_threads_is_said_before_they_are_paid_for(workplace, clo
     cloud.put("gs://in/corpus/a.txt.gz", gzip.compress(b"one line\n"))
     one = printed("gs://in/corpus/*.gz", "--set", "beam.max_num_workers=2")
     assert "input: 1 compressed file: as many of 16 threads read; all encode" in one
+    # With one process per machine its threads count, not the vCPUs of the machines without a GPU.
+    cloud.buckets["out"].clear()
+    submitted = workplace._call("run", shipped("gpu"), *PLACES, *MINE, at(cloud), "--no_wait_until_finish", status=0)
+    assert "input: about 1 block for 32 threads: " in submitted.err
 
 
 def test_missing_gpu_request_is_an_error(workplace, cloud):
@@ -231,7 +234,7 @@ def test_two_submissions_give_same_pipeline(workplace, cloud, config):
     pipelines = [submission.pipeline for submission in (first, second)]
     for pipeline in pipelines:
         for transform in pipeline.components.transforms.values():
-            if transform.unique_name in SHARING:
+            if transform.unique_name == ENCODE:
                 transform.spec.payload = b""  # Beam's Shared generates a new name each time
     before, after = (pipeline.components.transforms for pipeline in pipelines)
     assert [before[name].unique_name for name in before if before[name] != after[name]] == []
