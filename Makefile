@@ -17,7 +17,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -39,8 +39,11 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 	$(BIN)/layerbeam run configs/demo.yaml
 	@$(BIN)/python configs/demo/bank.py out/demo
 
-test: $(VENV)/installed ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(VENV)/installed ## all tests but those of the other targets
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: $(VENV)/installed ## every code point, signals at a terminal, a crontab: tests that mostly wait
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
@@ -195,7 +198,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 	.ci/audit $(AUDIT)
 
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
-check: lint types fits test test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
+check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
 		test-airflow test-readers docs test-report
 

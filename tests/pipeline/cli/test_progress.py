@@ -83,6 +83,7 @@ def test_a_closed_stream_does_not_end_the_run(tmp_path, monkeypatch):
         stream.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]])
 def test_a_run_at_a_terminal_has_a_bar_that_disappears(workplace, arguments):
     workplace.write("corpus/a.txt", "light shines in the darkness\n" * 20_000)

@@ -45,6 +45,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_while_the_first_lives(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
     workplace.configure(input={"slice_bytes": 500})
@@ -103,6 +104,7 @@ while held < 20:
         assert run.returncode == 0, err
 
 
+@pytest.mark.slow
 def test_twins_started_by_a_scheduler_one_works_and_one_is_refused(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
     workplace.configure(input={"slice_bytes": 500})

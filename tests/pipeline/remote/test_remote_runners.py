@@ -114,6 +114,7 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     assert "1 of 122 records were rejected" in workplace.show().out
 
 
+@pytest.mark.slow
 def test_interrupt_while_waiting(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)

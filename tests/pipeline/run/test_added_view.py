@@ -69,6 +69,7 @@ def test_killed_while_a_view_is_added(added):
     assert added.files() == fresh(added)
 
 
+@pytest.mark.slow
 def test_another_view_after_a_kill_and_files_that_changed_meanwhile(added):
     with added.at_work(commits=2) as process:
         process.kill()

@@ -163,6 +163,7 @@ def test_killed_run_resumes(workplace):
     assert json.loads(done.out)["state"] == "complete"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     many_blocks(workplace, output={"target_part_bytes": 50_000})

@@ -138,6 +138,7 @@ def install(folder: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
 def test_crontab_lines_work(night):
     small = shlex.join(SMALL)

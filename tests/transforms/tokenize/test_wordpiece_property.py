@@ -178,6 +178,7 @@ def test_random_texts_without_unknown_characters(vocab: list[str], every_charact
     assert_equal_ids(every_character[name], [random_text(rng, vocab) for _ in range(NUM_TEXTS // 2)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_code_point(every_character: dict[str, Pair], name: str) -> None:
     assert len(EVERY) == 0x110000 - 0x800
