@@ -39,14 +39,22 @@ def build(
     `is_remote`: its workers give signs of life, as whoever submits it may leave.
     """
     config, encoder = job.config, job.encoder
+    output = dataclasses.replace(job.output, attempt=run_number)
     # Only the encoder needs the device.
     hardware, device = Hardware(num_threads), Hardware(num_threads, config.encoder.device)
 
-    output = dataclasses.replace(job.output, attempt=run_number)
-    limit, slice_bytes = config.input.limit, job.limits.text_bytes
+    limit = config.input.limit
     # On the local runner each stage costs some tens of milliseconds, and what is grouped is in memory.
     find = FindWork(
-        config.input.files, output.path, prune_missing, limit, job.records, output.fingerprint, slice_bytes, is_remote
+        config.input.files,
+        output.path,
+        prune_missing,
+        limit,
+        job.records,
+        output.fingerprint,
+        job.limits,
+        spread=is_remote,
+        joins_files=job.joins_files,
     )
     known = CommittedBlocks(output.path, output.fingerprint)
     read = ReadBlocks(job.limits, job.records, hardware, output, known)

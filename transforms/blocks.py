@@ -10,7 +10,7 @@ Python object per row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ class Slice:
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read. `share`:
-    (number, of): its blocks are those whose number, divided by `of`, leaves this remainder.
+    (number, of): its blocks are those whose number, divided by `of`, leaves this remainder. `others`: small files that
+    are read together with this one, all of them whole.
     """
 
     file: InputFile
@@ -66,6 +67,7 @@ class Slice:
     first_line: int
     max_records: int | None = None
     share: tuple[int, int] = (0, 1)
+    others: tuple[InputFile, ...] = ()
 
     def is_read_alone(self, text_bytes: int) -> bool:
         """Whether one thread must read several blocks: of a compressed file, or of a large row group."""
@@ -74,13 +76,22 @@ class Slice:
         return self.end - self.start > 2 * text_bytes
 
 
+def counts_of_file(counts: Mapping[str, int]) -> dict[str, Int64Array]:
+    """Counts of a block of one file."""
+    return {name: np.array([count], np.int64) for name, count in counts.items()}
+
+
 @dataclasses.dataclass
 class TextBlock:
-    """Consecutive texts of one slice.
+    """Consecutive texts of one slice, or the texts of several small files.
 
     `texts`: string [T]; `line`: int64 [T], the record's first line; `sentence`: int32 [T], from 0 in the record;
-    `offset`: int32 [T], the first code point in the record. `counts` balances: records = embedded (T if the unit is
-    the record) + blank + filtered + rejected.
+    `offset`: int32 [T], the first code point in the record. `counts`: int64 [F], one number for each of the F files;
+    records = embedded (T if the unit is the record) + blank + filtered + rejected.
+
+    `members`: if there are several files, the texts of each as a block. Then `line` counts over all of them, so that
+    no two records of the block have the same; `places` gives the lines in the files. `slice_files`: what `hash_paths`
+    gives of all files of the slice.
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
@@ -92,12 +103,39 @@ class TextBlock:
     line: Int64Array
     sentence: Int32Array
     offset: Int32Array
-    counts: dict[str, int]
+    counts: dict[str, Int64Array]
     rejected: list[Rejected]
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
     earlier: Commit | None = None
+    members: tuple[BlockId, ...] = ()
+    slice_files: str | None = None
+
+    @property
+    def files(self) -> tuple[BlockId, ...]:
+        """The texts of each file as a block."""
+        return self.members or (self.block,)
+
+    def total(self, name: str) -> int:
+        """A count over all files."""
+        return int(np.sum(self.counts.get(name, 0)))
+
+    def places(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """(the number of the file, the line in it) of each of these lines."""
+        own = np.array([block.first_line for block in self.files], np.int64)
+        first = row_splits_of(np.array([block.num_lines for block in self.members]))[:-1] if self.members else own
+        number = np.searchsorted(first, line, side="right") - 1
+        return number, line - first[number] + own[number]
+
+    def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
+        """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
+        counts = np.bincount(self.places(line)[0], weights, minlength=len(self.files))
+        return counts.astype(np.int64)
+
+    def count_texts(self, texts: Int64Array) -> Int64Array:
+        """How many of these texts are in each file: int64 [F]."""
+        return self.count_lines(self.line[texts])
 
     @classmethod
     def of(cls, texts: Iterable[str], *, name: str = "texts", first_line: int = 0) -> TextBlock:
@@ -116,7 +154,7 @@ class TextBlock:
         column = pa.array(texts, pa.string())
         count = len(column)
         block = BlockId(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
-        counts = {metrics.RECORDS: count, metrics.EMBEDDED: count}
+        counts = counts_of_file({metrics.RECORDS: count, metrics.EMBEDDED: count})
         zeros = np.zeros(count, np.int32)
         return cls(block, column, first_line + np.arange(count), zeros, zeros, counts, [])
 
@@ -171,14 +209,14 @@ class Rows:
     """The tokens of the R rows of a view, in the order of the texts.
 
     `text`: int64 [R]; row r has the block's tokens `positions[splits[r]:splits[r + 1]]`. `words`: only if rows are
-    words. `counts`: what the commit counts, by name.
+    words. `counts`: what the commit counts, by name, int64 [F].
     """
 
     text: Int64Array
     positions: Int64Array
     splits: Int64Array
     words: Words | None = None
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    counts: dict[str, Int64Array] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

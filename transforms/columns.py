@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,14 +91,20 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
         return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
 
 
+def texts_of_rows(view: View, tokens: TokenBlock) -> Int64Array:
+    """The text of each row of the view; of a record, its first one."""
+    return records_of(tokens.text)[:-1] if view.level == "record" else tokens.rows[view.name].text
+
+
 def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
     """The other columns of the view's rows of a block, in the order line, sentence, index."""
     rows = tokens.rows[view.name]
-    text = records_of(tokens.text)[:-1] if view.level == "record" else rows.text
+    text = texts_of_rows(view, tokens)
     columns = _level_columns(view, tokens, vocabulary)
     block, place = tokens.text, pa.array(text)
-    columns |= {"file": pa.repeat(printable(block.block.file.path), len(text)), "line": block.line[text]}
-    columns |= {"sentence": block.sentence[text]}
+    file, line = block.places(block.line[text])
+    paths = pa.array([printable(own.file.path) for own in block.files])
+    columns |= {"file": paths.take(pa.array(file)), "line": line, "sentence": block.sentence[text]}
     if view.include_text:
         columns["text"] = block.texts.take(place)
         if block.pairs is not None:
@@ -127,9 +133,15 @@ def text_splits(table: pa.Table) -> Int64Array:
 
 
 def splits_by_text(table: pa.Table) -> Int64Array:
-    """As `text_splits` for rows of one file, by their columns `line` and `sentence`."""
-    line, sentence = table["line"].to_numpy(), table["sentence"].to_numpy()
-    begins = np.flatnonzero((np.diff(line) != 0) | (np.diff(sentence) != 0)) + 1
+    """As `text_splits`, by the columns `line`, `sentence` and, if the table has it, `file`."""
+    return splits_by(table, [name for name in ("file", "line", "sentence") if name in table.column_names])
+
+
+def splits_by(table: pa.Table, names: Sequence[str]) -> Int64Array:
+    """Row index where one of these columns changes, first and last row included: int64."""
+    columns = (table[name].combine_chunks() for name in names)
+    values = (c.dictionary_encode().indices if pa.types.is_string(c.type) else c for c in columns)
+    begins = np.flatnonzero(np.any([np.diff(column.to_numpy()) != 0 for column in values], axis=0)) + 1
     return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 

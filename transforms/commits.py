@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, StrictFloat, StrictInt, TypeAdapter, ValidationError
@@ -63,7 +65,8 @@ class BlockId(_Exact):
     """Where a block comes from, and the hash that says whether it still holds the same bytes.
 
     `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
-    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines).
+    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines). A block of several files counts
+    the lines and bytes of all of them, and its file's path names the first and a hash of all paths.
     """
 
     file: InputFile
@@ -72,6 +75,17 @@ class BlockId(_Exact):
     first_byte: StrictInt
     end_byte: StrictInt
     sha256: str
+
+    @staticmethod
+    def of_files(blocks: Sequence[BlockId]) -> BlockId:
+        """The block that holds these, each of them a whole file."""
+        content = hashlib.sha256()
+        for block in blocks:
+            content.update(repr((block.file.path, block.content)).encode("utf-8", "surrogateescape"))
+        others = f"{len(blocks) - 1} more ({hash_paths(block.file.path for block in blocks)})"
+        file = InputFile(f"{blocks[0].file.path} and {others}", sum(block.file.size for block in blocks), 0.0)
+        num_bytes = sum(block.end_byte - block.first_byte for block in blocks)
+        return BlockId(file, 0, sum(block.num_lines for block in blocks), 0, num_bytes, content.hexdigest())
 
     @property
     def name(self) -> str:
@@ -82,6 +96,12 @@ class BlockId(_Exact):
     def content(self) -> tuple[int, int, int, str]:
         """What two blocks of one file have in common if they are the same block, whenever the file was touched."""
         return self.first_line, self.first_byte, self.end_byte, self.sha256
+
+
+def hash_paths(paths: Iterable[str]) -> str:
+    """16 hex digits that stand for these paths, in any order."""
+    joined = "\n".join(sorted(paths)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(joined).hexdigest()[:16]
 
 
 def printable(path: str) -> str:
@@ -130,12 +150,48 @@ class Rejected(_Exact):
 
 @dataclasses.dataclass(frozen=True)
 class Part(_Exact):
-    """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
+    """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes.
+
+    Or the rows of one input file, if others have rows in it, too: `rows` from `first_row`, of `file_rows` in all.
+    """
 
     path: str
     rows: StrictInt
     bytes: StrictInt
     sha256: str
+    first_row: StrictInt | None = None
+    file_rows: StrictInt | None = None
+
+    @property
+    def begins_file(self) -> bool:
+        """Whether it has the first row of the file: of the parts that share one it stands for the file."""
+        return not self.first_row
+
+    @property
+    def rows_of_file(self) -> slice:
+        """Its rows among those of the file."""
+        first = self.first_row or 0
+        return slice(first, first + self.rows)
+
+    @property
+    def whole(self) -> Part:
+        """The file with all of its rows."""
+        if self.file_rows is None:
+            return self
+        return dataclasses.replace(self, rows=self.file_rows, first_row=None, file_rows=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Member(_Exact):
+    """One of the files in a block of several: its bytes as a block, its counts, and its rows in each part, by view."""
+
+    block: BlockId
+    counts: Mapping[str, StrictInt]
+    rows: Mapping[str, StrictInt]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +200,9 @@ class Commit:
 
     `parts` is keyed by view (`rejects` for the rejected records), `counts` by the names in `transforms/metrics.py`.
     `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.
+
+    A block of several files has `members`, and `files`, which `hash_paths` gives of all files that were to be read
+    together. The index lists each of its files on its own, as `of_files` gives them: `together` is the block's name.
     """
 
     fingerprint: str
@@ -151,16 +210,38 @@ class Commit:
     counts: Mapping[str, StrictInt]
     parts: Mapping[str, Part]
     attempt: StrictInt | None = None
+    members: tuple[Member, ...] = ()
+    files: str | None = None
+    together: str | None = None
 
     @property
     def part_paths(self) -> set[str]:
         """The paths of all parts."""
         return {part.path for part in self.parts.values()}
 
+    def of_files(self) -> Iterator[Commit]:
+        """The commit of each of its files, with its rows of the parts; of a block of one file, the commit itself."""
+        if not self.members:
+            yield self
+        first_rows = Counter[str]()
+        for member in self.members:
+            parts = {
+                name: dataclasses.replace(part, rows=member.rows[name], first_row=first_rows[name], file_rows=part.rows)
+                for name, part in self.parts.items()
+                if member.rows.get(name)
+            }
+            first_rows.update(member.rows)
+            yield Commit(self.fingerprint, member.block, member.counts, parts, self.attempt, together=self.block.name)
+
+    def now(self, block: BlockId, members: Sequence[BlockId] = ()) -> Commit:
+        """The commit of the same content in files that may have been touched."""
+        same = (dataclasses.replace(member, block=own) for member, own in zip(self.members, members, strict=True))
+        return dataclasses.replace(self, block=block, members=tuple(same))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
-        values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if value is not None}
+        values = dataclasses.asdict(self) | {"parts": {name: part.to_json() for name, part in self.parts.items()}}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
 
     @staticmethod
     def from_json(record: Any) -> Commit:

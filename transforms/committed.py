@@ -44,7 +44,7 @@ def put_commit(output: Output, commit: Commit) -> Commit:
         return commit
     first = find_commit(output, commit.block)
     if first is not None:
-        return first
+        return first.now(commit.block, [member.block for member in commit.members])
     with storage.write_whole(path, temporary=output.temporary) as file:
         file.write(data)
     return commit

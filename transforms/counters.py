@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apache_beam as beam
 
@@ -19,10 +19,10 @@ def count(name: str, amount: int) -> None:
     beam.metrics.Metrics.counter(NAMESPACE, name).inc(amount)
 
 
-def count_changes(before: Mapping[str, int], after: Mapping[str, int]) -> None:
-    """Add to Beam counters what a stage changed in the counts of a block."""
-    for name, amount in after.items():
-        count(name, amount - before.get(name, 0))
+def count_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Add to Beam counters what a stage changed in the counts of a block: arrays, with a number for each file."""
+    for name, amounts in after.items():
+        count(name, int((amounts - before.get(name, 0)).sum()))
 
 
 def note_time(name: str) -> None:

@@ -28,10 +28,11 @@ def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequen
     """
     counts = dict(block.counts)
     rest = block.take(np.flatnonzero(~which))
-    records = len(np.unique(block.line)) - len(np.unique(rest.line))
+    records = block.count_lines(np.setdiff1d(block.line, rest.line))
     amounts = [(metrics.EMBEDDED, counter, records)]
     if metrics.SENTENCES in counts:
-        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], int(which.sum())))
+        sentences = block.count_texts(np.flatnonzero(which))
+        amounts.append((metrics.SENTENCES_EMBEDDED, metrics.OF_SENTENCES[counter], sentences))
     for embedded, name, amount in amounts:
         counts[embedded] = counts.get(embedded, 0) - amount
         counts[name] = counts.get(name, 0) + amount
@@ -42,9 +43,9 @@ def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBloc
     """The block without these texts, which become rejects of a stage. `reasons`: {text: reason}."""
     which = np.zeros(len(block.texts), bool)
     which[list(reasons)] = True
-    file = block.block.file.path
+    numbers, lines = (values.tolist() for values in block.places(block.line))
     rejected = [
-        Rejected(file, int(block.line[text]), -1, stage, reason, raw_text(block, text))
+        Rejected(block.files[numbers[text]].file.path, lines[text], -1, stage, reason, raw_text(block, text))
         for text, reason in sorted(reasons.items())
     ]
     return leave_out(block, which, metrics.REJECTED, rejected)

@@ -92,6 +92,12 @@ class Job(EmbedJob):
     def records(self) -> RecordFormat:
         return self.config.input
 
+    @property
+    def joins_files(self) -> bool:
+        """Whether a block may hold several small files: if their rows can be told apart in its parts, and taken out."""
+        columnar = all(view.format == "parquet" and not view.aggregates for view in self.views)
+        return columnar and self.config.input.limit is None
+
 
 def resolve(config: Config) -> Job:
     """The job of a configuration. UsageError as `resolve_embedding`, or if the splitter cannot be imported here."""

@@ -35,7 +35,7 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
     def read_parts() -> Iterator[tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]]:
         """(first row of each text and the end, values by column) of each part; `shared` have one value per text."""
         for part in view.parts:
-            table = view.read(part, [*names, "line", "sentence"] if by_text else names)
+            table = view.read(part, [*names, "file", "line", "sentence"] if by_text else names)
             splits = splits_by_text(table) if by_text else np.zeros(0, np.int64)
             values = {name: _values(name, table[name]) for name in names}
             yield splits, {name: value[splits[:-1]] if name in shared else value for name, value in values.items()}

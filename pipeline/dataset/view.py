@@ -95,8 +95,8 @@ class View:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files of the parts, in the order of the rows, for other readers."""
-        return tuple(storage.join(self.path, part.path) for part in self.parts)
+        """The files of the parts, in the order of their first rows, for other readers."""
+        return tuple(dict.fromkeys(storage.join(self.path, part.path) for part in self.parts))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -126,6 +126,8 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
+        if part.first_row is not None:
+            rows = part.first_row + (np.arange(part.rows) if rows is None else rows)
         pieces: Iterable[pa.Table] = self._pieces(part, names)
         if self.format == "parquet":
             with self._open(part) as file:
@@ -142,6 +144,8 @@ class View:
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
+        if self.parts and self.parts[0].first_row is not None:
+            return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
         pieces = self._pieces(self.parts[0]) if self.parts else iter(())
         return next(pieces, self.schema.empty_table()).slice(0, count)
 
@@ -168,6 +172,9 @@ class View:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
+                if part.first_row is not None:
+                    yield from self.read(part, names).to_batches(batch_rows)
+                    continue
                 with self._open(part) as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=names):
                         yield batch.select(names)
@@ -237,7 +244,7 @@ class View:
         with concurrent.futures.ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             count = 0
             for batch in storage.in_batches(self.parts):
-                tables = pool.map(lambda part: self.read(part, ["line", "sentence"]), batch)
+                tables = pool.map(lambda part: self.read(part, ["file", "line", "sentence"]), batch)
                 count += sum(len(splits_by_text(table)) - 1 for table in tables)
             return count
 

@@ -40,7 +40,7 @@ def recorded_commits(output_path: str) -> list[Commit]:
     for name, commit in committed(output_path, names):
         commits.pop(name.removesuffix(".json"), None)
         if commit is not None:
-            commits[commit.block.name] = commit
+            commits |= {own.block.name: own for own in commit.of_files()}
     return list(commits.values())
 
 
@@ -114,11 +114,12 @@ def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
     broken = {}
     with _threads(output_path) as threads:
         for batch in storage.in_batches(commits):
-            names = defaultdict(list)  # of the parts of a file in one view, which a store lists together
+            names = defaultdict(set)  # of the parts of a file in one view, which a store lists together
             for one in batch:
                 for part in one.parts.values():
                     folder, _, name = part.path.rpartition("/")
-                    names[storage.join(output_path, folder), one.block.file.path].append(name)
+                    of_file = one.block.file.path if part.first_row is None else name
+                    names[storage.join(output_path, folder), of_file].add(name)
             found = threads.map(lambda item: (item[0][0], storage.sizes_of(item[0][0], item[1])), names.items())
             sizes = {(folder, name): size for folder, of_names in found for name, size in of_names.items()}
             for part in (part for one in batch for part in one.parts.values()):

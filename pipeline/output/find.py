@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import apache_beam as beam
@@ -26,11 +26,11 @@ from layerbeam.pipeline.output.manifest import (
 )
 from layerbeam.pipeline.output.run_log import ACTIVE, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, hash_paths, printable
 from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
 from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
-from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records
+from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records, join_small_files
 from layerbeam.transforms.views import View
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
@@ -90,7 +90,7 @@ def has_no_rows(path: str) -> bool:
 def _all_commits(path: str) -> Iterator[tuple[Commit, bool]]:
     """The commits in the index and in `_commits`, and whether their parts are intact, one after the other."""
     begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
-    newer = (commit for _, commit in begun if commit is not None)
+    newer = (of_file for _, commit in begun if commit is not None for of_file in commit.of_files())
     return sound_commits(path, itertools.chain(newer, load_index(path)))
 
 
@@ -240,27 +240,35 @@ def list_groups(
     recorded = {entry["path"] for entry in input_entries(output_path, manifest)}
     if manifest is None:
         recorded |= {commit.block.file.path for commit in load_index(output_path)}
-    begun = _begun_files(output_path, recorded | {file.path for file in found})
+    begun, together = _begun_files(output_path, recorded | {file.path for file in found})
     found = _as_recorded(found, recorded | begun)
     _check_names(found)
     if limit is None:
-        return make_groups(found, slice_bytes, begun=begun)
+        return make_groups(found, slice_bytes, begun=begun, begun_together=together)
     found, records, limited = _first_records(found, limit, record_format)
     return make_groups(found, slice_bytes, begun=begun, records=records, limited=limited)
 
 
-def _begun_files(output_path: str, known: Iterable[str]) -> set[str]:
-    """The paths of the files that have commits in `_commits`."""
+def _begun_files(output_path: str, known: Iterable[str]) -> tuple[set[str], dict[str, tuple[str, str]]]:
+    """(the paths of the files that have commits in `_commits`, the blocks of several files that have).
+
+    Of a block of several files: {its name: (its first path, its last path)}.
+    """
     paths = {layout.file_name(path): path for path in known}
     begun: dict[str, str | None] = {}
+    together: dict[str, tuple[str, str]] = {}
     folder = storage.join(output_path, layout.COMMITS)
     for name in storage.file_names(folder):
         key = name.rpartition("-")[0]
         if begun.get(key) is None:
             begun[key] = paths.get(key)
-            if begun[key] is None:  # a file that is missing now, or was spelled otherwise
-                begun[key] = next((c.block.file.path for _, c in committed(output_path, [name]) if c is not None), None)
-    return {path for path in begun.values() if path is not None}
+            commit = next(committed(output_path, [name]), (name, None))[1] if begun[key] is None else None
+            if commit is not None and commit.members:
+                first, last = commit.members[0].block, commit.members[-1].block
+                together[commit.block.name] = first.file.path, last.file.path
+            elif commit is not None:  # of a file that is missing now, or was spelled otherwise
+                begun[key] = commit.block.file.path
+    return {path for path in begun.values() if path is not None}, together
 
 
 @dataclasses.dataclass
@@ -288,11 +296,16 @@ def compare_group(
     files = {file.path: file for file in group.files}
     entries = {e["path"]: e for e in input_entries(output_path, load_manifest(output_path), group.first, group.end)}
     tallies: dict[str, _Tally] = collections.defaultdict(_Tally)
+    of_blocks: dict[str, list[str]] = collections.defaultdict(list)  # of several files
+    damaged = set[str]()
     for commit, is_sound in sound_commits(output_path, load_index(output_path).between(group.first, group.end)):
         path = commit.block.file.path
         tally = tallies[path]
         tally.recorded += 1
+        if commit.together is not None:
+            of_blocks[commit.together].append(path)
         if not is_sound:
+            damaged |= set() if commit.together is None else {commit.together}
             continue
         tally.sound += 1
         tally.up_to_date += commit.block.file == files.get(path)
@@ -300,6 +313,11 @@ def compare_group(
         if path in group.begun and path in files:
             for _, newer in committed(output_path, [f"{commit.block.name}.json"]):
                 tally.is_current &= newer is not None and dataclasses.replace(newer, attempt=None) == commit
+    # A file without rows is read again with the others of its block, which are the same block then.
+    for path in itertools.chain.from_iterable(of_blocks[name] for name in damaged):
+        tallies[path].up_to_date = 0
+    together = _load_together(output_path, group)
+    begun = _done_together(together, files, fingerprint)
     current, to_read, skipped = set[str](), list[FileToRead](), list[SkippedFile]()
     for file in group.files:
         if isinstance(file, SkippedFile):
@@ -309,8 +327,15 @@ def compare_group(
         has_records = group.records is None or (entry is not None and entry["records"] == group.records[file.path])
         if tally.is_current and has_records and is_up_to_date(file, tally.up_to_date, entry):
             current.add(file.path)
+            begun.discard(file.path)
+        elif file.path in begun:
+            current.add(file.path)
         else:
             to_read.append(FileToRead(file, max_records=group.limited.get(file.path)))
+    for commit, is_sound in together:
+        for member in commit.members:
+            tallies[member.block.file.path].recorded += 1
+            tallies[member.block.file.path].sound += is_sound
     missing, pruned = list[str](), list[str]()
     for path in sorted({*entries, *tallies, *group.begun} - files.keys()):
         recorded, sound = tallies[path].recorded, tallies[path].sound
@@ -329,7 +354,29 @@ def compare_group(
         missing.append(path)
         if sound < recorded:
             skipped.append(SkippedFile(path, LOST_WITH_ITS_FILE))
-    return GroupWork(group, frozenset(current), tuple(missing), tuple(skipped)), to_read, pruned
+    work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), bool(of_blocks))
+    return work, to_read, pruned
+
+
+def _load_together(output_path: str, group: Group) -> list[tuple[Commit, bool]]:
+    """The group's commits of several files in `_commits`, and whether their parts are intact."""
+    found = committed(output_path, (f"{name}.json" for name in group.begun_together))
+    return list(sound_commits(output_path, (commit for _, commit in found if commit is not None)))
+
+
+def _done_together(
+    together: Iterable[tuple[Commit, bool]], files: Mapping[str, InputFile | SkippedFile], fingerprint: str | None
+) -> set[str]:
+    """The paths of the files that are unchanged and done by a commit of several files in `_commits`.
+
+    Only if all are done that were to be read together: what is left of them would make other blocks.
+    """
+    done: dict[str | None, dict[str, InputFile]] = collections.defaultdict(dict)
+    for commit, is_sound in together:
+        if is_sound and fingerprint in (None, commit.fingerprint):
+            done[commit.files] |= {member.block.file.path: member.block.file for member in commit.members}
+    whole = (members for key, members in done.items() if hash_paths(members) == key)
+    return {path for members in whole for path, file in members.items() if files.get(path) == file}
 
 
 def find_work(
@@ -433,7 +480,8 @@ def _check_names(files: Sequence[InputFile | SkippedFile]) -> None:
 class FindWork(beam.PTransform):
     """Any one element -> `FileToRead`; tagged `KNOWN`, `GroupWork`; tagged `BOUNDARIES`, the one `Boundaries`.
 
-    Deletes `_SUCCESS` before anything changes. `spread`: compare groups with the index in parallel, for a stage more.
+    Deletes `_SUCCESS` before anything changes. `limits`: of blocks. `spread`: compare groups with the index in
+    parallel, for a stage more. `joins_files`: whether small files are read together.
     """
 
     TO_READ: ClassVar = "to_read"
@@ -446,8 +494,9 @@ class FindWork(beam.PTransform):
     limit: int | None
     record_format: RecordFormat
     fingerprint: str
-    slice_bytes: int
+    limits: BlockLimits
     spread: bool = True
+    joins_files: bool = False
 
     def expand(self, start: Any) -> dict[str, Any]:
         listed = start | "list" >> beam.ParDo(self._list).with_outputs(self.BOUNDARIES, main="groups")
@@ -464,7 +513,7 @@ class FindWork(beam.PTransform):
             self.output_path,
             limit=self.limit,
             record_format=self.record_format,
-            slice_bytes=self.slice_bytes,
+            slice_bytes=self.limits.text_bytes,
         )
         storage.delete_files([storage.join(self.output_path, layout.SUCCESS)])
         # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
@@ -477,5 +526,5 @@ class FindWork(beam.PTransform):
         work, to_read, _ = compare_group(
             self.output_path, group, prune_missing=self.prune_missing, fingerprint=self.fingerprint
         )
-        yield from to_read
+        yield from join_small_files(to_read, self.limits, self.record_format) if self.joins_files else to_read
         yield beam.pvalue.TaggedOutput(self.KNOWN, work)

@@ -31,6 +31,7 @@ from layerbeam.pipeline.output.index import (
     SHARD_COMMITS,
     Index,
     Shard,
+    count_part,
     load_index,
     parse_commit,
     path_hash,
@@ -43,13 +44,14 @@ from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import TablePart, WordTypes
 from layerbeam.pipeline.run.keep_alive import keep_alive
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile, printable
-from layerbeam.transforms.parts import FORMATS, is_part_file, is_table_file, part_folder, read_tables
+from layerbeam.transforms.blocks import row_splits_of
+from layerbeam.transforms.columns import schema, splits_by
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part, SkippedFile, printable
+from layerbeam.transforms.parts import FORMATS, is_part_file, is_table_file, part_folder, read_rejects, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_empty_part
+from layerbeam.transforms.write.block import write_empty_part, write_part, write_rejects
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
@@ -72,7 +74,7 @@ class _Gather(beam.DoFn):
         self._gathered: dict[int, Gathered] = {}
 
     def process(self, report: SkippedFile | Commit, boundaries: Boundaries) -> None:
-        path = report.path if isinstance(report, SkippedFile) else report.block.file.path
+        path = report.path if isinstance(report, SkippedFile) else next(report.of_files()).block.file.path
         self._gathered.setdefault(boundaries.number_of(path), Gathered()).add(report)
 
     def finish_bundle(self) -> Iterator[Any]:
@@ -157,7 +159,7 @@ class Finish(beam.PTransform):
         gathered = Gathered()
         for of_bundle in element[1]:
             gathered.update(of_bundle)
-        return finish_group(self.output, gathered, self.record_format, limited=self.limit is not None)
+        return finish_group(self.output, self.views, gathered, self.record_format, limited=self.limit is not None)
 
     def _index(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[list[GroupReport]]:
         with self._end_if_superseded():
@@ -178,7 +180,9 @@ class Finish(beam.PTransform):
             self._refuse_if_superseded()
             folder = storage.join(self.output.path, layout.COMMITS)
             commits = (parse_commit(line) for line in shard.read(self.output.path))
-            storage.delete_files(storage.join(folder, f"{c.block.name}.json") for c in commits if c is not None)
+            names = (commit.together or commit.block.name for commit in commits if commit is not None)
+            # Those of a block of several files follow each other, or nearly.
+            storage.delete_files(storage.join(folder, f"{name}.json") for name, _ in itertools.groupby(names))
         return iter(())
 
     def _finish_run(self, listed: tuple[str, bool, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
@@ -280,7 +284,7 @@ class Finish(beam.PTransform):
         for view in self.views:
             if view.aggregates:
                 parts = [table.part for table in tables if table.view == view.name]
-                described[view.name] |= count_rows(parts) | {"files": [dataclasses.asdict(part) for part in parts]}
+                described[view.name] |= count_rows(parts) | {"files": [part.to_json() for part in parts]}
                 paths |= {part.path for part in parts}
                 continue
             sizes = metrics.total([{"rows": 0, "bytes": 0, "parts": 0}, *(r.views.get(view.name, {}) for r in reports)])
@@ -332,9 +336,9 @@ class Finish(beam.PTransform):
 
 
 def finish_group(
-    output: Output, gathered: Gathered, record_format: RecordFormat, *, limited: bool = False
+    output: Output, views: Sequence[View], gathered: Gathered, record_format: RecordFormat, *, limited: bool = False
 ) -> GroupReport:
-    """Check a group's commits and list them in the index. Writes nothing that another attempt could have.
+    """Check a group's commits and list them in the index. Replaces nothing that another attempt could have written.
 
     `limited`: where the last input file ends does not matter, because it is not read to its end. AssertionError if a
     line is in no block or in two.
@@ -356,11 +360,13 @@ def finish_group(
         raise _gap(f"{printable(min(unknown))}: has blocks but is not an input file")
     writer = _IndexWriter(output, is_only=group.is_only)
     entries = []
-    old = itertools.groupby(load_index(output.path).between(group.first, group.end), lambda c: c.block.file.path)
-    of_path, in_index = next(old, (None, iter(())))
-    for path in sorted({*files, *excused}):
-        while of_path is not None and of_path < path:
-            of_path, in_index = next(old, (None, iter(())))
+    index = load_index(output.path)
+    together = _of_files(
+        committed(output.path, (f"{name}.json" for name in {*gathered.together, *group.begun_together}))
+    )
+    checked: dict[str, bool] = {}
+
+    def choose(path: str, in_index: Iterable[Commit]) -> Iterator[Commit | None]:
         candidates = _Candidates(
             output,
             path,
@@ -368,11 +374,33 @@ def finish_group(
             is_current=path in work.current,
             is_excused=path in excused,
             is_begun=path in group.begun,
+            together=together.get(path, []),
+            checked=checked,
         )
+        if path in work.begun:
+            in_index = [commit for commit in candidates.together if commit.block.file == files[path]][:1]
         marks = gathered.marks_of(path) if path in gathered.blocks else None
+        return candidates.choose(marks, iter(in_index))
+
+    # Which rows are left of a file that several input files share must be known before the first of them is listed.
+    in_index = index.between(group.first, group.end) if work.has_together or together else ()
+    shared = _of_files((None, commit) for commit in in_index if commit.together or _path_of(commit) in together)
+    chosen = {
+        path: list(choose(path, shared.get(path, ())))
+        for path in sorted((shared.keys() | together.keys()) & (files.keys() | excused))
+        if len(list(itertools.islice(gathered.marks_of(path), 2))) < 2
+    }
+    moved = _without_others(output, views, itertools.chain.from_iterable(chosen.values()))
+    old = itertools.groupby(index.between(group.first, group.end), _path_of)
+    nothing: tuple[str | None, Iterator[Commit]] = (None, iter(()))
+    of_path, of_index = next(old, nothing)
+    for path in sorted({*files, *excused}):
+        while of_path is not None and of_path < path:
+            of_path, of_index = next(old, nothing)
         gaps = GapCheck(files[path], record_format, has_end=path != last) if path in files else None
         blocks = records = 0
-        for commit in candidates.choose(marks, in_index if of_path == path else iter(())):
+        found = chosen[path] if path in chosen else choose(path, of_index if of_path == path else ())
+        for commit in found:
             if commit is None:  # the disk or the store did not keep what was written
                 skipped.add(SkippedFile(path, _LOST))
                 reasons[path] = max(reasons.get(path, ""), _LOST)
@@ -380,7 +408,8 @@ def finish_group(
                 continue
             if gaps is not None:
                 gaps.add(commit.block)
-            writer.add(commit)
+            parts = {name: moved.get((part.path, part.first_row), part) for name, part in commit.parts.items()}
+            writer.add(dataclasses.replace(commit, parts=parts))
             blocks, records = blocks + 1, records + commit.counts.get(metrics.RECORDS, 0)
         problem = gaps.end() if gaps is not None and path not in excused else None
         if problem is not None:
@@ -399,6 +428,53 @@ def finish_group(
     return GroupReport(group.number, shards, inputs, counts, writer.views, skipped, work.missing, listed, text)
 
 
+def _path_of(commit: Commit) -> str:
+    return commit.block.file.path
+
+
+def _of_files(commits: Iterable[tuple[Any, Commit | None]]) -> dict[str, list[Commit]]:
+    """The commits by the paths of their files."""
+    found: dict[str, list[Commit]] = {}
+    for _, commit in commits:
+        for of_file in commit.of_files() if commit is not None else ():
+            found.setdefault(_path_of(of_file), []).append(of_file)
+    return found
+
+
+def _without_others(
+    output: Output, views: Sequence[View], commits: Iterable[Commit | None]
+) -> dict[tuple[str, int | None], Part]:
+    """Copy what the commits have of files that other commits, which do not count any more, have rows of, too.
+
+    Returns {(path, first row) of a part: the part that it is in the copy}. The commits are in the order of the rows.
+    """
+    of_file: dict[tuple[str, str], list[Part]] = {}
+    for commit in commits:
+        for name, part in commit.parts.items() if commit is not None else ():
+            if part.first_row is not None:
+                of_file.setdefault((name, part.path), []).append(part)
+    moved = {}
+    for (name, path), parts in of_file.items():
+        rows = row_splits_of(np.array([part.rows for part in parts])).tolist()
+        if rows[-1] == parts[0].file_rows:
+            continue
+        block = layout.block_of(path)
+        if name == layout.REJECTS:
+            rejects = list(read_rejects(storage.join(output.path, path)))
+            kept = [reject for part in parts for reject in rejects[part.rows_of_file]]
+            copy = write_rejects(output, block, [reject for reject in kept if reject is not None])
+        else:
+            view = next(view for view in views if view.name == name)
+            table = pa.concat_tables(read_tables(storage.join(output.path, path), schema(view)))
+            pieces = [table[part.rows_of_file] for part in parts]
+            copy = write_part(output, view, block, pa.concat_tables(pieces).combine_chunks())
+        for part, first in zip(parts, rows, strict=False):
+            moved[path, part.first_row] = dataclasses.replace(
+                copy, rows=part.rows, first_row=first, file_rows=copy.rows
+            )
+    return moved
+
+
 def _gap(problem: str) -> AssertionError:
     return AssertionError(f"records are missing or duplicated: {problem}; run again, and please report it")
 
@@ -409,7 +485,8 @@ class _Candidates:
 
     `is_current`: the file was not read, and the commits of its present state in the index count. Otherwise those count
     that this run reported as done, and if the file `is_excused` (missing, or not read to its end) others of its present
-    state; if none was reported, all. `is_begun`: it has commits in `_commits`.
+    state; if none was reported, all. `is_begun`: it has commits in `_commits`. `together`: what commits of several
+    files in `_commits` say of this one. `checked`: whether the parts that several files share are whole, once known.
     """
 
     output: Output
@@ -418,21 +495,21 @@ class _Candidates:
     is_current: bool
     is_excused: bool
     is_begun: bool
+    together: Sequence[Commit]
+    checked: dict[str, bool]
 
     def choose(self, marks: Iterator[tuple[int, int]] | None, in_index: Iterator[Commit]) -> Iterator[Commit | None]:
         """The commit of each block that is in the output; None for one whose parts are missing or short."""
         keeps_all = marks is None
         reported = ((line, mark, None) for line, mark in marks or ())
         indexed = ((commit.block.first_line, None, commit) for commit in in_index)
-        begun = ((line, None, None) for line in self._lines_begun()) if self.is_excused else ()
+        lines_begun = {*self._lines_begun(), *(commit.block.first_line for commit in self.together)}
+        begun = ((line, None, None) for line in sorted(lines_begun)) if self.is_excused else ()
         wanted = self._of_lines(heapq.merge(reported, indexed, begun, key=_first))
         for batch in storage.in_batches(wanted):
-            newer = dict[str, Commit | None]()
-            if not self.is_current:
-                newer = dict(committed(self.output.path, [f"{self._name(line)}.json" for line, _, _ in batch]))
-            commits = [newer.get(f"{self._name(line)}.json") for line, _, _ in batch]
+            newer = self._newer(batch, keeps_all)
             # Each on its own: the parts of two commits of a block may have the same names.
-            chosen = self._whole([self._if_counts(c, one[1], keeps_all) for c, one in zip(commits, batch, strict=True)])
+            chosen = self._whole([newer.get(line) for line, _, _ in batch])
             others = [
                 None if commit is not None else self._if_counts(old, hashes, keeps_all)
                 for commit, (_, hashes, old) in zip(chosen, batch, strict=True)
@@ -444,10 +521,32 @@ class _Candidates:
                 elif hashes or (self.is_current and old is not None and old.block.file == self.file):
                     yield None
 
+    def _newer(self, lines: Sequence[tuple[int, set[int], Commit | None]], keeps_all: bool) -> dict[int, Commit | None]:
+        """{first line: the commit in `_commits` that counts}."""
+        if self.is_current:
+            return {}
+        newer = {
+            line: self._if_counts(commit, hashes, keeps_all)
+            for line, hashes, _ in lines
+            for commit in self.together
+            if commit.block.first_line == line
+        }
+        names = {f"{self._name(line)}.json": (line, hashes) for line, hashes, _ in lines if newer.get(line) is None}
+        for name, commit in committed(self.output.path, names):
+            line, hashes = names[name]
+            newer[line] = self._if_counts(commit, hashes, keeps_all)
+        return newer
+
     def _whole(self, commits: Sequence[Commit | None]) -> list[Commit | None]:
         """The commits, None for those with parts that are missing or short."""
-        broken = broken_parts(self.output.path, (commit for commit in commits if commit is not None)).keys()
-        return [c if c is not None and broken.isdisjoint(c.part_paths) else None for c in commits]
+        unknown = [commit for commit in commits if commit is not None and not commit.part_paths <= self.checked.keys()]
+        broken = broken_parts(self.output.path, unknown).keys() if unknown else ()
+        for part in (part for commit in unknown for part in commit.parts.values() if part.first_row is not None):
+            self.checked[part.path] = part.path not in broken
+        return [
+            c if c is not None and all(self.checked.get(path, path not in broken) for path in c.part_paths) else None
+            for c in commits
+        ]
 
     def _of_lines(
         self, found: Iterable[tuple[int, int | None, Commit | None]]
@@ -504,6 +603,7 @@ class _IndexWriter:
         self._files: list[str] = []
         self._of_shard: dict[str, Counter[str]] = {}
         self._is_new = False
+        self._ends: dict[str, tuple[str, int]] = {}
         self._shards: list[Shard] = []
         self.views: dict[str, Counter[str]] = {}
         self.counts: Counter[str] = Counter()
@@ -519,23 +619,35 @@ class _IndexWriter:
         self._is_new |= commit.attempt is not None
         self.counts.update(commit.counts)
         for name, part in commit.parts.items():
-            self.listed.append(path_hash(part.path))
-            for sizes in (self._of_shard, self.views):
-                sizes.setdefault(name, Counter()).update(rows=part.rows, bytes=part.bytes, parts=1)
+            if part.begins_file:
+                self.listed.append(path_hash(part.path))
+            count_part(self._of_shard, name, part)
+            count_part(self.views, name, part)
+            # A part of a file that is not the next of the last one's is a piece of its own.
+            end = (part.path, part.first_row)
+            self._of_shard[name].update(pieces=self._ends.get(name) != end or part.first_row is None)
+            self._ends[name] = (part.path, (part.first_row or 0) + part.rows)
 
     def end(self) -> tuple[list[Shard], bytes | None]:
         """(the shards, None); of a run with few blocks what `parts.jsonl` is to hold, which is not written yet."""
         if self._is_only and not self._shards:
-            shard = Shard(layout.PARTS, "", "", len(self._lines), self._of_shard)
+            shard = Shard(layout.PARTS, "", "", len(self._lines), self._counted())
             return [shard], b"".join(line + b"\n" for line in self._lines)
         if self._lines:
             self._end_shard()
         return self._shards, None
 
     def _end_shard(self) -> None:
-        facts = {"views": self._of_shard, "is_new": self._is_new}
+        facts = {"views": self._counted(), "is_new": self._is_new}
         self._shards.append(write_shard(self._output, self._lines, self._files, suffix=".jsonl", **facts))
-        self._lines, self._files, self._of_shard, self._is_new = [], [], {}, False
+        self._lines, self._files, self._of_shard, self._is_new, self._ends = [], [], {}, False, {}
+
+    def _counted(self) -> dict[str, Counter[str]]:
+        """Rows, bytes and files of each view in the shard; pieces only if they are not the files."""
+        for sizes in self._of_shard.values():
+            if sizes["pieces"] == sizes["parts"]:
+                del sizes["pieces"]
+        return self._of_shard
 
 
 def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:
@@ -641,14 +753,14 @@ def count_duplicate_ids(output_path: str, views: Sequence[View], index: Index, c
         return None
     smallest = min(parts, key=lambda name: sum(part.rows for part in parts[name]))
     columns = next(schema(view) for view in views if view.name == smallest)
-    paths = (storage.join(output_path, part.path) for part in parts[smallest])
+    paths = dict.fromkeys(storage.join(output_path, part.path) for part in parts[smallest])
     hashes = np.fromiter((value for path in paths for value in _id_hashes(path, columns)), np.uint64)
     return len(hashes) - len(np.unique(hashes))
 
 
 def _id_hashes(path: str, columns: pa.Schema) -> Iterator[int]:
     """64 bits for the id of each record in a part. The rows of a record are adjacent."""
-    table = pa.concat_tables(read_tables(path, columns, ["line", "id"]))
-    first = np.flatnonzero(np.diff(table["line"].to_numpy(), prepend=-1))
+    table = pa.concat_tables(read_tables(path, columns, ["file", "line", "id"]))
+    first = splits_by(table, ["file", "line"])[:-1]
     for value in table["id"].take(first).drop_null().to_pylist():
         yield int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")

@@ -26,8 +26,9 @@ _MARKS_AT_ONCE = 1000
 class Group:
     """Adjacent input files, and all other paths, such as those of missing files, from `first` to before `end`.
 
-    `end` is None for the last group. `begun`: paths of files that have commits in `_commits`. `records`, `limited`:
-    see `first_records`; None without a limit. `is_only`: there is no other group.
+    `end` is None for the last group. `begun`: paths of files that have commits in `_commits`; `begun_together`: the
+    names of the blocks of several files, all of this group, that have one. `records`, `limited`: see `first_records`;
+    None without a limit. `is_only`: there is no other group.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Group:
     end: str | None
     files: Sequence[InputFile | SkippedFile]
     begun: Collection[str]
+    begun_together: Collection[str] = ()
     records: Mapping[str, int] | None = None
     limited: Mapping[str, int] = dataclasses.field(default_factory=dict)
     is_only: bool = True
@@ -45,10 +47,15 @@ def make_groups(
     slice_bytes: int,
     *,
     begun: Collection[str] = (),
+    begun_together: Mapping[str, tuple[str, str]] | None = None,
     records: Mapping[str, int] | None = None,
     limited: Mapping[str, int] | None = None,
 ) -> list[Group]:
-    """At least one group. The files are sorted by path; which are together depends on their paths and sizes alone."""
+    """At least one group. The files are sorted by path; which are together depends on their paths and sizes alone.
+
+    `begun_together`: {name of a block of several files: (first path, last path)}. One of files that are in several
+    groups now is done again.
+    """
     starts, slices = [0], 0
     for number, file in enumerate(files):
         of_file = 1 + (file.size // slice_bytes if isinstance(file, InputFile) else 0)
@@ -57,9 +64,15 @@ def make_groups(
             slices = 0
         slices += of_file
     firsts = ["", *(files[start].path for start in starts[1:])]
+    boundaries = Boundaries(tuple(firsts))
     of_group: list[list[str]] = [[] for _ in starts]
     for path in begun:
-        of_group[bisect.bisect_right(firsts, path) - 1].append(path)
+        of_group[boundaries.number_of(path)].append(path)
+    together: list[list[str]] = [[] for _ in starts]
+    for name, paths in sorted((begun_together or {}).items()):
+        numbers = {boundaries.number_of(path) for path in paths}
+        if len(numbers) == 1:
+            together[numbers.pop()].append(name)
     groups = []
     for number, (first, end, start, stop) in enumerate(
         zip(firsts, [*firsts[1:], None], starts, [*starts[1:], len(files)], strict=True)
@@ -68,7 +81,17 @@ def make_groups(
         counts = None if records is None else {file.path: records[file.path] for file in own if file.path in records}
         more = {file.path: limited[file.path] for file in own if file.path in limited} if limited else {}
         groups.append(
-            Group(number, first, end, own, frozenset(of_group[number]), counts, more, is_only=len(starts) == 1)
+            Group(
+                number,
+                first,
+                end,
+                own,
+                frozenset(of_group[number]),
+                tuple(together[number]),
+                counts,
+                more,
+                is_only=len(starts) == 1,
+            )
         )
     return groups
 
@@ -86,7 +109,9 @@ class Boundaries:
 
 @dataclasses.dataclass(frozen=True)
 class GroupWork:
-    """What `find` knows of a group. `current`: paths of the files that need no reading.
+    """What `find` knows of a group. `current`: paths of the files that need no reading; `begun`: those of them of which
+    a commit in `_commits`, of several files, counts and not the index. `has_together`: whether blocks of several
+    files are in the index.
 
     `missing`: of files of an earlier run that no glob matches any more, and whose rows stay. `skipped`: files that
     cannot be read, or not all.
@@ -96,28 +121,38 @@ class GroupWork:
     current: frozenset[str]
     missing: tuple[str, ...]
     skipped: tuple[SkippedFile, ...]
+    begun: frozenset[str] = frozenset()
+    has_together: bool = False
 
 
 @dataclasses.dataclass
 class Gathered:
-    """All that is known of a group before it is finished. `blocks`: per file, what `mark` gives of each block done."""
+    """All that is known of a group before it is finished. `blocks`: per file, what `mark` gives of each block done.
+
+    `together`: the names of the blocks of several files that are done.
+    """
 
     work: GroupWork | None = None
     skipped: set[SkippedFile] = dataclasses.field(default_factory=set)
     blocks: dict[str, bytearray] = dataclasses.field(default_factory=dict)
+    together: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, report: SkippedFile | Commit) -> None:
         """Take in what a stage reported."""
         if isinstance(report, SkippedFile):
             self.skipped.add(report)
-        else:
-            marks = self.blocks.setdefault(report.block.file.path, bytearray())
-            marks += np.array([mark(report.block)], _MARK).tobytes()
+            return
+        if report.members:
+            self.together.add(report.block.name)
+        for member in report.members or (report,):
+            marks = self.blocks.setdefault(member.block.file.path, bytearray())
+            marks += np.array([mark(member.block)], _MARK).tobytes()
 
     def update(self, other: Gathered) -> None:
         """Take in what was gathered elsewhere."""
         self.work = self.work or other.work
         self.skipped |= other.skipped
+        self.together |= other.together
         for path, marks in other.blocks.items():
             self.blocks.setdefault(path, bytearray()).extend(marks)
 

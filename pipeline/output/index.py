@@ -12,6 +12,7 @@ import hashlib
 import heapq
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -31,7 +32,8 @@ SHARD_COMMITS = 10_000
 class Shard:
     """Lines of a file in the output folder: commits, or the entries of input files, of `first_file` to `last_file`.
 
-    `views`: rows, bytes and number of parts of each; None if the lines were not counted. `offset`, `size`: the bytes
+    `views`: rows, bytes and files (`parts`) of each, and how many `pieces` of files follow each other where these are
+    more; None if the lines were not counted. `offset`, `size`: the bytes
     of the file; an older run may have all its commits in one file, which is read as several shards. `is_new`: some of
     its commits are files in `_commits`, too.
     """
@@ -114,11 +116,17 @@ class Index:
             self._last[:] = [(shard, list(self.read(shard)))]
         return self._last[0][1]
 
-    def commit_of(self, part: Part) -> Commit | None:
-        """The commit that lists a part; in the shard that was used last it is found at once."""
+    def sibling_of(self, part: Part, view: str, other: str) -> Part | None:
+        """The part of another view with the same texts; in the shard that was used last it is found at once."""
         last = [kept for kept, _ in self._last]
-        commits = itertools.chain.from_iterable(map(self.commits_of, itertools.chain(last, self.shards)))
-        return next((commit for commit in commits if part in commit.parts.values()), None)
+        for shard in itertools.chain(last, self.shards):
+            commits = [commit for commit in self.commits_of(shard) if view in commit.parts]
+            for own, same in _joined([commit.parts[view] for commit in commits]):
+                if own == part:
+                    siblings = [commits[number].parts[other] for number in same if other in commits[number].parts]
+                    joined = [sibling for sibling, _ in _joined(siblings)]
+                    return joined[0] if len(joined) == 1 else None
+        return None
 
     def between(self, first: str, end: str | None) -> Iterator[Commit]:
         """The commits of the files from `first` to before `end`, in the order of their paths and lines."""
@@ -134,6 +142,37 @@ class Index:
         """The parts of a view."""
         return Parts(self, view)
 
+    def files(self) -> Iterator[Part]:
+        """The files of all views and of the rejects, each once."""
+        for commit in self:
+            yield from (part.whole for part in commit.parts.values() if part.begins_file)
+
+
+def _joined(parts: Sequence[Part]) -> list[tuple[Part, range]]:
+    """(adjacent parts of one file as one part, which they are): input files in a block of several have a part each."""
+    joined: list[tuple[Part, range]] = []
+    for number, part in enumerate(parts):
+        before, numbers = joined[-1] if joined else (None, range(0))
+        if (
+            before is not None
+            and before.first_row is not None
+            and (before.path, before.first_row + before.rows) == (part.path, part.first_row)
+        ):
+            part = dataclasses.replace(before, rows=before.rows + part.rows)
+            joined.pop()
+            numbers = range(numbers.start, number + 1)
+        else:
+            numbers = range(number, number + 1)
+        joined.append((part, numbers))
+    return [(part.whole if part.rows == part.file_rows else part, numbers) for part, numbers in joined]
+
+
+def count_part(sizes: dict[str, Counter[str]], name: str, part: Part) -> None:
+    """Add a part to the rows, bytes and files of its view, `parts`."""
+    sizes.setdefault(name, Counter()).update(rows=part.rows)
+    if part.begins_file:
+        sizes[name].update(bytes=part.bytes, parts=1)
+
 
 def index_of(output_path: str, commits: list[Commit]) -> Index:
     """The index of commits that are in memory."""
@@ -147,7 +186,10 @@ def order_of(commit: Commit) -> tuple[str, int]:
 
 
 class Parts(Sequence[Part]):
-    """The parts of a view in the order of its rows, read when they are used; the last shard that was used is kept."""
+    """The parts of a view in the order of its rows, read when they are used; the last shard that was used is kept.
+
+    Rows of several input files that follow each other in one file are one part.
+    """
 
     def __init__(self, index: Index, view: str) -> None:
         self._index, self._view = index, view
@@ -155,14 +197,16 @@ class Parts(Sequence[Part]):
         # Of shards that were not counted, which are those of an older run, all parts are read now.
         self._splits = [0]
         for number, shard in enumerate(index.shards):
-            counted = len(self._read(number)) if shard.views is None else shard.views.get(view, {}).get("parts", 0)
+            counts = {} if shard.views is None else shard.views.get(view, {})
+            counted = len(self._read(number)) if shard.views is None else counts.get("pieces", counts.get("parts", 0))
             self._splits.append(self._splits[-1] + counted)
 
     def _read(self, number: int) -> list[Part]:
         kept, parts = self._kept
         if kept != number:
             commits = self._index.commits_of(self._index.shards[number])
-            parts = [commit.parts[self._view] for commit in commits if self._view in commit.parts]
+            joined = _joined([commit.parts[self._view] for commit in commits if self._view in commit.parts])
+            parts = [part for part, _ in joined]
             self._kept = (number, parts)
         return parts
 

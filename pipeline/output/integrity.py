@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,25 +53,21 @@ def verify_files(output_path: str) -> FilesVerdict:
     manifest = read_finished(output_path)
     index = read_index(output_path, manifest)
     tables = list(itertools.chain.from_iterable(table_parts(manifest).values()))
-    num_files = sum(len(commit.parts) for commit in index) + len(tables)
+    num_files, counts = len(tables), Counter[str]()
+    for commit in index:
+        counts.update(commit.counts)
+        num_files += sum(part.begins_file for part in commit.parts.values())
     from layerbeam.pipeline.cli.progress import (
         Steps,
         show_progress,
     )  # it imports Beam, and `open_run` imports this file
 
-    progress, damaged, num_bytes, counts = Steps("file", num_files), {}, 0, Counter[str]()
-
-    def files() -> Iterator[Part]:
-        for commit in index:
-            counts.update(commit.counts)
-            yield from commit.parts.values()
-        yield from tables
-
+    progress, damaged, num_bytes = Steps("file", num_files), {}, 0
     with (
         show_progress(progress, stream=underlying(sys.stderr)),
         concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads,
     ):
-        for batch in storage.in_batches(files()):
+        for batch in storage.in_batches(itertools.chain(index.files(), tables)):
             for part, problem in zip(
                 batch, threads.map(lambda part: check_part(output_path, part), batch), strict=True
             ):

@@ -29,6 +29,8 @@ def count_rejects(output_path: str, commits: Iterable[Commit]) -> dict[str, int]
     """{reason: number of rejected records}, the most frequent first."""
     reasons: Counter[str] = Counter()
     for part in parts_of(layout.REJECTS, commits):
+        if not part.begins_file:
+            continue
         for reject in read_rejects(storage.join(output_path, part.path)):
             reasons[reject.kind if reject else "(damaged record)"] += 1
     return dict(reasons.most_common())

@@ -12,7 +12,7 @@ from layerbeam.pipeline.cli.console import count_noun, size_text
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import load_commits, sound_commits
-from layerbeam.pipeline.output.index import Index, index_of, input_entries, load_index, order_of
+from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
 from layerbeam.pipeline.output.manifest import Manifest, count_rows, load_manifest, shape_text, table_parts
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import RunRecord, load_runs
@@ -123,7 +123,7 @@ class Blocks:
             self.counts.update(commit.counts)
             self.text_bytes += commit.block.end_byte - commit.block.first_byte
             for name, part in commit.parts.items():
-                self.views.setdefault(name, Counter()).update(rows=part.rows, bytes=part.bytes, parts=1)
+                count_part(self.views, name, part)
             yield commit
 
 

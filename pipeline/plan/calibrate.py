@@ -100,7 +100,7 @@ def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int)
             )
             # Subsamples of one block share its name, so each gets a folder.
             output = dataclasses.replace(job.output, path=tempfile.mkdtemp(dir=folder))
-            return write_parts(output, job.views, vocabulary, vectors)
+            return next(write_parts(output, job.views, vocabulary, vectors))
 
         started = time.perf_counter()
         with ThreadPoolExecutor(workers) as threads:

@@ -143,7 +143,7 @@ def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
     num_texts = len(tokens.num_dropped)
     sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
     names = (metrics.RECORDS, metrics.BLANK, metrics.FILTERED, metrics.REJECTED)
-    chunk.statistics = {name: float(tokens.text.counts.get(name, 0)) for name in names} | {
+    chunk.statistics = {name: float(tokens.text.total(name)) for name in names} | {
         TEXTS: num_texts,
         ENCODED: len(sequences.positions),
         metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),

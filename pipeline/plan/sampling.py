@@ -184,7 +184,7 @@ def _read_piece(
         if max_records is not None:
             limits = dataclasses.replace(job.limits, text_bytes=min(job.limits.text_bytes, max(max_bytes, CHUNK_BYTES)))
             _read_blocks(job, slices[0], limits, max_bytes, blocks)
-            read = sum(block.counts[metrics.RECORDS] for block in blocks)
+            read = sum(block.total(metrics.RECORDS) for block in blocks)
             return blocks, None, max(max_records - piece.work.done.records, 0) / max(read, 1)
         if job.records.format == "parquet":
             groups = list(find_pieces(file, 1, job.records))

@@ -74,8 +74,7 @@ class SampledView(View):
 
     def sibling_part(self, part: Part, other: str) -> Part | None:
         """The part of another view that holds the same texts."""
-        commit = self.index.commit_of(part)
-        return None if commit is None else commit.parts.get(other)
+        return self.index.sibling_of(part, self.name, other)
 
     def random_parts(self) -> Iterator[Part]:
         """The parts in an order that the seed decides."""

@@ -8,10 +8,11 @@ all vectors with `layerbeam.transforms.reference`, or with the SavedModel itself
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, to
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, SkippedFile, printable
+from layerbeam.transforms.commits import Commit, Part, SkippedFile, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.layout import MANIFEST, REJECTS
@@ -101,10 +102,11 @@ def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
         verdict.problems += [f"{part.path} {problem}"] if problem else []
     drawn = dataset.draw_evenly(embedded, sample, np.random.default_rng(seed))
     progress = Steps("text", sum(map(len, drawn)))
+    check = functools.cache(functools.partial(check_part, output_path))  # files may share a part
     with show_progress(progress, stream=underlying(sys.stderr)):
         for commit, texts in zip(index, drawn, strict=True):
             if len(texts):
-                _check_block(verdict, recomputed, commit, texts.tolist(), progress)
+                _check_block(verdict, recomputed, commit, texts.tolist(), progress, check)
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
         verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
@@ -140,7 +142,12 @@ def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:
 
 
 def _check_block(
-    verdict: Verdict, recomputed: RecomputedJob, commit: Commit, texts: Sequence[int], progress: Steps
+    verdict: Verdict,
+    recomputed: RecomputedJob,
+    commit: Commit,
+    texts: Sequence[int],
+    progress: Steps,
+    check: Callable[[Part], str | None],
 ) -> None:
     """Recompute a block and add to the verdict what differs: all of its rows, and the vectors of `texts`."""
     path = printable(commit.block.file.path)
@@ -166,7 +173,7 @@ def _check_block(
     for view in recomputed.job.views:
         if view.aggregates:
             continue
-        problems, found = _check_rows(verdict, view, commit, block)
+        problems, found = _check_rows(verdict, view, commit, block, check)
         verdict.problems += problems
         if found is not None:
             comparable.append((view, found))
@@ -187,11 +194,12 @@ def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
         rejects = list(read_rejects(storage.join(output_path, part.path)))
     except OSError:
         return set()  # it is among the problems already
-    return {(reject.line, reject.raw) for reject in rejects if reject is not None and reject.stage == ENCODE_STAGE}
+    own = (reject for reject in rejects[part.rows_of_file] if reject is not None and reject.stage == ENCODE_STAGE)
+    return {(reject.line, reject.raw) for reject in own}
 
 
 def _check_rows(
-    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock
+    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock, check: Callable[[Part], str | None]
 ) -> tuple[list[str], pa.Table | None]:
     """(the problems with a block's part of one view, its rows if the vectors can be compared)."""
     expected = block.rows(view)
@@ -212,7 +220,7 @@ def _check_rows(
     different = compare_rows(expected, found)
     if different:
         return [f"{part.path}: {difference}" for difference in different], None
-    problem = check_part(verdict.path, part)
+    problem = check(part.whole)
     # A wrong size is among the problems already.
     known = problem is None or f"{part.path} {problem}" in verdict.problems
     return [] if known else [f"{part.path} {problem}"], found

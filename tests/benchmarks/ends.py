@@ -108,11 +108,12 @@ def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
     from layerbeam.pipeline.run.engines import local_runner
     from layerbeam.transforms import storage
     from layerbeam.transforms.settings import LINES as RECORDS
+    from layerbeam.transforms.settings import BlockLimits
 
     head = RunIdentity(schema_version=1, fingerprint=FINGERPRINT, identity={}, encoder={}, settings={}, versions={})
     globs = [f"{corpus.folder}/corpus/*"]
     is_remote = bool(beam_options) or not storage.is_local(corpus.output.path)
-    find = FindWork(globs, corpus.output.path, False, None, RECORDS, FINGERPRINT, SLICE_BYTES, is_remote)
+    find = FindWork(globs, corpus.output.path, False, None, RECORDS, FINGERPRINT, BlockLimits(SLICE_BYTES), is_remote)
     if beam_options:
         pipeline = beam.Pipeline(options=PipelineOptions(beam_options))
     else:

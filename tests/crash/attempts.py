@@ -315,7 +315,7 @@ def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
     for commit in reports:
         gathered.add(commit)
     end = Finish(output, VIEWS, HEAD, 1.0, LINES)
-    manifest = end.write_manifest(end.write_index([finish_group(output, gathered, LINES)]))
+    manifest = end.write_manifest(end.write_index([finish_group(output, VIEWS, gathered, LINES)]))
     end.finish_run(is_complete=manifest["complete"])
     return bool(manifest["complete"])
 

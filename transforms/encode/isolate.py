@@ -73,7 +73,7 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
         rest = np.setdiff1d(np.arange(len(tokens.num_dropped)), list(reasons))
         text = reject(tokens.text, reasons, ENCODE_STAGE)
         here = text.counts[metrics.REJECTED] - tokens.text.counts.get(metrics.REJECTED, 0)
-        if here:
+        if np.any(here):
             text.counts[metrics.REJECTED_BY_ENCODER] = text.counts.get(metrics.REJECTED_BY_ENCODER, 0) + here
         tokens = take_texts(tokens, text, rest)
 

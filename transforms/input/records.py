@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import BoolArray, Int64Array, TextBlock
+from layerbeam.transforms.blocks import BoolArray, Int64Array, TextBlock, counts_of_file
 from layerbeam.transforms.commits import BlockId, Rejected
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -63,6 +63,19 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int:
     )
     fills = min(int(np.searchsorted(np.cumsum(amounts), limit)) for amounts, limit in estimates)
     return fills + 1 if fills < len(lengths) else 0
+
+
+def filled_share(num_bytes: int, records: int, limits: BlockLimits) -> float:
+    """How much of a block so many records of so many bytes fill, as a share; over 1 if they do not fit.
+
+    >>> filled_share(80, 2, BlockLimits(160, 1000, 1000, 128))
+    0.5
+    """
+    texts, tokens = records, min(2 * records + num_bytes // 4, records * limits.max_seq_length)
+    if limits.sentence_bytes is not None:
+        texts = records + num_bytes // limits.sentence_bytes
+        tokens = 2 * texts + num_bytes // 4
+    return max(texts / limits.text_rows, num_bytes / limits.text_bytes, tokens / limits.token_rows)
 
 
 def is_blank(texts: pa.StringArray) -> BoolArray:
@@ -136,13 +149,15 @@ class Records:
         is_kept = pc.is_valid(texts).to_numpy(zero_copy_only=False)
         is_kept[list(self.reasons)] = False
         kept = np.flatnonzero(is_kept)
-        counts = {
-            metrics.RECORDS: len(texts),
-            metrics.EMBEDDED: len(kept),
-            metrics.BLANK: len(texts) - len(kept) - len(self.reasons),
-            metrics.FILTERED: 0,
-            metrics.REJECTED: len(self.reasons),
-        }
+        counts = counts_of_file(
+            {
+                metrics.RECORDS: len(texts),
+                metrics.EMBEDDED: len(kept),
+                metrics.BLANK: len(texts) - len(kept) - len(self.reasons),
+                metrics.FILTERED: 0,
+                metrics.REJECTED: len(self.reasons),
+            }
+        )
         path = self.block.file.path
         rejected = [
             Rejected(path, int(self.line[i]), int(self.place[i]), "read", reason, self.raw[i].as_py() or b"")

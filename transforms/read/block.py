@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, Commit, SkippedFile
+from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
+from layerbeam.transforms.commits import BlockId, Commit, SkippedFile, hash_paths
 from layerbeam.transforms.input import delimited, jsonl, parquet, text
-from layerbeam.transforms.input.records import UnreadableFileError, is_blank
+from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
+
+# A block of several files ends with the one that fills it so often. Which files are read together is decided by their
+# sizes; this is for records that are much shorter than expected then.
+_OVERFULL = 2.0
 
 _CUT: dict[str, Any] = {
     "text": text.cut_blocks,
@@ -51,17 +56,104 @@ def read_blocks(
     If reading fails, a `SkippedFile` follows the blocks before the failure. What `known` raises is not the input's
     fault, and is passed on.
     """
+    if slice_.others:
+        yield from _read_files(slice_, limits, record_format, fingerprint, known)
+        return
     share, of = slice_.share
     for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
         if isinstance(item, SkippedFile):
             yield item
             return
-        if number % of != share:
-            continue
-        block, content = item
+        if number % of == share:
+            yield _read_block(*item, record_format, fingerprint, known)
+
+
+def _read_block(
+    block: BlockId,
+    content: Any,
+    record_format: RecordFormat,
+    fingerprint: str | None,
+    known: Callable[[BlockId], Commit | None],
+) -> TextBlock | Commit:
+    commit = known(block)
+    done = _if_done(block, commit, fingerprint)
+    return done or dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+
+
+def _read_files(
+    slice_: Slice,
+    limits: BlockLimits,
+    record_format: RecordFormat,
+    fingerprint: str | None,
+    known: Callable[[BlockId], Commit | None],
+) -> Iterator[TextBlock | Commit | SkippedFile]:
+    """Blocks of several small files. A file that fills a block, or is done, is on its own."""
+    files = (slice_.file, *slice_.others)
+    slice_files = hash_paths(file.path for file in files)
+    waiting: list[tuple[BlockId, Any]] = []
+    filled = 0.0
+
+    def take() -> TextBlock | Commit:
+        members = tuple(block for block, _ in waiting)
+        block = BlockId.of_files(members)
         commit = known(block)
-        done = _if_done(block, commit, fingerprint)
-        yield done or dataclasses.replace(_decode(block, content, record_format), earlier=commit)
+        done = _if_done(block, commit, fingerprint, members)
+        if done is not None:
+            return done
+        texts = [_decode(own, content, record_format) for own, content in waiting]
+        return dataclasses.replace(join_files(block, texts), earlier=commit, slice_files=slice_files)
+
+    for file in files:
+        end = None if storage.is_compressed(file.path) else file.size
+        cut = _cut_blocks(Slice(file, 0, end, 0), limits, record_format)
+        items = list(itertools.islice(cut, 2))
+        if len(items) == 1 and not isinstance(items[0], SkippedFile):
+            block, content = items[0]
+            done = _if_done(block, known(block), fingerprint)
+            if done is not None and done.parts:  # without texts it is no work, and belongs where it was
+                yield done
+                continue
+            waiting.append((block, content))
+            records = 1 if record_format.is_whole_file else block.num_lines
+            filled += filled_share(block.end_byte - block.first_byte, records, limits)
+            if filled >= _OVERFULL:
+                yield take()
+                waiting, filled = [], 0.0
+        elif items and isinstance(items[-1], SkippedFile):  # it has changed
+            yield items[-1]
+        else:
+            for item in itertools.chain(items, cut):
+                yield item if isinstance(item, SkippedFile) else _read_block(*item, record_format, fingerprint, known)
+    if waiting:
+        yield take()
+
+
+def join_files(block: BlockId, texts: Sequence[TextBlock]) -> TextBlock:
+    """The texts of several files, each of them whole, as one block."""
+    firsts = row_splits_of(np.array([one.block.num_lines for one in texts]))
+    pairs = None
+    if any(one.pairs is not None for one in texts):
+        nothing = (pa.nulls(len(one.texts), pa.string()) for one in texts)
+        pairs = pa.concat_arrays(
+            [none if one.pairs is None else one.pairs for one, none in zip(texts, nothing, strict=True)]
+        )
+    return TextBlock(
+        block,
+        pa.concat_arrays([one.texts for one in texts]),
+        np.concatenate([one.line - one.block.first_line + first for one, first in zip(texts, firsts, strict=False)]),
+        np.concatenate([one.sentence for one in texts]),
+        np.concatenate([one.offset for one in texts]),
+        {name: np.concatenate([one.counts[name] for one in texts]) for name in texts[0].counts},
+        [reject for one in texts for reject in one.rejected],
+        pairs,
+        None
+        if pairs is None
+        else np.concatenate(
+            [np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts]
+        ),
+        {name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
+        members=tuple(one.block for one in texts),
+    )
 
 
 def look_up(block: TextBlock, fingerprint: str | None, known: Callable[[BlockId], Commit | None]) -> TextBlock | Commit:
@@ -70,11 +162,13 @@ def look_up(block: TextBlock, fingerprint: str | None, known: Callable[[BlockId]
     return _if_done(block.block, commit, fingerprint) or dataclasses.replace(block, earlier=commit)
 
 
-def _if_done(block: BlockId, commit: Commit | None, fingerprint: str | None) -> Commit | None:
+def _if_done(
+    block: BlockId, commit: Commit | None, fingerprint: str | None, members: Sequence[BlockId] = ()
+) -> Commit | None:
     """The commit, if it has all views of the run."""
     if commit is None or fingerprint not in (None, commit.fingerprint):
         return None
-    return dataclasses.replace(commit, block=block)
+    return commit.now(block, members)
 
 
 def _cut_blocks(
@@ -118,15 +212,15 @@ def _decode(block: BlockId, content: Any, record_format: RecordFormat) -> TextBl
         if result.pairs is not None:
             full |= ~is_blank(result.pairs)
         if not full.all():
-            result.counts[metrics.BLANK] += int(np.count_nonzero(~full))
+            result.counts[metrics.BLANK] += np.count_nonzero(~full)
             result = result.take(np.flatnonzero(full))
-            result.counts[metrics.EMBEDDED] = len(result.texts)
+            result.counts[metrics.EMBEDDED] -= np.count_nonzero(~full)
     if record_format.id_field is not None:
         ids = result.fields["id"].drop_null()
-        result.counts[metrics.DUPLICATE_IDS] = len(ids) - len(ids.unique())
+        result.counts |= counts_of_file({metrics.DUPLICATE_IDS: len(ids) - len(ids.unique())})
     if result.pairs is not None:
         blank = is_blank(result.pairs)
-        result.counts[metrics.WITHOUT_PAIR] = int(np.count_nonzero(blank))
+        result.counts |= counts_of_file({metrics.WITHOUT_PAIR: int(np.count_nonzero(blank))})
         result.pairs = pc.if_else(blank, pa.scalar(None, pa.string()), result.pairs)
     if record_format.pair_separator is not None:
         result.texts, result.pairs, result.pair_offset = _split_pairs(result.texts, record_format.pair_separator)

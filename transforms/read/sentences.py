@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import Int64Array, TextBlock, row_splits_of
+from layerbeam.transforms.blocks import Int64Array, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.input.text import binary_array
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
@@ -107,13 +107,18 @@ def split_sentences(block: TextBlock, record_format: RecordFormat) -> TextBlock:
     begin, data = _bytes_of(block.texts)
     begin = begin[record]
     code_points = row_splits_of((data & 0xC0) != 0x80)
-    blank_records = int(np.count_nonzero(found == 0))
+    blank_records = np.count_nonzero(found == 0)
+    sentences = counts_of_file(
+        {
+            metrics.SENTENCES: len(record),
+            **dict.fromkeys(metrics.OF_SENTENCES.values(), 0),
+            metrics.SENTENCES_EMBEDDED: len(record),
+        }
+    )
     counts = block.counts | {
         metrics.BLANK: block.counts[metrics.BLANK] + blank_records,
         metrics.EMBEDDED: block.counts[metrics.EMBEDDED] - blank_records,
-        metrics.SENTENCES: len(record),
-        **dict.fromkeys(metrics.OF_SENTENCES.values(), 0),
-        metrics.SENTENCES_EMBEDDED: len(record),
+        **sentences,
     }
     return dataclasses.replace(
         block,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,18 @@ from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input import delimited, parquet, text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
-from layerbeam.transforms.input.records import MAX_RECORD_BYTES
+from layerbeam.transforms.input.records import MAX_RECORD_BYTES, filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # Ranges of a file that are numbered together, in one element.
 _RANGES_TOGETHER = 1024
+
+# Files that fill less than this share of a block are read together. So few of them are not worth it: each is a block.
+_SMALL = 1 / 16
+_FEWEST = 16
+# Bytes in a record and per byte of a compressed file, before anything is read.
+_RECORD_BYTES = 64
+_COMPRESSION = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +74,46 @@ class DoneCounter:
 class FileToRead:
     """A file with work left.
 
-    `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only.
+    `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
+    small files that are read together with this one.
     """
 
     file: InputFile
     max_records: int | None = None
     done: Done = dataclasses.field(default_factory=Done)
+    others: tuple[InputFile, ...] = ()
+
+
+def join_small_files(
+    files: Iterable[FileToRead], limits: BlockLimits, record_format: RecordFormat = LINES
+) -> Iterator[FileToRead]:
+    """The files, in their order, with small ones together: as many as about fill a block.
+
+    What is together ends with the file that fills the block, and begins anew with the next small file. So if some of
+    it is done, what is left of the files is put together as before.
+    """
+    waiting: list[FileToRead] = []
+    filled = 0.0
+    for work in files:
+        size = work.file.size * (_COMPRESSION if storage.is_compressed(work.file.path) else 1)
+        records = 1 if record_format.is_whole_file else 1 + size // _RECORD_BYTES
+        share = filled_share(size, records, limits)
+        if record_format.format == "parquet" or work.max_records is not None or not size or share > _SMALL:
+            yield work
+            continue
+        waiting.append(work)
+        filled += share
+        if filled >= 1:
+            yield from _together(waiting)
+            waiting, filled = [], 0.0
+    yield from _together(waiting)
+
+
+def _together(files: Sequence[FileToRead]) -> Iterator[FileToRead]:
+    if len(files) < _FEWEST:
+        yield from files
+    else:
+        yield dataclasses.replace(files[0], others=tuple(work.file for work in files[1:]))
 
 
 @dataclasses.dataclass
@@ -115,6 +156,9 @@ def cut_file(
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
     """(file, start, end) of each range."""
     work = FileToRead(file) if isinstance(file, InputFile) else file
+    if work.others:
+        yield work, 0, work.file.size
+        return
     # What is limited is counted from the file's start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
     for start, end in byte_ranges(work.file, size, record_format):
@@ -144,6 +188,8 @@ def scan_range(
     a Parquet file, a slice is as many row groups as hold about `text_bytes`, by the footer. Otherwise the range is one
     slice: in compressed files, which are only opened here, whole-file records and paragraphs.
     """
+    if work.others:  # all of them are read in one place, from their first lines
+        return RangeScan(work, start, ((start, end, 0),))
     try:
         if record_format.format == "parquet":
             groups = tuple(parquet.find_pieces(work.file, limits.text_bytes, record_format))
@@ -243,5 +289,5 @@ def number_slices(
             left = None if scan.max_records is None else scan.max_records - first_line
             if left is not None and left <= 0:
                 break
-            yield Slice(scan.work.file, start, end, first_line, left)
+            yield Slice(scan.work.file, start, end, first_line, left, others=scan.work.others)
             first_line += num_lines

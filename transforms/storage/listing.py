@@ -6,7 +6,7 @@ import glob
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.storage import stores
@@ -166,7 +166,7 @@ def file_names(folder: str, prefix: str = "") -> Iterator[str]:
             yield from (entry.name for entry in entries if entry.name.startswith(prefix) and entry.is_file())
 
 
-def sizes_of(folder: str, names: Sequence[str]) -> dict[str, int]:
+def sizes_of(folder: str, names: Collection[str]) -> dict[str, int]:
     """{name: size in bytes} of those of these names that are files in the folder.
 
     In a store that is one listing of what begins as all of them do.

@@ -110,21 +110,29 @@ def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Ro
     return Rows(texts, positions, np.searchsorted(positions, tokens.row_splits))
 
 
-def _kept_words(view: View, tokens: TokenBlock, keep: KeepWords | None) -> tuple[_WordIndex, BoolArray, dict[str, int]]:
+def _kept_words(
+    view: View, tokens: TokenBlock, keep: KeepWords | None
+) -> tuple[_WordIndex, BoolArray, dict[str, Int64Array]]:
     """(all words; which of them the view keeps; the counts of lost and empty words, or of each kept form)."""
     words = _find_words(view, tokens)
+
+    def count(which: BoolArray | Int64Array) -> Int64Array:
+        return tokens.text.count_texts(words.text[which])
+
     if keep is None:
         is_kept = np.ones(len(words.text), bool)
-        lost, empty = words.is_cut, (words.count == 0) & ~words.is_cut
-        counts = {f"{LOST_WORDS}:{view.name}": int(lost.sum()), f"{EMPTY_WORDS}:{view.name}": int(empty.sum())}
+        empty = (words.count == 0) & ~words.is_cut
+        counts = {f"{LOST_WORDS}:{view.name}": count(words.is_cut), f"{EMPTY_WORDS}:{view.name}": count(empty)}
     else:
         kept, is_form = keep.find(words, tokens.text)
         is_kept = kept >= 0
-        counts = {f"{LOST_WORDS}:{view.name}": int((is_form & words.is_cut).sum())}
-        for index, count in zip(*np.unique(kept[is_kept & ~words.is_cut], return_counts=True), strict=True):
-            for form in keep.alike[int(index)]:
-                counts[f"{KEPT_WORDS}:{view.name}:{form}"] = int(count)
-    return words, is_kept, {name: count for name, count in counts.items() if count}
+        counts = {f"{LOST_WORDS}:{view.name}": count(is_form & words.is_cut)}
+        whole = np.flatnonzero(is_kept & ~words.is_cut)
+        whole = whole[np.argsort(kept[whole], kind="stable")]
+        for some in np.split(whole, np.flatnonzero(np.diff(kept[whole])) + 1) if len(whole) else ():
+            of_form = count(some)
+            counts |= {f"{KEPT_WORDS}:{view.name}:{form}": of_form for form in keep.alike[int(kept[some[0]])]}
+    return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}
 
 
 def _find_words(view: View, tokens: TokenBlock) -> _WordIndex:

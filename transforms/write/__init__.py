@@ -21,7 +21,7 @@ from layerbeam.transforms.write.block import write_parts
 
 @dataclasses.dataclass
 class WriteBlocks(beam.PTransform):
-    """`VectorBlock` -> `Commit`, after the files that it lists are written, or `SkippedFile` if the input has changed.
+    """`VectorBlock` -> `Commit`, after the files that it lists are written; `SkippedFile` for input that has changed.
 
     Args:
         output: The output folder and the fingerprint of the run.
@@ -29,7 +29,8 @@ class WriteBlocks(beam.PTransform):
         views: The same views as for `EncodeBlocks`. Each block becomes a part of each view that has rows.
 
     Returns (from `expand`):
-        A PCollection of `Commit` or `SkippedFile`, one for each block. Blocks must have been read from a file.
+        A PCollection of `Commit`, one for each block, and `SkippedFile`, one for each file that has changed. Blocks
+        must have been read from files.
 
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
@@ -62,12 +63,13 @@ class _WriteBlock(beam.DoFn):
             return
         with counters.timed("write"):
             output = self._stage.output
-            written = write_parts(output, self._stage.views, self._tokens, block)
-            done = written if isinstance(written, SkippedFile) else put_commit(output, written)
-        if isinstance(written, Commit) and isinstance(done, Commit):
-            for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
-                counters.count(name, written.counts[name])
-            counters.count(metrics.BLOCKS_WRITTEN, 1)
-            if done is not written:
-                counters.count(metrics.blocks_found(done.attempt, output.attempt), 1)
-        yield done
+            written = list(write_parts(output, self._stage.views, self._tokens, block))
+            done = [item if isinstance(item, SkippedFile) else put_commit(output, item) for item in written]
+        for own, item in zip(written, done, strict=True):
+            if isinstance(own, Commit) and isinstance(item, Commit):
+                for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
+                    counters.count(name, own.counts[name])
+                counters.count(metrics.BLOCKS_WRITTEN, 1)
+                if item is not own:
+                    counters.count(metrics.blocks_found(item.attempt, output.attempt), 1)
+        yield from done

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import TokenBlock, VectorBlock
-from layerbeam.transforms.columns import make_table, schema
-from layerbeam.transforms.commits import Commit, Part, Rejected, SkippedFile
+from layerbeam.transforms.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
+from layerbeam.transforms.columns import make_table, schema, texts_of_rows
+from layerbeam.transforms.commits import BlockId, Commit, Member, Part, Rejected, SkippedFile
 from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
 from layerbeam.transforms.parts import format_of, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
@@ -68,36 +68,57 @@ def write_rejects(output: Output, name: str, rejected: Sequence[Rejected]) -> Pa
     return Part(path_of(file.sha256), len(rejected), file.num_bytes, file.sha256)
 
 
-def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, int]:
+def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
     """Counts of a block: tokens with a vector, [UNK] tokens, truncated texts and the tokens they lost."""
+    texts, text = tokens.text, row_of_each(tokens.row_splits)
     return {
-        metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
-        metrics.UNKNOWN_TOKENS: int(np.count_nonzero(tokens.token_ids == unknown_id)),
-        metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
-        metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
+        metrics.TOKENS: texts.count_texts(text[tokens.start >= 0]),
+        metrics.UNKNOWN_TOKENS: texts.count_texts(text[tokens.token_ids == unknown_id]),
+        metrics.TRUNCATED_TEXTS: texts.count_texts(np.flatnonzero(tokens.num_dropped)),
+        metrics.DROPPED_TOKENS: texts.count_lines(texts.line, tokens.num_dropped),
     }
 
 
 def write_parts(
     output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
-) -> Commit | SkippedFile:
-    """Write the parts and the rejects of one block. Returns what to commit: `put_commit` makes the block done.
+) -> Iterator[Commit | SkippedFile]:
+    """Write the parts and the rejects of one block. Yields what to commit: `put_commit` makes the block done.
 
-    If an earlier commit lists parts of the same texts, these stay as they are. `SkippedFile` instead of a commit if the
-    file has changed since it was found.
+    If an earlier commit lists parts of the same texts, these stay as they are. A file that has changed since it was
+    found gives a `SkippedFile` and has no rows; a block without another one gives no commit.
     """
+    files = block.tokens.text.files
+    changed: set[int] = set()
+    while len(changed) < len(files):
+        commit = _write_files(output, views, vocabulary, block, changed)
+        found = {number: storage.find_change(own.file) for number, own in enumerate(files) if number not in changed}
+        changes = {number: change for number, change in found.items() if change is not None}
+        yield from changes.values()
+        if not changes:
+            yield commit
+            return
+        changed |= changes.keys()
+
+
+def _write_files(
+    output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock, changed: Collection[int]
+) -> Commit:
+    """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text
-    name = text.block.name
-    problem = metrics.unbalanced(text.counts)
+    of_files = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
+    for of_view in block.tokens.rows.values():
+        of_files |= of_view.counts
+    kept = [number for number in range(len(text.files)) if number not in changed]
+    own = text.block if not changed else BlockId.of_files([text.files[number] for number in kept])
+    counts = {name: int(values[kept].sum()) for name, values in of_files.items()}
+    problem = metrics.unbalanced(counts)
     if problem is not None:
-        raise AssertionError(f"{name}: records are missing: {problem}")
-    counts = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
-    for rows in block.tokens.rows.values():
-        counts |= rows.counts
+        raise AssertionError(f"{own.name}: records are missing: {problem}")
     # Other counts mean that a new view adds or rejects texts. Then batches, and so rounding, may differ in all views.
     earlier = text.earlier
     is_kept = earlier is not None and earlier.counts.items() <= counts.items()
     parts = dict(earlier.parts) if earlier is not None and is_kept else {}
+    rows: dict[str, Int64Array] = {}
     for view in views:
         if view.name in parts:
             continue
@@ -107,11 +128,26 @@ def write_parts(
             if view.aggregates
             else make_table(view, block.tokens, vectors, vocabulary)
         )
+        if text.members:
+            texts = texts_of_rows(view, block.tokens)
+            rows[view.name] = text.count_texts(texts)
+            if changed:
+                table = table.filter(pa.array(np.isin(text.places(text.line[texts])[0], kept)))
         if table.num_rows:
-            parts[view.name] = write_part(output, view, name, table)
-    if text.rejected and REJECTS not in parts:
-        parts[REJECTS] = write_rejects(output, name, text.rejected)
-    change = storage.find_change(text.block.file)
-    if change is not None:
-        return change
-    return Commit(output.fingerprint, text.block, counts, parts, output.attempt)
+            parts[view.name] = write_part(output, view, own.name, table)
+    numbers = {file.file.path: number for number, file in enumerate(text.files)}
+    rejected = [reject for reject in text.rejected if numbers[reject.file] not in changed]
+    if rejected and REJECTS not in parts:
+        # Those of each file together, as its rows are.
+        rejected.sort(key=lambda reject: numbers[reject.file])
+        parts[REJECTS] = write_rejects(output, own.name, rejected)
+    rows[REJECTS] = np.bincount([numbers[reject.file] for reject in rejected], minlength=len(text.files))
+    members = tuple(
+        Member(
+            text.members[number],
+            {name: int(values[number]) for name, values in of_files.items()},
+            {name: int(values[number]) for name, values in rows.items() if values[number]},
+        )
+        for number in (kept if text.members else ())
+    )
+    return Commit(output.fingerprint, own, counts, parts, output.attempt, members, text.slice_files)

@@ -80,7 +80,7 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     gathered = Gathered(GroupWork(group, frozenset(), (), ()))
     for commit in commits:
         gathered.add(commit)
-    report = finish_group(output, gathered, RecordFormat())
+    report = finish_group(output, (), gathered, RecordFormat())
     end = Finish(output, (view,), head, 1.0, RecordFormat())
     end.finish_run(is_complete=end.write_manifest(end.write_index([report]))["complete"])
     return layerbeam.open_run(path)

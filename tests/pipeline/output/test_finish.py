@@ -53,7 +53,7 @@ class Folder:
         gathered = Gathered(GroupWork(group, frozenset(current), (), ()))
         for report in reports:
             gathered.add(report)
-        report = finish_group(self.output, gathered, RecordFormat())
+        report = finish_group(self.output, (), gathered, RecordFormat())
         assert report.lines is not None
         (self.path / "parts.jsonl").write_bytes(report.lines)
         return report, list(load_index(str(self.path)))

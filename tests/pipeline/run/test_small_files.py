@@ -1,0 +1,290 @@
+"""Many small files: they are read, encoded and written together, and remain files of their own in all that is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from corpora import random_lines
+
+import layerbeam
+from layerbeam.transforms import encode, storage
+from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms.settings import BlockLimits
+from layerbeam.transforms.slice.slices import FileToRead, join_small_files
+
+VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "texts": {"level": "text", "layers": [2]},
+    "words": {"level": "word", "layers": [1], "keep_words": ["the", "river"]},
+    "records": {"level": "record", "layers": [3]},
+}
+NUM_FILES = 70
+ALONE = ("--set", "input.limit=1000000", "--output", "alone")
+
+
+def text_of(number: int, seed: int = 0) -> bytes:
+    lines = random_lines(1 + number % 3, seed=seed + number, longest=12)
+    return "\n".join([*lines, "the river"]).encode()
+
+
+@pytest.fixture
+def small(workplace):
+    """Many small files, a large one among them, and one of each kind that is special."""
+    for number in range(NUM_FILES):
+        workplace.write(f"corpus/{number:03}.txt", text_of(number))
+    workplace.write("corpus/020-large.txt", "\n".join(random_lines(60)))
+    workplace.write("corpus/030-empty.txt", b"")
+    workplace.write("corpus/031-blank.txt", b"\n \n\n")
+    workplace.write("corpus/032-bad.txt", b"good\n\xff\nthe river\n")
+    workplace.write("corpus/033-packed.txt.gz", gzip.compress(b"one line\nthe other line"))
+    workplace.configure(views=VIEWS, input={"slice_bytes": 4_000, "max_reject_rate": 1.0})
+    return workplace
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[int]:
+    """The number of texts in each block that is encoded."""
+    texts: list[int] = []
+    real = encode._EncodeBlock.process
+
+    def process(self: Any, block: Any) -> Iterator[Any]:
+        if not isinstance(block, Commit):
+            texts.append(len(block.text.texts))
+        yield from real(self, block)
+
+    monkeypatch.setattr(encode._EncodeBlock, "process", process)
+    return texts
+
+
+def rows(workplace, view: str, output: str = "out") -> pa.Table:
+    """The rows as `open_run` gives them, in one chunk."""
+    return layerbeam.open_run(str(workplace.folder / output), allow_incomplete=True)[view].to_arrow().combine_chunks()
+
+
+def assert_same_rows(workplace, first: str, second: str) -> None:
+    """Equal in all columns, the vectors to rounding; each view is in the order of files and lines."""
+    for view in VIEWS:
+        one, other = rows(workplace, view, first), rows(workplace, view, second)
+        vectors = [field.name for field in one.schema if pa.types.is_fixed_size_list(field.type)]
+        assert one.drop_columns(vectors).equals(other.drop_columns(vectors)), view
+        for name in vectors:
+            values = (table[name].combine_chunks().flatten().to_numpy() for table in (one, other))
+            np.testing.assert_allclose(*values, atol=2e-6, rtol=0)
+        keys = list(zip(one["file"].to_pylist(), one["line"].to_pylist(), strict=True))
+        assert keys == sorted(keys)
+
+
+def parts_in(workplace, view: str, output: str = "out") -> list[str]:
+    return sorted(os.listdir(workplace.folder / output / view))
+
+
+def test_the_rows_are_those_of_a_block_for_each_file(small):
+    small.run(status=0)
+    small.run(*ALONE)
+    assert_same_rows(small, "out", "alone")
+    together, alone = small.manifest(), small.manifest("alone")
+    assert together["counts"] == alone["counts"]
+    assert together["counts"]["rejected"] == 1
+    assert [entry["records"] for entry in together["inputs"]] == [entry["records"] for entry in alone["inputs"]]
+    assert len(parts_in(small, "tokens")) < 12
+    assert len(parts_in(small, "tokens", "alone")) > NUM_FILES
+    assert together["views"]["tokens"]["parts"] == len(parts_in(small, "tokens"))
+    assert together["views"]["tokens"]["bytes"] == sum(
+        path.stat().st_size for path in (small.folder / "out/tokens").iterdir()
+    )
+    (reject,) = small.rejects()
+    assert (reject["file"].rpartition("/")[2], reject["line"]) == ("032-bad.txt", 1)
+
+
+def test_the_commands_know_the_files(small):
+    small.run()
+    assert "nothing to do" in small.run().err
+    small.verify("--sample", "300")
+    small.verify("--checksums")
+    assert "75 files" in small.show().out
+    small._call("report", "out", status=0)
+
+
+def test_any_number_of_workers_gives_the_same_bytes(small):
+    small.run("--workers", "1")
+    small.run("--workers", "3", "--output", "three")
+    assert small.files() == small.files("three")
+
+
+def test_killed_and_resumed(small):
+    small.run("--output", "undisturbed")
+    with small.at_work(commits=4) as process:
+        process.kill()
+    done = list((small.folder / "out/_commits").glob("*.json"))
+    assert any("members" in json.loads(path.read_text()) for path in done)
+    assert "unfinished" in small.show().out
+    small.run()
+    assert small.files() == small.files("undisturbed")
+
+
+def test_every_bundle_executed_twice_encodes_once(small, encoded):
+    small.run("--direct_runner_bundle_repeat=1")
+    small.run("--output", "once")
+    assert small.files() == small.files("once")
+    assert sum(encoded) == 2 * small.manifest()["counts"]["embedded"]
+
+
+def test_only_new_and_changed_files_are_encoded(small, encoded):
+    small.run()
+    encoded.clear()
+    for number in range(40):
+        small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
+    changed = [3, 4, 41]
+    for number in changed:
+        small.write(f"corpus/{number:03}.txt", text_of(number, seed=500))
+    os.utime(small.folder / "corpus/050.txt", (1, 1))  # touched, not changed
+    for number in (10, 60):
+        (small.folder / f"corpus/{number:03}.txt").unlink()
+    (small.folder / "corpus/020-large.txt").unlink()
+    small.run("--prune-missing")
+    expected = sum(len(text_of(number, seed=100).splitlines()) for number in range(40))
+    expected += sum(len(text_of(number, seed=500).splitlines()) for number in changed)
+    assert sum(encoded) == expected
+    small.run(*ALONE)
+    assert_same_rows(small, "out", "alone")
+    small.verify("--checksums")
+    small.verify("--sample", "300")
+    assert small.manifest()["counts"] == small.manifest("alone")["counts"]
+    names = {
+        row
+        for part in parts_in(small, "texts")
+        for row in pq.read_table(small.folder / "out/texts" / part)["file"].to_pylist()
+    }
+    assert "corpus/010.txt" not in names
+    assert "nothing to do" in small.run().err
+
+
+def test_a_changed_file_beside_a_missing_one(small):
+    small.run()
+    before = rows(small, "texts").filter(pc.equal(rows(small, "texts")["file"], "corpus/005.txt"))
+    (small.folder / "corpus/005.txt").unlink()
+    small.write("corpus/006.txt", b"the river is new\n")
+    assert "corpus/005.txt: is missing; its rows stay" in small.run(status=3).out
+    after = rows(small, "texts")
+    assert after.filter(pc.equal(after["file"], "corpus/005.txt")).equals(before)
+    assert after.filter(pc.equal(after["file"], "corpus/006.txt"))["text"].to_pylist() == ["the river is new"]
+    small.run("--prune-missing")
+    small.run(*ALONE)
+    assert_same_rows(small, "out", "alone")
+
+
+def test_a_damaged_part_is_written_again(small):
+    small.run()
+    files = small.files()
+    (path,) = [part for part in parts_in(small, "tokens") if part.startswith("000-")][:1]
+    part = small.folder / "out/tokens" / path
+    part.write_bytes(part.read_bytes()[:-100])
+    small.run()
+    assert small.files() == files
+
+
+def test_a_file_that_changes_during_the_run_is_left_out_alone(small, monkeypatch):
+    real = storage.find_change
+    calls = []
+
+    def find_change(file: InputFile) -> Any:
+        if file.path.endswith("/007.txt"):
+            calls.append(file)
+            if len(calls) == 2:  # after its block is encoded
+                small.write("corpus/007.txt", b"changed\n")
+        return real(file)
+
+    monkeypatch.setattr(storage, "find_change", find_change)
+    assert "corpus/007.txt: " in small.run(status=3).out
+    names = set(rows(small, "texts")["file"].to_pylist())
+    assert "corpus/007.txt" not in names
+    assert {"corpus/006.txt", "corpus/008.txt"} <= names
+    small.run()
+    small.run(*ALONE)
+    assert_same_rows(small, "out", "alone")
+
+
+def test_readers_see_one_view(small):
+    small.run()
+    for number in range(20):
+        small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
+    small.run()
+    view = layerbeam.open_run(str(small.folder / "out"))["tokens"]
+    table = view.to_arrow()
+    assert len(view.parts) > len(view.paths) == len(set(view.paths))
+    assert table.equals(pa.Table.from_batches(list(view.iter_batches(batch_rows=7)), table.schema))
+    flat = np.concatenate([chunk.flatten().to_numpy() for chunk in table["layer_0"].chunks])
+    assert np.array_equal(view.to_numpy("layer_0").ravel(), flat)
+    texts = layerbeam.open_run(str(small.folder / "out"))["texts"]
+    dataset = view.to_tf_dataset(["file", "line", "token"])
+    assert len(dataset) == sum(1 for _ in dataset) == len(texts)
+    assert texts.first_rows(2)["file"].to_pylist() == ["corpus/000-new.txt"] * 2
+
+
+@pytest.mark.parametrize("unit", ["record", "sentence"])
+def test_json_lines_with_ids(workplace, unit):
+    for number in range(40):
+        objects = [{"text": f"The river {number}. It is wide.", "key": f"{number % 30}-{line}"} for line in range(2)]
+        workplace.write(f"corpus/{number:02}.jsonl", "".join(json.dumps(one) + "\n" for one in objects))
+    how = {"slice_bytes": 8_000, "id_field": "key", "unit": unit}
+    workplace.configure(views={name: VIEWS[name] for name in ("tokens", "texts", "records")}, input=how)
+    workplace.run()
+    workplace.run(*ALONE)
+    for view in ("tokens", "texts", "records"):
+        columns = ["file", "line", "id"]
+        assert rows(workplace, view).select(columns).equals(rows(workplace, view, "alone").select(columns))
+    assert workplace.manifest()["counts"] == workplace.manifest("alone")["counts"]
+    assert workplace.manifest()["counts"]["doubled_ids"] == 20
+    assert len(parts_in(workplace, "tokens")) == 1
+    workplace.verify("--sample", "50")
+
+
+def test_whole_files_and_files_that_fill_a_block(workplace):
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\nand the bank\n")
+    workplace.write("corpus/05.txt.gz", gzip.compress(b"the river and the bank and the well\n" * 500))
+    workplace.configure(views={"texts": VIEWS["texts"]}, input={"slice_bytes": 2_000})
+    workplace.run()
+    assert workplace.manifest()["counts"]["embedded"] == 580
+    workplace.verify("--sample", "30")
+    workplace.configure(views={"texts": VIEWS["texts"]}, input={"slice_bytes": 2_000, "record": "file"})
+    (workplace.folder / "corpus/05.txt.gz").unlink()
+    workplace.run("--output", "whole")
+    assert rows(workplace, "texts", "whole")["line"].to_pylist() == [0] * 40
+
+
+def test_views_that_need_a_file_for_each_block(workplace):
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\n")
+    workplace.configure(views={"lines": {"level": "text", "layers": [2], "format": "jsonl"}})
+    workplace.run()
+    assert len(parts_in(workplace, "lines")) == 40
+
+
+def sizes_together(sizes: list[int]) -> list[list[int]]:
+    files = (FileToRead(InputFile(f"{number:04}.txt", size, 0.0)) for number, size in enumerate(sizes))
+    found = join_small_files(files, BlockLimits(text_bytes=1_600))
+    return [[file.size for file in (work.file, *work.others)] for work in found]
+
+
+def test_which_files_are_together():
+    assert sizes_together([100] * 40) == [[100] * 16, [100] * 16, *([[100]] * 8)]
+    assert sizes_together([100] * 8 + [5_000] + [100] * 8 + [0]) == [[5_000], [100] * 16, [0]]
+    assert sizes_together([101] * 20) == [[101]] * 20
+
+
+def test_what_is_left_of_files_is_put_together_as_before():
+    sizes = np.random.default_rng(0).integers(1, 100, 2_000).tolist()
+    together = sizes_together(sizes)
+    assert max(map(len, together)) > 20
+    left = [some for number, some in enumerate(together) if number % 3]
+    assert sizes_together([size for some in left for size in some]) == left
