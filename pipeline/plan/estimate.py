@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.records import tokens_by_length
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.slice.slices import FileToRead, byte_ranges
+from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, join_small_files
 from layerbeam.transforms.tokenize import sequences
 from layerbeam.transforms.views import View
 
@@ -177,7 +177,11 @@ def expected_blocks(estimate: Estimate, job: Job) -> int:
     empty = {chunk.path for chunk in estimate.chunks if chunk.weight <= 1}
     empty -= {chunk.path for chunk in estimate.chunks if chunk[TEXTS] or chunk.weight > 1}
     blocks = 0.0
-    for work in (work for work in estimate.files if work.file.path not in empty):
+    files: Iterable[FileToRead] = (work for work in estimate.files if work.file.path not in empty)
+    for work in join_small_files(files, limits, job.records) if job.joins_files else files:
+        if work.others:
+            blocks += 1
+            continue
         lengths = [
             work.file.size * packed_text / sum(packed.values()) if end is None else end - start
             for start, end in byte_ranges(work.file, limits.text_bytes, job.records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import grpc
 from apache_beam.options import pipeline_options
@@ -18,6 +18,7 @@ from layerbeam.pipeline.plan.plan import vcpus_of
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.slice.slices import FileToRead, join_small_files
 
 _ACCELERATOR = "worker_accelerator="
 # One process for all vCPUs of a worker; processes that share a GPU.
@@ -58,7 +59,9 @@ def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner)
     of_machine = remote.threads if is_one_process and remote.threads else vcpus_of(worker.machine_type)
     threads = (worker.max_num_workers or 0) * of_machine if remote.is_dataflow else engines.parallelism
     compressed = sum(storage.is_compressed(file.path) for file in files)
-    blocks = sum(-(-file.size // job.limits.text_bytes) for file in files)
+    works: Iterable[FileToRead] = map(FileToRead, files)
+    works = join_small_files(works, job.limits, job.records) if job.joins_files else works
+    blocks = sum(1 if work.others else -(-work.file.size // job.limits.text_bytes) for work in works)
     if compressed == len(files) and 0 < compressed < threads:
         return f"{count_noun(compressed, 'compressed file')}: as many of {threads:,} threads read; all encode"
     if compressed or blocks >= threads:

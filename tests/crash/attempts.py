@@ -299,7 +299,7 @@ def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
     slice_ = Slice(input_of(case), 0, None, 0)
     for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, known=known):
         if isinstance(item, TextBlock):
-            written = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
+            (written,) = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
             assert isinstance(written, Commit)
             yield put_commit(output, written)
         else:

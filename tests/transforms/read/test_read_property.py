@@ -15,12 +15,13 @@ from corpora import read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
 from layerbeam.transforms.input import text as text_input
 from layerbeam.transforms.input.content import contradiction
-from layerbeam.transforms.settings import BlockLimits
+from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.storage import compression
 
 MARK = b"\xef\xbb\xbf"
@@ -323,3 +324,54 @@ def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
             assert texts_of([of_old]) == texts_of([expected])
         else:
             assert texts_of([item]) == texts_of([expected])
+
+
+@settings(max_examples=200)
+@given(files=st.lists(ANY_BYTES.filter(bool), min_size=2, max_size=6), cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
+def test_files_that_are_read_together_are_those_that_are_read_alone(folder, files, cut, kind, keep_blank):
+    """Each text with its place in its own file, each reject, and the counts of each file."""
+    how = {"record": kind, "blank": "keep" if keep_blank else "skip"}
+    paths = [folder / f"{number}.txt" for number in range(len(files))]
+    alone: dict[str, list[Any]] = {}
+    for path, data in zip(paths, files, strict=True):
+        path.write_bytes(data)
+        alone[str(path)] = read(path, cut, **how)
+    first, *others = storage.find_files([str(path) for path in paths])
+    together = Slice(first, 0, first.size, 0, others=tuple(others))
+    with chunks_of(cut.chunk_bytes):
+        items = list(read_blocks(together, cut.limits, RecordFormat(**how)))
+
+    found = {path: Found() for path in alone}
+    for item in items:
+        if isinstance(item, SkippedFile):
+            found[item.path].skipped.append(item)
+            continue
+        assert len({*item.line.tolist()}) == len(item.line)
+        numbers, lines = (values.tolist() for values in item.places(item.line))
+        for number, line, text in zip(numbers, lines, item.texts.to_pylist(), strict=True):
+            found[item.files[number].file.path].texts.append((line, text))
+        for number, block in enumerate(item.files):
+            found[block.file.path].add({name: int(values[number]) for name, values in item.counts.items()})
+        for reject in item.rejected:
+            found[reject.file].rejects.append(reject)
+    for path, expected in alone.items():
+        blocks = [item for item in expected if isinstance(item, TextBlock)]
+        skipped = [item for item in expected if isinstance(item, SkippedFile)]
+        assert found[path].skipped == skipped
+        if not skipped:
+            assert found[path].texts == texts_of(blocks)
+            assert found[path].rejects == [reject for block in blocks for reject in block.rejected]
+            assert found[path].counts == metrics.total([block.counts for block in blocks])
+
+
+@dataclasses.dataclass
+class Found:
+    """What the blocks have of one file."""
+
+    texts: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    rejects: list[Any] = dataclasses.field(default_factory=list)
+    skipped: list[SkippedFile] = dataclasses.field(default_factory=list)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, counts: dict[str, int]) -> None:
+        self.counts = metrics.total([self.counts, counts])
