@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import apache_beam as beam
+import numpy as np
 
 from layerbeam.transforms.metrics import NAMESPACE, STAGES
 
@@ -22,7 +23,7 @@ def count(name: str, amount: int) -> None:
 def count_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Add to Beam counters what a stage changed in the counts of a block: arrays, with a number for each file."""
     for name, amounts in after.items():
-        count(name, int((amounts - before.get(name, 0)).sum()))
+        count(name, int(np.sum(amounts - before.get(name, 0))))
 
 
 def note_time(name: str) -> None:

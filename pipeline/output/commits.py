@@ -159,8 +159,8 @@ def note_damaged(output_path: str, paths: Iterable[str]) -> None:
 
 
 def _read(path: str) -> bytes | None:
-    """The bytes of a file; None if it cannot be read."""
+    """The bytes of a file; None if there is none."""
     try:
         return storage.read_bytes(path)
-    except OSError:
+    except storage.ABSENT:
         return None

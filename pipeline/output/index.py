@@ -105,6 +105,8 @@ class Index:
                 if commit is not None:
                     yield commit
         except (OSError, ValueError) as error:
+            if not self.strict and not isinstance(error, (*storage.ABSENT, ValueError)):
+                raise
             if self.strict:
                 raise OutputError(
                     f"{path}: cannot be read ({error}); run the configuration again to rewrite it"
@@ -231,7 +233,7 @@ class Parts(Sequence[Part]):
 
 
 def load_index(output_path: str) -> Index:
-    """The index as far as it can be read: a run does again what is missing in it."""
+    """The index as far as it is there: a run does again what is missing in it. OSError if it cannot be read now."""
     manifest = load_manifest(output_path)
     if manifest is not None and "index" in manifest:
         return Index(output_path, [Shard(**shard) for shard in manifest["index"]["parts"]])
@@ -271,7 +273,7 @@ def _scan(output_path: str, path: str) -> list[Shard]:
             if lines == SHARD_COMMITS:
                 add()
                 offset, size, lines = offset + size, 0, 0
-    except OSError:
+    except storage.ABSENT:
         pass
     if lines:
         add()

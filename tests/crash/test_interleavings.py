@@ -177,4 +177,4 @@ def test_harness_sees_deletion_after_a_failed_upload(tmp_path, monkeypatch):
     # Most uploads are over before the other attempt ends: one of some hundred interleavings shows it.
     deleted = ("is listed and missing", "the index is missing")
     problems = found(two_ends, tmp_path, 10 * SEEDS)
-    assert any(text in problem for problem in problems for text in deleted)
+    assert any(text in problem for problem in problems for text in deleted), problems

@@ -10,6 +10,7 @@ patterns too.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks
+from layerbeam.transforms.storage.errors import ABSENT
 from layerbeam.transforms.storage.files import (
     HashedWriter,
     copy_into,
