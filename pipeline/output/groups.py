@@ -158,7 +158,8 @@ class Gathered:
 
     def marks_of(self, path: str) -> Iterator[tuple[int, int]]:
         """The marks of a file's blocks in the order of their lines, each once."""
-        marks = np.unique(np.frombuffer(bytes(self.blocks.get(path, b"")), _MARK))
+        marks = np.frombuffer(bytes(self.blocks.get(path, b"")), _MARK)
+        marks = np.unique(marks) if len(marks) > 1 else marks
         for start in range(0, len(marks), _MARKS_AT_ONCE):
             yield from marks[start : start + _MARKS_AT_ONCE].tolist()
 
