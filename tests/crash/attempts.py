@@ -27,7 +27,8 @@ import pyarrow as pa
 import pytest
 
 from layerbeam.pipeline.output.commits import CommittedBlocks
-from layerbeam.pipeline.output.finish import Finish, finish_group
+from layerbeam.pipeline.output.finish import Finish
+from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms import storage

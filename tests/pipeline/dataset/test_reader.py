@@ -23,7 +23,8 @@ from workplace import workplace_in
 
 import layerbeam
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.output.finish import Finish, finish_group
+from layerbeam.pipeline.output.finish import Finish
+from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerbeam.pipeline.output import groups
-from layerbeam.pipeline.output.finish import GroupReport, finish_group
+from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
 from layerbeam.pipeline.output.groups import Boundaries, Gathered, GroupWork, make_groups, mark
 from layerbeam.pipeline.output.index import load_index
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part, SkippedFile

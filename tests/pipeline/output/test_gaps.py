@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerbeam.pipeline.output.finish import GapCheck
+from layerbeam.pipeline.output.finish_group import GapCheck
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.settings import RecordFormat
 

@@ -339,7 +339,7 @@ def test_ten_thousand_files_are_not_all_opened(tmp_path, hf_uncased, monkeypatch
     sample = sampled(job, Budget(16 << 20, 1024))
     assert 0 < len(set(opened)) <= 1_100
     assert sample.statistic(TEXTS).value == pytest.approx(30_000, rel=0.03)
-    assert expected_blocks(sample, job) == 10_000
+    assert expected_blocks(sample, job) == 1  # small files share blocks
 
 
 def test_only_a_part_of_a_large_file_is_read(tmp_path, hf_uncased):
