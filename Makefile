@@ -17,7 +17,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -243,6 +243,9 @@ $(SPLITTERS)/installed: tests/benchmarks/requirements-splitters.txt
 
 bench-sentences: $(VENV)/installed $(SPLITTERS)/installed ## sentence splitters compared on tests/data/sentences (downloads 110 MB once)
 	$(BIN)/python tests/benchmarks/sentences.py $(SPLITTERS)/lib/python*/site-packages
+
+bench-small-files: $(VENV)/installed ## 100,000 small files: all new, nothing new, some changed (needs Debian's bible-kjv; 15 minutes)
+	$(BIN)/python tests/benchmarks/small_files.py
 
 bench-shapes: $(VENV)/installed ## the same lines as one file, many files, compressed, in row groups: time and parts (needs Debian's bible-kjv; two hours)
 	$(BIN)/python tests/benchmarks/shapes.py

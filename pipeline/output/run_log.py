@@ -10,6 +10,7 @@ import re
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,11 +142,15 @@ def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[
     `found`: Beam's metrics; `began`: seconds since the epoch. `seconds_to_first_block`: until the encoder was loaded
     and had its first block. `stage_shares`: of the busy time of all threads; waiting does not count.
     """
-    own = [metric for kind in ("counters", "distributions") for metric in found[kind]]
-    # `result` is the attempted value if the engine, such as Spark, does not report the committed one.
-    values = {m.key.metric.name: m.result for m in own if m.key.metric.namespace == metrics.NAMESPACE}
-    # Without a block to encode there is no value, or one without a minimum.
-    first = getattr(values.pop(metrics.ENCODING_BEGAN, None), "min", None)
+    # `result` is the attempted value if the engine, such as Spark, does not report the committed one. Several steps may
+    # have a counter of the same name.
+    values = Counter[str]()
+    for counter in found["counters"]:
+        if counter.key.metric.namespace == metrics.NAMESPACE:
+            values[counter.key.metric.name] += counter.result
+    # Without a block to encode there is no distribution, or one without a minimum.
+    began_at = (m.result for m in found["distributions"] if m.key.metric.name == metrics.ENCODING_BEGAN)
+    first = getattr(next(began_at, None), "min", None)
     busy = {stage: values.get(name, 0) for stage, name in metrics.STAGES.items()}
     encoded, padded = values.get(metrics.ENCODED_TOKENS, 0), values.get(metrics.PADDED_TOKENS, 0)
     return {
@@ -154,7 +159,7 @@ def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[
         "tokens_per_second": round(encoded / seconds, 1) if seconds else 0.0,
         "padding_share": round(1 - encoded / padded, 4) if padded else 0.0,
         "stage_shares": {stage: round(spent / (sum(busy.values()) or 1), 4) for stage, spent in busy.items()},
-        "counts": values,
+        "counts": dict(values),
     }
 
 

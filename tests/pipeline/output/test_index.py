@@ -12,7 +12,7 @@ from corpora import random_lines
 
 import layerbeam
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.output import finish, groups, index
+from layerbeam.pipeline.output import finish, finish_group, groups, index
 from layerbeam.pipeline.output.index import load_index
 from layerbeam.pipeline.run import run
 from layerbeam.transforms.slice import slices
@@ -40,7 +40,7 @@ def sharded(workplace, monkeypatch):
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_GROUP_SLICES", 6)
     monkeypatch.setattr(index, "SHARD_COMMITS", 2)
-    monkeypatch.setattr(finish, "SHARD_COMMITS", 2)
+    monkeypatch.setattr(finish_group, "SHARD_COMMITS", 2)
     monkeypatch.setattr(slices, "_RANGES_TOGETHER", 2)
 
 

@@ -93,6 +93,9 @@ def test_the_rows_are_those_of_a_block_for_each_file(small):
     assert_same_rows(small, "out", "alone")
     together, alone = small.manifest(), small.manifest("alone")
     assert together["counts"] == alone["counts"]
+    record = json.loads((small.folder / "out/_runs/1.json").read_text())
+    for name in ("records_read", "embedded", "blank_skipped", "rejected", "tokens"):
+        assert record["counts"][name] == together["counts"][name]
     assert together["counts"]["rejected"] == 1
     assert [entry["records"] for entry in together["inputs"]] == [entry["records"] for entry in alone["inputs"]]
     assert len(parts_in(small, "tokens")) < 12
