@@ -248,7 +248,7 @@ bench-small-files: $(VENV)/installed ## 100,000 small files: all new, nothing ne
 	$(BIN)/python tests/benchmarks/small_files.py
 
 bench-shapes: $(VENV)/installed ## the same lines as one file, many files, compressed, in row groups: time and parts (needs Debian's bible-kjv; two hours)
-	$(BIN)/python tests/benchmarks/shapes.py
+	$(BIN)/python tests/benchmarks/shapes.py --write
 
 scale: $(VENV)/installed ## write the tables of docs/scale.md (arithmetic only)
 	$(BIN)/python tests/benchmarks/scale.py --write

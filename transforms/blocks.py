@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,17 @@ Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
+
+
+class OnDevice(Protocol):
+    """A layer [n, H] in an accelerator's memory; see `layerbeam.transforms.encoders.device`."""
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
+    def take(self, positions: Int64Array) -> Float32Array: ...
+    def pool(self, positions: Int64Array, splits: Int64Array, pooling: str) -> Float32Array: ...
+
+
+Layer: TypeAlias = Float32Array | OnDevice
 
 # A compressed file of an eighth of a block's bytes, or less, is taken for one block.
 _MOST_COMPRESSED = 8

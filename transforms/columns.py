@@ -16,6 +16,7 @@ from layerbeam.transforms.blocks import (
     Int8Array,
     Int32Array,
     Int64Array,
+    Layer,
     TextBlock,
     TokenBlock,
 )
@@ -40,7 +41,7 @@ def schema(view: View) -> pa.Schema:
 
 def batch_vectors(
     view: View,
-    layers: Mapping[int, Float32Array],
+    layers: Mapping[int, Layer],
     pooled_output: Float32Array | None,
     positions: Int64Array,
     splits: Int64Array,
@@ -54,20 +55,33 @@ def batch_vectors(
         if pooled_output is None:
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder did not compute")
         return [pooled_output[positions][:, : view.width]]
-    columns = combine_layers([_at(layers[layer], positions) for layer in view.layers], view.combine)
+    given = [layers[layer] for layer in view.layers]
+    is_pooled = view.level != "token" and not (view.level == "text" and view.pooling == "cls")
+    pooling = "mean" if view.level in ("record", "word_type") else view.pooling
+    on_device = [layer for layer in given if not isinstance(layer, np.ndarray)]
+    if on_device and is_pooled and _is_poolable(view.combine, pooling):
+        pooled = [layer.pool(positions, splits, pooling) for layer in on_device]
+        return [values[:, : view.width] for values in combine_layers(pooled, view.combine)]
+    columns = combine_layers([_at(layer, positions) for layer in given], view.combine)
     if view.pooling != "mean_max":
         columns = [values[:, : view.width] for values in columns]
-    if view.level == "token" or (view.level == "text" and view.pooling == "cls"):
+    if not is_pooled:
         return columns
-    pooling = "mean" if view.level in ("record", "word_type") else view.pooling
     return [pool(values, splits, pooling)[:, : view.width] for values in columns]
 
 
-def _at(layer: Float32Array, positions: Int64Array) -> Float32Array:
+def _is_poolable(combine: Combine, pooling: str) -> bool:
+    """Whether layers can be pooled before they are combined: the maximum of a sum is not the sum of the maxima."""
+    return pooling != "mean_max" and (pooling != "max" or combine in ("separate", "concat"))
+
+
+def _at(layer: Layer, positions: Int64Array) -> Float32Array:
     """The layer's rows at `positions`, without a copy if these are the first rows in order, as in most views.
 
     Rows are gathered before layers are combined, so a view that keeps few words computes few rows.
     """
+    if not isinstance(layer, np.ndarray):
+        return layer.take(positions)
     if np.array_equal(positions, np.arange(len(positions))):
         return layer[: len(positions)]
     return layer[positions]

@@ -94,7 +94,7 @@ class BlockId(_Exact):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON. (`dataclasses.asdict` copies, which takes longer than all the rest.)"""
-        return vars(self) | {"file": vars(self.file)}
+        return vars(self) | {"file": dict(vars(self.file))}
 
     @property
     def content(self) -> tuple[int, int, int, str]:
@@ -199,7 +199,7 @@ class Member(_Exact):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return vars(self) | {"block": self.block.to_json()}
+        return vars(self) | {"block": self.block.to_json(), "counts": dict(self.counts), "rows": dict(self.rows)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Commit:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
         values = vars(self) | {"block": self.block.to_json(), "members": [one.to_json() for one in self.members]}
-        values |= {"parts": {name: part.to_json() for name, part in self.parts.items()}}
+        values |= {"counts": dict(self.counts), "parts": {name: part.to_json() for name, part in self.parts.items()}}
         return {name: value for name, value in values.items() if value is not None and value != []}
 
     @staticmethod

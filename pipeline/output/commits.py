@@ -162,5 +162,7 @@ def _read(path: str) -> bytes | None:
     """The bytes of a file; None if there is none."""
     try:
         return storage.read_bytes(path)
-    except storage.ABSENT:
-        return None
+    except OSError as error:
+        if storage.is_absent(path, error):
+            return None
+        raise

@@ -105,12 +105,12 @@ class Index:
                 if commit is not None:
                     yield commit
         except (OSError, ValueError) as error:
-            if not self.strict and not isinstance(error, (*storage.ABSENT, ValueError)):
-                raise
             if self.strict:
                 raise OutputError(
                     f"{path}: cannot be read ({error}); run the configuration again to rewrite it"
                 ) from error
+            if isinstance(error, OSError) and not storage.is_absent(path, error):
+                raise
 
     def commits_of(self, shard: Shard) -> list[Commit]:
         """The commits of one shard, in memory until another one is asked for."""
@@ -273,8 +273,9 @@ def _scan(output_path: str, path: str) -> list[Shard]:
             if lines == SHARD_COMMITS:
                 add()
                 offset, size, lines = offset + size, 0, 0
-    except storage.ABSENT:
-        pass
+    except OSError as error:
+        if not storage.is_absent(storage.join(output_path, path), error):
+            raise
     if lines:
         add()
     return shards

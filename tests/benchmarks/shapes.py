@@ -1,6 +1,6 @@
 """The same lines as one file, many small files, compressed, in few or many row groups: time, parts and bytes.
 
-    python tests/benchmarks/shapes.py [--lines 40000] [--rounds 3] [--modes NAME ...] [--shapes NAME ...]
+    python tests/benchmarks/shapes.py [--lines 40000] [--rounds 3] [--modes NAME ...] [--shapes NAME ...] [--write]
 
 Needs Debian's package bible-kjv. Each run writes one mean vector per line (MiniLM, bfloat16). Rounds are interleaved
 and medians taken. The time is that of the run: finding and slicing the files, encoding, the end. The start of the
@@ -15,6 +15,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "engines"))
 from cluster import cluster  # noqa: E402
 
+PAGE = ROOT / "docs" / "tuning.md"
 MODES = {"2 threads": ["--workers", "2"], "2 processes": ["--processes", "2"], "worker pool": None}
 
 
@@ -136,6 +138,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
     given = parser.parse_args()
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with contextlib.ExitStack() as stack:
@@ -154,7 +157,11 @@ def main() -> None:
                     one = run(folder, shape, options[mode])
                     found.setdefault((shape, mode), []).append(one)
                     print(f"{mode:12} {shape:24} {json.dumps(one)}", flush=True)
-    print("\n".join(["", *table(found, given.lines, given.rounds)]))
+    printed = "\n".join(table(found, given.lines, given.rounds))
+    print(f"\n{printed}")
+    if given.write:
+        between = r"(?s)(<!-- shapes: [^\n]*-->\n).*?(<!-- end of shapes -->)"
+        PAGE.write_text(re.sub(between, lambda found: f"{found[1]}{printed}\n{found[2]}", PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from layerbeam.transforms.blocks import (
     Float32Array,
     Int32Array,
     Int64Array,
+    Layer,
     TokenBlock,
     VectorBlock,
     row_splits_of,
@@ -58,7 +59,7 @@ class EncodedTexts:
     """
 
     texts: Int64Array
-    layers: dict[int, Float32Array]
+    layers: Mapping[int, Layer]
     pooled_output: Float32Array | None
     first: Int64Array
     cls: Int64Array
@@ -151,7 +152,7 @@ def encode_texts(
     sequences = cut_sequences(tokens, texts, settings.max_seq_length, settings.window_overlap)
     lengths = np.diff(sequences.splits)
 
-    def encode(which: Int64Array) -> Iterator[tuple[Int64Array, dict[int, Float32Array], Float32Array | None]]:
+    def encode(which: Int64Array) -> Iterator[tuple[Int64Array, Mapping[int, Layer], Float32Array | None]]:
         """(sequences, layers, pooled output) of each batch, without the rows that only fill a bucket."""
         buckets, pad_id = settings.length_buckets, forward.encoder.pad_id
         batches = [which[batch] for batch in plan_batches(lengths[which], settings.batch_tokens, buckets)]
@@ -166,7 +167,7 @@ def encode_texts(
         # The batches keep the windows' order: all of them are equally long.
         batches = list(encode(np.flatnonzero(sequences.text == text)))
         layers = {
-            layer: _join_windows(np.concatenate([layers[layer] for _, layers, _ in batches]), owner, settings)
+            layer: _join_windows(np.concatenate([np.asarray(each[layer]) for _, each, _ in batches]), owner, settings)
             for layer in batches[0][1]
         }
         outputs = [pooled for _, _, pooled in batches if pooled is not None]

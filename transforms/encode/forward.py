@@ -8,14 +8,14 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array
+from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array, Layer
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
 
 
@@ -26,7 +26,7 @@ class Encoder(Protocol):
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
-    ) -> tuple[dict[int, Float32Array], Float32Array | None]:
+    ) -> tuple[Mapping[int, Layer], Float32Array | None]:
         """Layers and pooled output of one batch.
 
         `token_ids`, `segment_ids`: [B, S], padded; `lengths`: [B], the real tokens of each row. Returns {layer: [n, H]}
@@ -87,7 +87,7 @@ class Forward:
 
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
-    ) -> Iterator[tuple[dict[int, Float32Array], Float32Array | None]]:
+    ) -> Iterator[tuple[Mapping[int, Layer], Float32Array | None]]:
         """Yields the output of each batch, in order. A few batches are computed ahead."""
         begun: deque[Future[Any]] = deque()
         remaining = iter(batches)
@@ -109,7 +109,7 @@ class Forward:
         """Raises if the encoder fails on a sequence of one token."""
         token_ids = np.full((1, 1), self.encoder.pad_id, np.int32)
         layers, pooled = self._encode(token_ids, np.ones(1, np.int32), np.zeros((1, 1), np.int32), EncodeCost())
-        outputs = [*layers.values()] if pooled is None else [*layers.values(), pooled]
+        outputs = [*map(np.asarray, layers.values())] if pooled is None else [*map(np.asarray, layers.values()), pooled]
         if any(len(not_finite_rows(values)) for values in outputs):
             raise ValueError("the encoder gives NaN or infinite values whatever the text: its weights are damaged")
 
@@ -123,7 +123,7 @@ class Forward:
 
     def _encode(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array, cost: EncodeCost
-    ) -> tuple[dict[int, Float32Array], Float32Array | None]:
+    ) -> tuple[Mapping[int, Layer], Float32Array | None]:
         rows, size = token_ids.shape[0], token_ids.size
         if rows == 1 or self._too_large is None or size < self._too_large:
             for alone in (False, True) if self._threads else (True,):
@@ -142,7 +142,9 @@ class Forward:
             self._encode(token_ids[part], lengths[part], segment_ids[part], cost)
             for part in (slice(rows // 2), slice(rows // 2, None))
         )
-        layers = {layer: np.concatenate([first[layer], second[layer]]) for layer in first}
+        layers: dict[int, Layer] = {
+            layer: np.concatenate([np.asarray(first[layer]), np.asarray(second[layer])]) for layer in first
+        }
         if first_pooled is None or second_pooled is None:
             return layers, None
         return layers, np.concatenate([first_pooled, second_pooled])

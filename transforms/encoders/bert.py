@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array, Int32Array
+from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer
 from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders.device import DeviceLayer, has_accelerator
 from layerbeam.transforms.hardware import tf
 
 Tensor = Any  # TensorFlow's
@@ -126,6 +127,7 @@ class Bert:
         self.pad_id = pad_id
         self.layers = tuple(layers)
         self.pooler = pooler
+        self._on_accelerator = has_accelerator()
         self._num_blocks = blocks_needed(config, layers, pooler=pooler)
         self._dtype = tf.as_dtype(compute_dtype)
         self._has_kernels = not xla and onednn.is_available()
@@ -143,7 +145,7 @@ class Bert:
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
-    ) -> tuple[dict[int, Float32Array], Float32Array | None]:
+    ) -> tuple[dict[int, Layer], Float32Array | None]:
         """Layers and pooled output of one batch; see `layerbeam.transforms.encode.forward.Encoder`.
 
         ValueError if S exceeds the encoder's positions; TensorFlow's InvalidArgumentError for an id outside the
@@ -155,9 +157,9 @@ class Bert:
                 f"{self.config.max_position_embeddings} positions: lower max_seq_length"
             )
         outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
-        arrays = [np.asarray(output) for output in outputs]
-        pooled = arrays.pop() if self.pooler else None
-        return dict(zip(self.layers, arrays, strict=True)), pooled
+        pooled = np.asarray(outputs.pop()) if self.pooler else None
+        layers: Iterable[Layer] = map(DeviceLayer if self._on_accelerator else np.asarray, outputs)
+        return dict(zip(self.layers, layers, strict=True)), pooled
 
     def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         outputs = self._encode(token_ids, lengths, segment_ids)

@@ -10,7 +10,6 @@ patterns too.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks
-from layerbeam.transforms.storage.errors import ABSENT
 from layerbeam.transforms.storage.files import (
     HashedWriter,
     copy_into,
@@ -32,6 +31,7 @@ from layerbeam.transforms.storage.listing import (
     file_names,
     find_change,
     find_files,
+    is_absent,
     is_inside,
     is_local,
     join,

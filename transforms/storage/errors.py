@@ -12,8 +12,6 @@ _LOG_IN = (
     "no credentials were found; run: gcloud auth application-default login, or give a service account's key file in "
     "the variable GOOGLE_APPLICATION_CREDENTIALS"
 )
-# There is no such file, or none that we may read. Other errors may pass: then nobody knows what the file holds.
-ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
 
 

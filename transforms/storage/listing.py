@@ -166,6 +166,15 @@ def file_names(folder: str, prefix: str = "") -> Iterator[str]:
             yield from (entry.name for entry in entries if entry.name.startswith(prefix) and entry.is_file())
 
 
+def is_absent(path: str, error: OSError) -> bool:
+    """Whether reading a file failed because there is none, or none that we may read.
+
+    Another error may pass: then nobody knows what the file holds.
+    """
+    lasting = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+    return isinstance(error, lasting) or not exists(path)
+
+
 def sizes_of(folder: str, names: Collection[str]) -> dict[str, int]:
     """{name: size in bytes} of those of these names that are files in the folder.
 

@@ -1,0 +1,50 @@
+"""Layers that stay on the device that computed them: an accelerator's memory is far from the processor's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from layerbeam.transforms.blocks import Float32Array, Int64Array
+
+
+def has_accelerator() -> bool:
+    """Whether TensorFlow computes on a GPU or TPU."""
+    return any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
+
+
+class DeviceLayer:
+    """One layer of a batch, [n, H]. NumPy makes an array of all of it; `take` and `pool` fetch what is needed only."""
+
+    def __init__(self, values: tf.Tensor) -> None:
+        self._values = values
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.asarray(self._values.numpy(), dtype)
+
+    def take(self, positions: Int64Array) -> Float32Array:
+        """The vectors at these positions."""
+        return np.asarray(tf.gather(self._values, positions))
+
+    def pool(self, positions: Int64Array, splits: Int64Array, pooling: str) -> Float32Array:
+        """[R, H]: row r pools the vectors at `positions[splits[r]:splits[r + 1]]`; zeros if there are none.
+
+        `pooling`: first, last, mean, sum or max.
+        """
+        counts = np.diff(splits)
+        if pooling in ("first", "last"):
+            filled = np.flatnonzero(counts)
+            pooled = np.zeros((len(counts), self._values.shape[1]), np.float32)
+            pooled[filled] = self.take(positions[splits[filled] if pooling == "first" else splits[filled + 1] - 1])
+            return pooled
+        rows = np.repeat(np.arange(len(counts)), counts)
+        values = tf.gather(self._values, positions)
+        if pooling == "max":
+            pooled = np.asarray(tf.math.unsorted_segment_max(values, rows, len(counts)))
+            return np.where(counts[:, None] > 0, pooled, np.float32(0))
+        pooled = np.asarray(tf.math.unsorted_segment_sum(values, rows, len(counts)))
+        divisor = np.maximum(counts, 1) if pooling == "mean" else np.ones_like(counts)
+        return np.asarray(pooled / divisor[:, None], np.float32)
