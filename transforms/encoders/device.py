@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from layerbeam.transforms.blocks import Float32Array, Int64Array
+from layerbeam.transforms.hardware import tf
 
 
 def has_accelerator() -> bool:
@@ -19,7 +19,7 @@ def has_accelerator() -> bool:
 class DeviceLayer:
     """One layer of a batch, [n, H]. NumPy makes an array of all of it; `take` and `pool` fetch what is needed only."""
 
-    def __init__(self, values: tf.Tensor) -> None:
+    def __init__(self, values: Any) -> None:
         self._values = values
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
