@@ -6,11 +6,15 @@ import concurrent.futures
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from layerbeam.pipeline.output.index import Index, load_index, parse_commit
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import BlockId, Commit, Part, adapter
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Shards whose lines a worker keeps to look blocks up: 8 MB each.
 _SHARDS_KEPT = 4
@@ -48,12 +52,11 @@ def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Com
     """(name, commit) of these files in `_commits`, without those that do not exist; None for a damaged one."""
     folder = storage.join(output_path, layout.COMMITS)
     own = (name for name in names if name.endswith(".json"))
-    with _threads(folder) as threads:
-        for batch in storage.in_batches(own):
-            files = threads.map(_read, (storage.join(folder, name) for name in batch))
-            for name, data in zip(batch, files, strict=True):
-                if data is not None:
-                    yield name, parse_commit(data)
+    for batch in storage.in_batches(own):
+        files = _map(folder, _read, [storage.join(folder, name) for name in batch])
+        for name, data in zip(batch, files, strict=True):
+            if data is not None:
+                yield name, parse_commit(data)
 
 
 @dataclasses.dataclass
@@ -112,26 +115,29 @@ def parts_of(view: str, commits: Iterable[Commit]) -> list[Part]:
 def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
     """{path: what is wrong} of the parts that are missing or have another size than listed."""
     broken = {}
-    with _threads(output_path) as threads:
-        for batch in storage.in_batches(commits):
-            names = defaultdict(set)  # of the parts of a file in one view, which a store lists together
-            for one in batch:
-                for part in one.parts.values():
-                    folder, _, name = part.path.rpartition("/")
-                    of_file = one.block.file.path if part.first_row is None else name
-                    names[storage.join(output_path, folder), of_file].add(name)
-            found = threads.map(lambda item: (item[0][0], storage.sizes_of(item[0][0], item[1])), names.items())
-            sizes = {(folder, name): size for folder, of_names in found for name, size in of_names.items()}
-            for part in (part for one in batch for part in one.parts.values()):
+    for batch in storage.in_batches(commits):
+        names = defaultdict(set)  # of the parts of a file in one view, which a store lists together
+        for one in batch:
+            for part in one.parts.values():
                 folder, _, name = part.path.rpartition("/")
-                problem = size_problem(part, sizes.get((storage.join(output_path, folder), name)))
-                if problem is not None:
-                    broken[part.path] = problem
+                of_file = one.block.file.path if part.first_row is None else name
+                names[storage.join(output_path, folder), of_file].add(name)
+        found = _map(output_path, lambda item: (item[0][0], storage.sizes_of(item[0][0], item[1])), list(names.items()))
+        sizes = {(folder, name): size for folder, of_names in found for name, size in of_names.items()}
+        for part in (part for one in batch for part in one.parts.values()):
+            folder, _, name = part.path.rpartition("/")
+            problem = size_problem(part, sizes.get((storage.join(output_path, folder), name)))
+            if problem is not None:
+                broken[part.path] = problem
     return broken
 
 
-def _threads(folder: str) -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else storage.FILES_AT_ONCE)
+def _map(folder: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What the function gives for each item, asked for at once in a store."""
+    if storage.is_local(folder) or len(items) < 2:
+        return [function(item) for item in items]
+    with concurrent.futures.ThreadPoolExecutor(storage.FILES_AT_ONCE) as threads:
+        return list(threads.map(function, items))
 
 
 def size_problem(part: Part, size: int | None) -> str | None:

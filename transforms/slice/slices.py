@@ -89,8 +89,8 @@ def join_small_files(
 ) -> Iterator[FileToRead]:
     """The files, in their order, with small ones together: as many as about fill a block.
 
-    What is together ends with the file that fills the block, and begins anew with the next small file. So if some of
-    it is done, what is left of the files is put together as before.
+    A block ends with the file that fills it, and the next small file begins another one. So if some of the blocks are
+    done, the files that are left are put together as before.
     """
     waiting: list[FileToRead] = []
     filled = 0.0
