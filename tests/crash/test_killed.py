@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from corpora import random_lines
 from workplace import THREE_VIEWS, Workplace
@@ -129,3 +130,29 @@ def test_worker_killed_repeatedly(corpus, soak):
     )
     folders = [os.readlink(f"/proc/{pid}/cwd") for pid in pids.stdout.split() if os.path.exists(f"/proc/{pid}/cwd")]
     assert str(corpus.folder) not in folders  # other tests have workers too
+
+
+def test_small_files_and_compressed_ones(workplace, soak):
+    """Killed in blocks of several files and of a .zst, and later at the end of a run that copies rows."""
+    for number in range(70):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\nand the bank of it\n" * (1 + number % 3))
+    with pa.output_stream(str(workplace.folder / "corpus/z.txt.zst"), compression="zstd") as file:
+        file.write("\n".join(random_lines(300)).encode())
+    views = {"tokens": {"level": "token", "layers": [-1, 0]}, "texts": {"level": "text", "layers": [2]}}
+    workplace.configure(views=views, input={"slice_bytes": 2_000})
+    workplace.run("--output", "undisturbed")
+    for number in range(1, 14) if soak else (2, 6):
+        status, err = killed(workplace, kill_at=f"block {number}")
+        assert status == -signal.SIGKILL, err
+        check_listed_parts(workplace)
+    assert killed(workplace, kill_at="")[0] == 0
+    assert workplace.files() == workplace.files("undisturbed")
+    for number in (1, 2, 40):
+        workplace.write(f"corpus/{number:02}.txt", "changed\n")
+    (workplace.folder / "corpus/60.txt").unlink()
+    workplace.run("--prune-missing", "--output", "undisturbed")
+    for number in range(1, 20) if soak else (1, 3):
+        status, err = killed(workplace, "--prune-missing", kill_at=f"finish {number}")
+        assert status in (0, -signal.SIGKILL), err
+    assert killed(workplace, "--prune-missing", kill_at="")[0] == 0
+    assert workplace.files() == workplace.files("undisturbed")
