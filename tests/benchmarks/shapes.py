@@ -122,9 +122,9 @@ def table(found: dict[tuple[str, str], list[dict[str, Any]]], lines: int, rounds
             cells.append(f"{medians[shape, mode]:.1f} s ({medians[shape, mode] / best:.2f})")
         first = found[shape, modes[0]][0]
         rows.append(f"| {shape} | {first['parts']:,} | {first['bytes'] / 1e6:.0f} MB | {' | '.join(cells)} |")
+    how = "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
     return [
-        f"{lines:,} lines, one vector each, medians of {rounds} interleaved rounds; in brackets the ratio to the best "
-        "shape.",
+        f"{lines:,} lines, one vector each, {how}; in brackets the ratio to the best shape.",
         "",
         f"| shape | parts | output | {' | '.join(modes)} |",
         "|---" * (3 + len(modes)) + "|",
