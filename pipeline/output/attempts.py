@@ -81,14 +81,22 @@ def _is_at_work(output_path: str, record: Mapping[str, Any], number: int) -> boo
 def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
     """The records of attempts with these numbers, in this order, also of those that have not begun.
 
-    Damaged ones are skipped. One that cannot be read is an OSError: its attempt may be at work.
+    Damaged ones are skipped, and those that are deleted meanwhile. One that cannot be read is an OSError: its attempt
+    may be at work.
     """
     found = filter(numbers.__contains__, run_numbers(output_path))
     for number in sorted(found, reverse=numbers.step < 0):
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            record = json.loads(storage.read_bytes(storage.join(output_path, layout.run_path(number))))
-            if isinstance(record, dict) and record.get("run") == number and "state" in record:
-                yield record
+        path = storage.join(output_path, layout.run_path(number))
+        try:
+            record = json.loads(storage.read_bytes(path))
+        except OSError:
+            if storage.exists(path):
+                raise
+            continue
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("run") == number and "state" in record:
+            yield record
 
 
 def _ask_dataflow(output_path: str, record: Mapping[str, Any], *, force: bool, beam_options: Any) -> str | None:

@@ -147,7 +147,7 @@ def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[
     values = Counter[str]()
     for counter in found["counters"]:
         if counter.key.metric.namespace == metrics.NAMESPACE:
-            values[counter.key.metric.name] += counter.result
+            values[counter.key.metric.name] += counter.result or 0
     # Without a block to encode there is no distribution, or one without a minimum.
     began_at = (m.result for m in found["distributions"] if m.key.metric.name == metrics.ENCODING_BEGAN)
     first = getattr(next(began_at, None), "min", None)
