@@ -134,9 +134,7 @@ def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
 
 def _map(folder: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """What the function gives for each item, asked for at once in a store."""
-    if storage.is_local(folder) or len(items) < 2:
-        return [function(item) for item in items]
-    with concurrent.futures.ThreadPoolExecutor(storage.FILES_AT_ONCE) as threads:
+    with concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else storage.FILES_AT_ONCE) as threads:
         return list(threads.map(function, items))
 
 

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -251,8 +250,6 @@ def case_on(kind: str, folder: Path) -> Iterator[Case]:
     case = Case(kind, folder)
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     (folder / "corpus/a.txt").write_bytes(b"one text\nanother text here\nno \xff text\n" * 2 + b"the last text\n")
-    for number in range(3):
-        (folder / f"corpus/b{number}.txt").write_bytes(b"small file %d\nno \xff text\n" % number)
     with pytest.MonkeyPatch.context() as patch:
         if kind == "local":
             case.out = str(folder / "out")
@@ -291,21 +288,17 @@ def vectors_of(text: TextBlock, processor: float) -> VectorBlock:
     return VectorBlock(tokens, {view.name: [values] for view in VIEWS})
 
 
-def inputs_of(case: Case) -> list[InputFile]:
-    """A file of several blocks, and three that share one."""
-    paths = sorted((case.folder / "corpus").iterdir())
-    return [InputFile(str(path), path.stat().st_size, path.stat().st_mtime) for path in paths]
+def input_of(case: Case) -> InputFile:
+    path = case.folder / "corpus/a.txt"
+    return InputFile(str(path), path.stat().st_size, path.stat().st_mtime)
 
 
 def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
     """The blocks of the input, one after the other: found committed, or written and committed."""
     output = Output(case.out, FINGERPRINT, attempt=attempt)
     known = CommittedBlocks(case.out, FINGERPRINT)
-    large, small, *others = inputs_of(case)
-    slices = [Slice(large, 0, None, 0), Slice(small, 0, small.size, 0, others=tuple(others))]
-    for item in itertools.chain.from_iterable(
-        read_blocks(slice_, LIMITS, LINES, FINGERPRINT, known=known) for slice_ in slices
-    ):
+    slice_ = Slice(input_of(case), 0, None, 0)
+    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, known=known):
         if isinstance(item, TextBlock):
             (written,) = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
             assert isinstance(written, Commit)
@@ -318,7 +311,7 @@ def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
 def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
     """The end of a run; False if it is incomplete."""
     output = Output(case.out, FINGERPRINT, attempt=attempt)
-    (group,) = make_groups(inputs_of(case), LIMITS.text_bytes)
+    (group,) = make_groups([input_of(case)], LIMITS.text_bytes)
     gathered = Gathered(GroupWork(group, frozenset(), (), ()))
     for commit in reports:
         gathered.add(commit)
