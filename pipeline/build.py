@@ -11,8 +11,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.run.keep_alive import keep_alive
-from layerbeam.transforms import layout, storage
+from layerbeam.pipeline.run.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -54,22 +53,19 @@ def build(
         output.fingerprint,
         job.limits,
         spread=is_remote,
-        joins_files=job.joins_files,
     )
     known = CommittedBlocks(output.path, output.fingerprint)
     read = ReadBlocks(job.limits, job.records, hardware, output, known)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device)
     write = WriteBlocks(output, encoder, views=job.views)
-    alive_path = None
-    if is_remote and run_number is not None:
-        alive_path = storage.join(output.path, layout.alive_path(run_number))
+    alive = KeepAlive(output.path, run_number) if is_remote and run_number is not None else None
     finish = Finish(
-        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive_path, is_remote
+        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive, is_remote
     )
 
     # Which files there are, and what of them is done already.
-    files = keep_alive(root | beam.Impulse(), "find", alive_path) | "find" >> find
+    files = keep_alive(root | beam.Impulse(), "find", alive) | "find" >> find
 
     # Only paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
     slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(
@@ -89,7 +85,7 @@ def build(
     hints = config.encoder.resource_hints
     blocks = slices | "read" >> read.with_resource_hints(**hints)
     commits = (
-        blocks[ReadBlocks.BLOCKS]
+        keep_alive(blocks[ReadBlocks.BLOCKS], "read", alive, hints)
         | "tokenize" >> tokenize.with_resource_hints(**hints)
         | "encode" >> encode.with_resource_hints(**hints)
         | "write" >> write.with_resource_hints(**hints)
@@ -97,7 +93,7 @@ def build(
 
     # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
     # meet in one place, which makes the folder whole.
-    of_blocks = [*unread, blocks[ReadBlocks.SKIPPED], keep_alive(commits, "write", alive_path, hints)]
+    of_blocks = [*unread, blocks[ReadBlocks.SKIPPED], commits]
     if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
     reports = (unreadable, *of_blocks)

@@ -10,6 +10,7 @@ Python object per row.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -80,6 +81,12 @@ class Slice:
     share: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of its files, as they are stored."""
+        own = (self.file.size if self.end is None else self.end) - self.start
+        return own + sum(file.size for file in self.others)
+
     def is_read_alone(self, text_bytes: int) -> bool:
         """Whether one thread must read several blocks: of a compressed file, or of a large row group."""
         if self.end is None:
@@ -134,10 +141,17 @@ class TextBlock:
 
     def places(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(the number of the file, the line in it) of each of these lines."""
-        own = np.array([block.first_line for block in self.files], np.int64)
-        first = row_splits_of(np.array([block.num_lines for block in self.members]))[:-1] if self.members else own
+        first, of_file = self._first_lines
         number = np.searchsorted(first, line, side="right") - 1
-        return number, line - first[number] + own[number]
+        return number, line - first[number] + of_file[number]
+
+    @functools.cached_property
+    def _first_lines(self) -> tuple[Int64Array, Int64Array]:
+        """(the first line of each file, as `line` counts; the same in the file)."""
+        of_file = np.array([block.first_line for block in self.files], np.int64)
+        if not self.members:
+            return of_file, of_file
+        return row_splits_of(np.array([block.num_lines for block in self.members]))[:-1], of_file
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""

@@ -171,6 +171,12 @@ class Part(_Exact):
         """Whether it has the first row of the file: of the parts that share one it stands for the file."""
         return not self.first_row
 
+    def continues(self, before: Part | None) -> bool:
+        """Whether it has the next rows of the file that the part before has rows of."""
+        if before is None or before.first_row is None:
+            return False
+        return (before.path, before.rows_of_file.stop) == (self.path, self.first_row)
+
     @property
     def rows_of_file(self) -> slice:
         """Its rows among those of the file."""

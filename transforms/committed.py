@@ -17,7 +17,7 @@ import dataclasses
 import json
 
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.commits import BlockId, Commit
 from layerbeam.transforms.parts.part_format import Output
 
 
@@ -55,5 +55,5 @@ def _path(output: Output, block: BlockId) -> str:
 
 
 def _has_part(output: Output, path: str, size: int) -> bool:
-    found = storage.stat_file(storage.join(output.path, path))
-    return isinstance(found, InputFile) and found.size == size
+    found = storage.stat_if_exists(storage.join(output.path, path))
+    return found is not None and found.size == size

@@ -141,7 +141,7 @@ class BlockLimits:
     `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text,
     estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as
     2 + n / 4 tokens, at most `max_seq_length`. `sentence_bytes`: the assumed length of a sentence if each sentence is
-    a text.
+    a text. `joins_files`: whether a block may hold several small files.
     """
 
     text_bytes: int = 1 << 20
@@ -149,6 +149,7 @@ class BlockLimits:
     text_rows: int = 1 << 16
     max_seq_length: int = 128
     sentence_bytes: int | None = None
+    joins_files: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

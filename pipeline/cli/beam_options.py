@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+from apache_beam.portability.api import beam_job_api_pb2 as job_api
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
@@ -31,10 +33,11 @@ class _Parser(_BeamArgumentParser):
         raise UsageError(f"Beam option: {message}")
 
 
-def as_arguments(settings: Mapping[str, Any]) -> list[str]:
+def as_arguments(settings: Mapping[str, Any], job_endpoint: str | None = None) -> list[str]:
     """The options in a configuration's `beam` as arguments of Beam's command line.
 
-    Raises UsageError for options unknown to Beam and values of the wrong type.
+    Raises UsageError for values of the wrong type, and for options unknown to Beam and to the job server, if there is
+    one: its options are those of the engine.
 
     >>> as_arguments({"project": "p", "no_auth": True, "streaming": False, "labels": ["a=1", "b=2"]})
     ['--project=p', '--no_auth', '--labels=a=1', '--labels=b=2']
@@ -54,19 +57,20 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
         elif value is not None:
             items = value if isinstance(value, list) else [value]
             arguments += [f"--{name}={json.dumps(item) if isinstance(item, dict) else item}" for item in items]
-    unknown = _first_unknown(arguments)
+    unknown = _first_unknown(arguments, job_endpoint)
     if unknown is not None:
         hint = did_you_mean(unknown, known).replace("--", "")
-        raise UsageError(f"beam.{unknown.removeprefix('--')}: Beam has no such option{hint}")
+        has_no = "Beam has no such" if job_endpoint is None else "neither Beam nor the job server has such an"
+        raise UsageError(f"beam.{unknown.removeprefix('--')}: {has_no} option{hint}")
     return arguments
 
 
-def check_arguments(arguments: list[str], own_options: Collection[str]) -> None:
-    """Raises UsageError for options unknown to Beam, values of the wrong type, and positional arguments.
+def check_arguments(arguments: list[str], own_options: Collection[str], job_endpoint: str | None = None) -> None:
+    """As `as_arguments`, for arguments; also raises UsageError for positional ones.
 
     `own_options`: the command's own options, for "did you mean".
     """
-    unknown = _first_unknown(arguments)
+    unknown = _first_unknown(arguments, job_endpoint)
     if unknown is None:
         return
     if not unknown.startswith("-"):
@@ -79,7 +83,16 @@ def check_arguments(arguments: list[str], own_options: Collection[str]) -> None:
     if unknown in _SETTINGS and "--set" in own_options:
         raise UsageError(f"{unknown}: not an option but a setting: --set {_SETTINGS[unknown]}")
     hint = did_you_mean(unknown, [*own_options, *known_options()])
-    raise UsageError(f"{unknown}: neither layerbeam nor Beam has such an option{hint}")
+    nobody = "neither layerbeam nor Beam" if job_endpoint is None else "none of layerbeam, Beam and the job server"
+    raise UsageError(f"{unknown}: {nobody} has such an option{hint}")
+
+
+def job_endpoint_of(arguments: list[str], settings: Mapping[str, Any]) -> str | None:
+    """The job server's host:port, from command line or configuration; None if there is none to ask."""
+    parser = _Parser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--job_endpoint", default=settings.get("job_endpoint"))
+    endpoint: str | None = parser.parse_known_args(arguments)[0].job_endpoint
+    return None if endpoint == "embed" else endpoint
 
 
 def known_options() -> list[str]:
@@ -87,9 +100,18 @@ def known_options() -> list[str]:
     return [option for action in _parser()._actions for option in action.option_strings]
 
 
-def _first_unknown(arguments: list[str]) -> str | None:
-    """The first option that Beam does not know."""
+def _first_unknown(arguments: list[str], job_endpoint: str | None) -> str | None:
+    """The first option that neither Beam nor the job server knows."""
     _, unknown = _parser().parse_known_args(arguments)
+    if unknown and job_endpoint is not None:
+        from layerbeam.pipeline.remote.job_server import options_of
+
+        parser = _parser()
+        for option in options_of(job_endpoint):
+            with contextlib.suppress(argparse.ArgumentError):  # Beam has it, too
+                is_flag = option.type == job_api.PipelineOptionType.BOOLEAN
+                parser.add_argument(f"--{option.name}", action="store_true" if is_flag else "append")
+        _, unknown = parser.parse_known_args(arguments)
     return unknown[0].split("=")[0] if unknown else None
 
 

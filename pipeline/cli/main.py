@@ -71,8 +71,9 @@ def _reach(
     from layerbeam.transforms import storage
 
     settings = {name: value for name, value in (configured or {}).items() if name != "runner"}
-    arguments = beam_options.as_arguments(settings) + given
-    beam_options.check_arguments(given, options.own_options)
+    endpoint = beam_options.job_endpoint_of(given, settings)
+    arguments = beam_options.as_arguments(settings, endpoint) + given
+    beam_options.check_arguments(given, options.own_options, endpoint)
     storage.set_options(arguments)
     for path in paths:
         reason = storage.unsupported_reason(path)
@@ -336,7 +337,13 @@ def _run_config(
         "began": options.began,
         "extra_bytes_ratio": extra_bytes_ratio,
     }
-    run: Run = LocalRun(local=chosen, **given) if isinstance(chosen, LocalRunner) else RemoteRun(remote=chosen, **given)
+    run: Run
+    if isinstance(chosen, LocalRunner):
+        if options.cancel_on_interrupt:
+            raise UsageError("--cancel-on-interrupt applies to jobs on other runners; Ctrl-C ends a local run")
+        run = LocalRun(local=chosen, **given)
+    else:
+        run = RemoteRun(remote=chosen, cancel_on_interrupt=options.cancel_on_interrupt, **given)
     return run.run()
 
 

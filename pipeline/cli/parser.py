@@ -69,6 +69,8 @@ def _run(commands: _Commands) -> None:
     _add_config(command)
     _add_workers(command)
     command.add_argument("--runner", metavar="NAME", help=", ".join(RUNNERS))
+    cancels = "Ctrl-C cancels a job on another runner; without this option the job continues"
+    command.add_argument("--cancel-on-interrupt", action="store_true", help=cancels)
     _add_run_options(command, prunes="rows of input files")
 
 
@@ -178,7 +180,7 @@ def _extract_features(commands: _Commands) -> None:
     command.add_argument("--sentences", action="store_true", help="write a line of JSON for each sentence")
     _add_workers(command)
     _add_run_options(command, prunes="output of documents")
-    command.set_defaults(runner=None)  # that of a local run
+    command.set_defaults(runner=None, cancel_on_interrupt=False)  # that of a local run
 
 
 def _init(commands: _Commands) -> None:

@@ -22,6 +22,9 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     console = plain_console(soft_wrap=True)
     encoder, inputs = summary.encoder, summary.inputs
     console.print(Text(f"{summary.path}: {summary.state}", style="bold"))
+    job = summary.last_start.get("job")
+    if summary.is_unfinished and job is not None:
+        console.print(f"job       {job} on {summary.last_start['runner']}")
     console.print(f"encoder   {encoder['handle']}: {encoder_text(encoder)}")
     console.print(f"input     {input_text(inputs)}")
     for heading, line in balances(summary.counts):

@@ -92,12 +92,6 @@ class Job(EmbedJob):
     def records(self) -> RecordFormat:
         return self.config.input
 
-    @property
-    def joins_files(self) -> bool:
-        """Whether a block may hold several small files: if their rows can be told apart in its parts, and taken out."""
-        columnar = all(view.format == "parquet" and not view.aggregates for view in self.views)
-        return columnar and self.config.input.limit is None
-
 
 def resolve(config: Config) -> Job:
     """The job of a configuration. UsageError as `resolve_embedding`, or if the splitter cannot be imported here."""
@@ -285,10 +279,13 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
     token_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
     text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
+    # The rows of a file can be told apart in a part that several share, and taken out.
+    columnar = all(view.format == "parquet" and not view.aggregates for view in views)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_bytes, 1),
         text_rows=max(part_bytes // text_bytes, 1),
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
+        joins_files=columnar and config.input.limit is None,
     )

@@ -19,7 +19,6 @@ from layerbeam.pipeline.output.heartbeat import beat
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob, end_of
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import InputFile
 
 # The state of an attempt that has a number and has not begun.
 CLAIMED = "claimed"
@@ -136,12 +135,8 @@ def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, lock
 
 def _modified(path: str) -> float | None:
     """The time of a file; None if there is none. OSError if nobody knows."""
-    file = storage.stat_file(path)
-    if isinstance(file, InputFile):
-        return file.modified
-    if storage.exists(path):
-        raise OSError(f"{path}: {file.reason}")
-    return None
+    file = storage.stat_if_exists(path)
+    return None if file is None else file.modified
 
 
 def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:

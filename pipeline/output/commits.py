@@ -53,7 +53,7 @@ def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Com
     folder = storage.join(output_path, layout.COMMITS)
     own = (name for name in names if name.endswith(".json"))
     for batch in storage.in_batches(own):
-        files = _map(folder, _read, [storage.join(folder, name) for name in batch])
+        files = _map(folder, storage.read_if_exists, [storage.join(folder, name) for name in batch])
         for name, data in zip(batch, files, strict=True):
             if data is not None:
                 yield name, parse_commit(data)
@@ -134,7 +134,9 @@ def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
 
 def _map(folder: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """What the function gives for each item, asked for at once in a store."""
-    with concurrent.futures.ThreadPoolExecutor(1 if storage.is_local(folder) else storage.FILES_AT_ONCE) as threads:
+    if len(items) < 2 or storage.is_local(folder):
+        return list(map(function, items))
+    with concurrent.futures.ThreadPoolExecutor(storage.FILES_AT_ONCE) as threads:
         return list(threads.map(function, items))
 
 
@@ -148,7 +150,7 @@ def size_problem(part: Part, size: int | None) -> str | None:
 def load_damaged(output_path: str) -> set[str]:
     """Paths of the files that `verify --checksums` found changed and no run has rewritten since."""
     try:
-        data = _read(storage.join(output_path, layout.DAMAGED)) or b""
+        data = storage.read_if_exists(storage.join(output_path, layout.DAMAGED)) or b""
         return set(adapter(list[str]).validate_python(json.loads(data)))
     except ValueError:
         return set()
@@ -160,13 +162,3 @@ def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     with storage.write_whole(storage.join(output_path, layout.DAMAGED), temporary=temporary) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
     storage.delete_empty_folder(temporary)
-
-
-def _read(path: str) -> bytes | None:
-    """The bytes of a file; None if there is none."""
-    try:
-        return storage.read_bytes(path)
-    except OSError as error:
-        if storage.is_absent(path, error):
-            return None
-        raise

@@ -481,7 +481,7 @@ class FindWork(beam.PTransform):
     """Any one element -> `FileToRead`; tagged `KNOWN`, `GroupWork`; tagged `BOUNDARIES`, the one `Boundaries`.
 
     Deletes `_SUCCESS` before anything changes. `limits`: of blocks. `spread`: compare groups with the index in
-    parallel, for a stage more. `joins_files`: whether small files are read together.
+    parallel, for a stage more.
     """
 
     TO_READ: ClassVar = "to_read"
@@ -496,7 +496,6 @@ class FindWork(beam.PTransform):
     fingerprint: str
     limits: BlockLimits
     spread: bool = True
-    joins_files: bool = False
 
     def expand(self, start: Any) -> dict[str, Any]:
         listed = start | "list" >> beam.ParDo(self._list).with_outputs(self.BOUNDARIES, main="groups")
@@ -526,5 +525,5 @@ class FindWork(beam.PTransform):
         work, to_read, _ = compare_group(
             self.output_path, group, prune_missing=self.prune_missing, fingerprint=self.fingerprint
         )
-        yield from join_small_files(to_read, self.limits, self.record_format) if self.joins_files else to_read
+        yield from join_small_files(to_read, self.limits, self.record_format)
         yield beam.pvalue.TaggedOutput(self.KNOWN, work)

@@ -35,7 +35,7 @@ from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import TablePart, WordTypes
-from layerbeam.pipeline.run.keep_alive import keep_alive
+from layerbeam.pipeline.run.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema, splits_by
 from layerbeam.transforms.commits import Commit, SkippedFile, printable
@@ -82,7 +82,7 @@ class Finish(beam.PTransform):
     Nothing if a newer run is at work in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows. `alive_path`: where workers give signs of life.
+    has not, it writes the record once more, with what only it knows. `alive`: how workers give signs of life.
     `is_remote`: many workers delete the commits; on the local runner the last step does, which is a stage less.
     """
 
@@ -93,7 +93,7 @@ class Finish(beam.PTransform):
     record_format: RecordFormat
     run_number: int | None = None
     limit: int | None = None
-    alive_path: str | None = None
+    alive: KeepAlive | None = None
     is_remote: bool = False
 
     def expand(self, inputs: tuple[Any, Sequence[Any], Any]) -> Any:
@@ -103,35 +103,37 @@ class Finish(beam.PTransform):
             gathered.append(of_stage | f"gather {number}" >> beam.ParDo(_Gather(), beam.pvalue.AsSingleton(boundaries)))
         of_groups = gathered | "reports" >> beam.Flatten() | "of one group" >> beam.GroupByKey()
         reports = (
-            keep_alive(of_groups, "finish group", self.alive_path)
-            | "finish group" >> beam.Map(self._finish_group)
+            keep_alive(of_groups, "finish group", self.alive)
+            | "finish group" >> beam.FlatMap(self._finish_group)
             | "under one key" >> beam.WithKeys(0)
             | "all groups" >> beam.GroupByKey()
         )
-        indexed = keep_alive(reports, "index", self.alive_path) | "index" >> beam.FlatMap(self._index)
+        indexed = keep_alive(reports, "index", self.alive) | "index" >> beam.FlatMap(self._index)
         aggregated = tuple(view for view in self.views if view.aggregates)
         tables: tuple[Any, ...] = ()
         if aggregated:
             shards = indexed | "shards" >> beam.Map(_shards_of)
-            written = shards | "word types" >> WordTypes(self.output, aggregated, self.alive_path)
+            written = shards | "word types" >> WordTypes(self.output, aggregated, self.alive)
             tables = (beam.pvalue.AsList(written),)
-            indexed = keep_alive(indexed, "write manifest", self.alive_path)
+            indexed = keep_alive(indexed, "write manifest", self.alive)
         listed = indexed | "write manifest" >> beam.FlatMap(self._write_manifest, *tables)
         if not self.is_remote:
             return listed | "finish run" >> beam.FlatMap(self._finish_run)
         spread = listed | "new shards" >> beam.FlatMap(lambda found: found[2]) | "spread shards" >> beam.Reshuffle()
-        deleted = keep_alive(spread, "delete commits", self.alive_path) | "delete commits" >> beam.FlatMap(
+        deleted = keep_alive(spread, "delete commits", self.alive) | "delete commits" >> beam.FlatMap(
             self._delete_commits
         )
-        return keep_alive(listed, "finish run", self.alive_path) | "finish run" >> beam.FlatMap(
+        return keep_alive(listed, "finish run", self.alive) | "finish run" >> beam.FlatMap(
             self._finish_run, beam.pvalue.AsList(deleted)
         )
 
-    def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> GroupReport:
+    def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> Iterator[GroupReport]:
         gathered = Gathered()
         for of_bundle in element[1]:
             gathered.update(of_bundle)
-        return finish_group(self.output, self.views, gathered, self.record_format, limited=self.limit is not None)
+        with self._end_if_superseded():
+            self._refuse_if_superseded()  # then workers have left blocks to the newer run
+            yield finish_group(self.output, self.views, gathered, self.record_format, limited=self.limit is not None)
 
     def _index(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[list[GroupReport]]:
         with self._end_if_superseded():
@@ -345,21 +347,17 @@ def _empty_folder(folder: str) -> None:
 def _write(output: Output, name: str, data: bytes) -> None:
     """Write one of the run's own files, unless it has this content already."""
     path = storage.join(output.path, name)
-    before = _read(path)
+    before = storage.read_if_exists(path)
     if before == data:
         return
     try:
         with storage.write_whole(path, temporary=output.temporary, sync=True) as file:
             file.write(data)
     except Exception:
-        if before is not None and _read(path) != before:  # a store without atomic writes has lost it
+        if before is not None and storage.read_if_exists(path) != before:  # a store without atomic writes has lost it
             with storage.write_whole(path, temporary=output.temporary) as file:
                 file.write(before)
         raise
-
-
-def _read(path: str) -> bytes | None:
-    return storage.read_bytes(path) if storage.exists(path) else None
 
 
 def count_duplicate_ids(output_path: str, views: Sequence[View], index: Index, counts: Mapping[str, int]) -> int | None:

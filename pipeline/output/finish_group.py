@@ -57,6 +57,16 @@ def finish_group(
     `limited`: where the last input file ends does not matter, because it is not read to its end. AssertionError if a
     line is in no block or in two.
     """
+    report = _finish_group(output, views, gathered, record_format, limited=limited)
+    if all(file.reason != _LOST for file in report.skipped):
+        return report
+    # Another worker may have finished the run meanwhile, and deleted the commits: the index has them now.
+    return _finish_group(output, views, gathered, record_format, limited=limited)
+
+
+def _finish_group(
+    output: Output, views: Sequence[View], gathered: Gathered, record_format: RecordFormat, *, limited: bool
+) -> GroupReport:
     work = gathered.work
     if work is None:
         path = next(iter(gathered.blocks), None) or next(iter(gathered.skipped)).path
@@ -75,9 +85,9 @@ def finish_group(
     writer = _IndexWriter(output, is_only=group.is_only)
     entries = []
     index = load_index(output.path)
-    together = _of_files(
-        committed(output.path, (f"{name}.json" for name in {*gathered.together, *group.begun_together}))
-    )
+    begun_together = sorted({*gathered.together, *group.begun_together})
+    found_together = committed(output.path, (f"{name}.json" for name in begun_together))
+    together = _by_path(of_file for _, commit in found_together if commit is not None for of_file in commit.of_files())
     checked: dict[str, bool] = {}
 
     def choose(path: str, in_index: Iterable[Commit]) -> Iterator[Commit | None]:
@@ -98,7 +108,7 @@ def finish_group(
 
     # Which rows are left of a file that several input files share must be known before the first of them is listed.
     in_index = index.between(group.first, group.end) if work.has_together or together else ()
-    shared = _of_files((None, commit) for commit in in_index if commit.together or _path_of(commit) in together)
+    shared = _by_path(commit for commit in in_index if commit.together or _path_of(commit) in together)
     chosen = {
         path: list(choose(path, shared.get(path, ())))
         for path in sorted((shared.keys() | together.keys()) & (files.keys() | excused))
@@ -146,12 +156,11 @@ def _path_of(commit: Commit) -> str:
     return commit.block.file.path
 
 
-def _of_files(commits: Iterable[tuple[Any, Commit | None]]) -> dict[str, list[Commit]]:
+def _by_path(commits: Iterable[Commit]) -> dict[str, list[Commit]]:
     """The commits by the paths of their files."""
     found: dict[str, list[Commit]] = {}
-    for _, commit in commits:
-        for of_file in commit.of_files() if commit is not None else ():
-            found.setdefault(_path_of(of_file), []).append(of_file)
+    for commit in commits:
+        found.setdefault(_path_of(commit), []).append(commit)
     return found
 
 
@@ -239,13 +248,13 @@ class _Candidates:
         """{first line: the commit in `_commits` that counts}."""
         if self.is_current:
             return {}
-        newer = {
-            line: self._if_counts(commit, hashes, keeps_all)
+        newer: dict[int, Commit | None] = {
+            line: commit
             for line, hashes, _ in lines
             for commit in self.together
-            if commit.block.first_line == line
+            if commit.block.first_line == line and self._if_counts(commit, hashes, keeps_all) is not None
         }
-        names = {f"{self._name(line)}.json": (line, hashes) for line, hashes, _ in lines if newer.get(line) is None}
+        names = {f"{self._name(line)}.json": (line, hashes) for line, hashes, _ in lines if line not in newer}
         for name, commit in committed(self.output.path, names):
             line, hashes = names[name]
             newer[line] = self._if_counts(commit, hashes, keeps_all)
@@ -317,7 +326,7 @@ class _IndexWriter:
         self._files: list[str] = []
         self._of_shard: dict[str, Counter[str]] = {}
         self._is_new = False
-        self._ends: dict[str, tuple[str, int]] = {}
+        self._before: dict[str, Part] = {}
         self._shards: list[Shard] = []
         self.views: dict[str, Counter[str]] = {}
         self.counts: Counter[str] = Counter()
@@ -337,10 +346,8 @@ class _IndexWriter:
                 self.listed.append(path_hash(part.path))
             count_part(self._of_shard, name, part)
             count_part(self.views, name, part)
-            # A part of a file that is not the next of the last one's is a piece of its own.
-            end = (part.path, part.first_row)
-            self._of_shard[name].update(pieces=self._ends.get(name) != end or part.first_row is None)
-            self._ends[name] = (part.path, (part.first_row or 0) + part.rows)
+            self._of_shard[name].update(pieces=not part.continues(self._before.get(name)))
+            self._before[name] = part
 
     def end(self) -> tuple[list[Shard], bytes | None]:
         """(the shards, None); of a run with few blocks what `parts.jsonl` is to hold, which is not written yet."""
@@ -354,7 +361,7 @@ class _IndexWriter:
     def _end_shard(self) -> None:
         facts = {"views": self._counted(), "is_new": self._is_new}
         self._shards.append(write_shard(self._output, self._lines, self._files, suffix=".jsonl", **facts))
-        self._lines, self._files, self._of_shard, self._is_new, self._ends = [], [], {}, False, {}
+        self._lines, self._files, self._of_shard, self._is_new, self._before = [], [], {}, False, {}
 
     def _counted(self) -> dict[str, Counter[str]]:
         """Rows, bytes and files of each view in the shard; pieces only if they are not the files."""

@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 
 _INTERVAL_SECONDS = 30
+# The question lists a folder; hundreds of processes ask it.
+_BEATS_PER_QUESTION = 4
 _lock = threading.Lock()
 _threads: dict[str, _Beats] = {}
 
 
 class Holder:
-    """Somebody who works for an attempt. Its process beats until it lets go, or no longer exists."""
+    """Somebody who works for an attempt. Its process beats until it lets go, or no longer exists.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    `is_over`: asked now and then whether the attempt has been given up.
+    """
+
+    def __init__(self, path: str, is_over: Callable[[], bool] | None = None) -> None:
         with _lock:
-            thread = _threads.setdefault(path, _Beats(path))
-            thread.holders.add(self)
-            if not thread.is_alive():
-                thread.start()
+            self._thread = _threads.setdefault(path, _Beats(path))
+            self._thread.holders.add(self)
+            self._thread.is_over = is_over or self._thread.is_over
+            if not self._thread.is_alive():
+                self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt has been given up."""
+        return self._thread.over
 
     def let_go(self) -> None:
         """Stop beating, unless another part of this process works for the attempt."""
         with _lock:
-            thread = _threads.get(self._path)
-            if thread is not None:
-                thread.holders.discard(self)
-                _end_if_unused(thread)
-        if thread is not None and thread.ended.is_set():
-            thread.join()  # so that it writes nothing from now on
+            self._thread.holders.discard(self)
+            _end_if_unused(self._thread)
+        if self._thread.ended.is_set():
+            self._thread.join()  # so that it writes nothing from now on
 
 
 @contextlib.contextmanager
@@ -58,15 +67,19 @@ class _Beats(threading.Thread):
         self.ended = threading.Event()
         # Beam does not always tear a DoFn down: then it is garbage-collected.
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.is_over: Callable[[], bool] | None = None
+        self.over = False
 
     def run(self) -> None:
-        seen = None
+        seen, beats = None, itertools.count()
         while not self.ended.wait(_INTERVAL_SECONDS * random.uniform(0.5, 1)):  # noqa: S311 - so that workers take turns
             with _lock:
                 _end_if_unused(self)
             if self.ended.is_set():
                 return
             with contextlib.suppress(Exception):  # the next beat may succeed
+                if self.is_over is not None and next(beats) % _BEATS_PER_QUESTION == 0:
+                    self.over = self.over or self.is_over()
                 # Another process that has written it meanwhile spares this one the write: stores allow about one
                 # write per second of one file, and a job may have hundreds of processes.
                 if seen == (seen := _modified(self.path)):

@@ -155,11 +155,7 @@ def _joined(parts: Sequence[Part]) -> list[tuple[Part, range]]:
     joined: list[tuple[Part, range]] = []
     for number, part in enumerate(parts):
         before, numbers = joined[-1] if joined else (None, range(0))
-        if (
-            before is not None
-            and before.first_row is not None
-            and (before.path, before.first_row + before.rows) == (part.path, part.first_row)
-        ):
+        if before is not None and part.continues(before):
             part = dataclasses.replace(before, rows=before.rows + part.rows)
             joined.pop()
             numbers = range(numbers.start, number + 1)

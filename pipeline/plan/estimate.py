@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -177,8 +177,8 @@ def expected_blocks(estimate: Estimate, job: Job) -> int:
     empty = {chunk.path for chunk in estimate.chunks if chunk.weight <= 1}
     empty -= {chunk.path for chunk in estimate.chunks if chunk[TEXTS] or chunk.weight > 1}
     blocks = 0.0
-    files: Iterable[FileToRead] = (work for work in estimate.files if work.file.path not in empty)
-    for work in join_small_files(files, limits, job.records) if job.joins_files else files:
+    files = (work for work in estimate.files if work.file.path not in empty)
+    for work in join_small_files(files, limits, job.records):
         if work.others:
             blocks += 1
             continue

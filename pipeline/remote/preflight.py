@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import grpc
 from apache_beam.options import pipeline_options
 from apache_beam.transforms.resources import parse_resource_hints
 
 from layerbeam.pipeline.cli.console import count_noun, echo
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.config.schema import Config
-from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.plan.plan import vcpus_of
+from layerbeam.pipeline.remote.job_server import job_at_work, mistakes_in, pool_note
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead, join_small_files
+from layerbeam.transforms.storage.errors import LOG_IN
 
 _ACCELERATOR = "worker_accelerator="
 # One process for all vCPUs of a worker; processes that share a GPU.
 _ONE_PROCESS, _SHARED = "no_use_multiple_sdk_containers", "use_nvidia_mps"
-_CONNECT_SECONDS = 2
 # The option with the program of a job server that Beam starts itself. Without it Beam would download one.
 _OWN_JOB_SERVER = {
     "FlinkRunner": "flink_job_server_jar",
@@ -42,13 +41,23 @@ def check_hints(config: Config) -> None:
 
 
 def check(config: Config, remote: RemoteRunner) -> None:
-    """Raises UsageError, naming every mistake found, if the job cannot succeed."""
+    """Raises UsageError, naming every mistake found, if the job cannot succeed; BusyError if it cannot now."""
     mistakes = [*_paths(config, remote), *_device(config, remote)]
     mistakes += _dataflow(remote.options) if remote.is_dataflow else _job_server(remote)
     if mistakes:
         raise UsageError("\n".join(mistakes))
+    endpoint = remote.options.view_as(pipeline_options.PortableOptions).job_endpoint
+    at_work = job_at_work(endpoint) if remote.name == "SparkRunner" and endpoint not in (None, "embed") else None
+    if at_work is not None:
+        raise BusyError(
+            f"beam.job_endpoint: {endpoint}: Spark's job server runs one job at a time, now {at_work}; wait for its "
+            "end, or start another job server"
+        )
     if remote.name == "FlinkRunner" and remote.options.view_as(pipeline_options.FlinkRunnerOptions).parallelism < 1:
         echo("beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N")
+    note = None if remote.is_dataflow else pool_note(remote.options)
+    if note is not None:
+        echo(note)
 
 
 def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner) -> str | None:
@@ -59,8 +68,7 @@ def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner)
     of_machine = remote.threads if is_one_process and remote.threads else vcpus_of(worker.machine_type)
     threads = (worker.max_num_workers or 0) * of_machine if remote.is_dataflow else engines.parallelism
     compressed = sum(storage.is_compressed(file.path) for file in files)
-    works: Iterable[FileToRead] = map(FileToRead, files)
-    works = join_small_files(works, job.limits, job.records) if job.joins_files else works
+    works = join_small_files(map(FileToRead, files), job.limits, job.records)
     blocks = sum(1 if work.others else -(-work.file.size // job.limits.text_bytes) for work in works)
     if compressed == len(files) and 0 < compressed < threads:
         return f"{count_noun(compressed, 'compressed file')}: as many of {threads:,} threads read; all encode"
@@ -128,6 +136,9 @@ def _dataflow(options: pipeline_options.PipelineOptions) -> Iterator[str]:
         command = storage.install_command("gcp")
         yield f"runner: DataflowRunner needs packages that are not installed; run: {command}"
     cloud = options.view_as(pipeline_options.GoogleCloudOptions)
+    credentials = None if cloud.no_auth else _missing_credentials()
+    if credentials is not None:
+        yield credentials
     if not cloud.project:
         yield "beam.project: is missing; give the Google Cloud project that the job runs in: --project=..."
     if not cloud.region:
@@ -137,7 +148,7 @@ def _dataflow(options: pipeline_options.PipelineOptions) -> Iterator[str]:
     for name, path in (("temp_location", cloud.temp_location), ("staging_location", cloud.staging_location)):
         if path is not None and not path.startswith("gs://"):
             yield f"beam.{name}: {path}: Dataflow needs a folder that begins with gs://"
-        elif path is not None and storage.unsupported_reason(path) is None:
+        elif path is not None and credentials is None and storage.unsupported_reason(path) is None:
             try:
                 storage.check_bucket(path)
             except OSError as error:  # Beam would retry for ten minutes
@@ -151,8 +162,23 @@ def _dataflow(options: pipeline_options.PipelineOptions) -> Iterator[str]:
         )
 
 
+def _missing_credentials() -> str | None:
+    """That there are no credentials for Google Cloud, whose clients would retry for two minutes; None if there are."""
+    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")  # seconds; the server of a cloud's machine is near
+    try:
+        import google.auth
+        from google.auth.exceptions import DefaultCredentialsError
+    except ImportError:  # named by another mistake
+        return None
+    try:
+        google.auth.default()
+    except DefaultCredentialsError as error:
+        return f"runner: DataflowRunner: {LOG_IN} ({str(error).partition('. ')[0].rstrip('.')})"
+    return None
+
+
 def _job_server(remote: RemoteRunner) -> Iterator[str]:
-    """A job server that was not given or does not answer: Beam would download one, or wait for it for a minute."""
+    """A job server that was not given: Beam would download one; or what `mistakes_in` it."""
     given = remote.options.get_all_options()
     endpoint = given["job_endpoint"]
     if endpoint == "embed":
@@ -166,18 +192,4 @@ def _job_server(remote: RemoteRunner) -> Iterator[str]:
                 f"{instead} (docs/runners.md)"
             )
         return
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdecimal():
-        yield f"beam.job_endpoint: {endpoint}: is not of the form host:port"
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-        with grpc.insecure_channel(endpoint) as channel:
-            grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
-    except (OSError, OverflowError, grpc.FutureTimeoutError) as error:
-        is_other = isinstance(error, grpc.FutureTimeoutError)
-        why = "what listens there does not speak gRPC" if is_other else getattr(error, "strerror", None) or error
-        yield (
-            f"beam.job_endpoint: {endpoint}: no job server answers there ({why}); start it, or give its host:port "
-            "(docs/runners.md)"
-        )
+    yield from mistakes_in(remote.options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.cli.console import echo, echo_error
+from layerbeam.pipeline.cli.progress import JobProgress, show_progress
 from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
 from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
@@ -21,7 +23,7 @@ from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
-from layerbeam.pipeline.run.signals import SignalGuard, quiet
+from layerbeam.pipeline.run.signals import SignalGuard, quiet, underlying
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.slice.slices import FileToRead
@@ -37,9 +39,12 @@ class RemoteRun(Run):
 
     The job itself looks at the input and the output folder. The program that submits it looks at the records of
     earlier runs, and at the first input files if there is none: a launcher has little memory and little time.
+
+    `cancel_on_interrupt`: Ctrl-C cancels the job. It does so anyway if the job cannot continue without this program.
     """
 
     remote: RemoteRunner
+    cancel_on_interrupt: bool = False
 
     @property
     def beam_options(self) -> PipelineOptions:
@@ -65,6 +70,7 @@ class RemoteRun(Run):
         was_done = was_done and storage.exists(storage.join(path, layout.SUCCESS))
         log = self._begin_log({}, runner=self.remote.name, workers=None, processes=None)
         guard = SignalGuard()
+        terminal = underlying(sys.stderr)
         result = None
         try:
             with guard, quiet(self.verbose):
@@ -82,7 +88,8 @@ class RemoteRun(Run):
             self._print_location(result)
             if not self.remote.waits:
                 return Ended.COMPLETE
-            with guard, quiet(self.verbose):
+            progress = JobProgress(path, result)
+            with guard, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
             interrupted = guard.number is not None
@@ -104,11 +111,15 @@ class RemoteRun(Run):
         """Whether the job may continue after the wait for it has ended with this error."""
         if result is None:
             return False
-        if self.remote.is_dataflow:
+        if self.remote.is_dataflow and not (interrupted and self._cancels):
             return self._job(result) is not None and type(error).__name__ != "DataflowRuntimeException"  # the job's own
         if interrupted:
-            return self.remote.name == "FlinkRunner"  # it does not cancel
+            return not self._cancels or self.remote.name == "FlinkRunner"  # whose job server does not pass it on
         return isinstance(error, grpc.RpcError)  # the job server has died
+
+    @property
+    def _cancels(self) -> bool:
+        return self.cancel_on_interrupt or not self.remote.has_own_workers
 
     def _job(self, result: Any) -> DataflowJob | None:
         """Dataflow's job; None before there is one, and for a template. Other engines show theirs on a page."""
@@ -121,7 +132,7 @@ class RemoteRun(Run):
         """What its record needs for finding the job."""
         cloud, job = self.remote.options.view_as(GoogleCloudOptions), self._job(result)
         if not self.remote.is_dataflow:
-            return {"job": None}
+            return {"job": getattr(result, "_job_id", None)}
         # The service names the template's file after the job that it has made for the launch.
         launch = re.search(r"/template_launches/([^/]+)/", cloud.template_location or "")
         id_ = job.id if job is not None else launch and launch[1]
@@ -130,24 +141,24 @@ class RemoteRun(Run):
     def _print_location(self, result: Any) -> None:
         job = self._job(result)
         if job is None:
-            echo(f"submitted to {self.remote.name}")
+            echo(f"submitted to {self.remote.name} as {self.remote.job_name}")
         else:
-            name = self.remote.options.view_as(GoogleCloudOptions).job_name
-            echo(f"submitted to Dataflow as {name}, job {job.id}")
+            echo(f"submitted to Dataflow as {self.remote.job_name}, job {job.id}")
             echo(job.page)
 
     def _detach(self, result: Any) -> None:
-        """After an interrupt: a Dataflow job continues; other engines are asked to cancel, which Flink may not do."""
-        job = self._job(result)
-        if job is not None:
-            echo_error(f"interrupted; the job continues. To stop it: {job.cancel_command}")
+        """After an interrupt: the job continues, or is asked to cancel."""
+        again = "run the same command again"
+        if result is not None and not self._cancels:
+            job = self._job(result)
+            how = f"cancel {self.remote.job_name} on the engine's page" if job is None else job.cancel_command
+            echo_error(f"interrupted; the job continues. To stop it: {how}")
             return
         if result is not None:
             with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
-        again = "run the same command again"
-        if result is not None and self.remote.name == "FlinkRunner":
-            again = f"check on its page that the job has ended, then {again} with --force"
+            if self.remote.name == "FlinkRunner":  # its job server does not pass it on
+                again = f"check on its page that the job has ended, then {again} with --force"
         echo_error(f"interrupted; completed blocks are kept: {again} to resume")
 
 

@@ -76,6 +76,17 @@ class RemoteRunner:
         no_wait = self.options.view_as(pipeline_options.StandardOptions).no_wait_until_finish
         return not (no_wait or self.options.view_as(pipeline_options.GoogleCloudOptions).template_location)
 
+    @property
+    def job_name(self) -> str:
+        return str(self.options.view_as(pipeline_options.GoogleCloudOptions).job_name)
+
+    @property
+    def has_own_workers(self) -> bool:
+        """Whether a job goes on without this program: not if that is its worker or its job server."""
+        portable = self.options.view_as(pipeline_options.PortableOptions)
+        is_worker = self.name == "PrismRunner" or str(portable.environment_type).upper() == "LOOPBACK"
+        return self.is_dataflow or not (is_worker or portable.job_endpoint in (None, "embed"))
+
 
 def choose_runner(
     arguments: list[str], name: str | None, output_path: str, *, workers: int | None, processes: int | None
@@ -135,9 +146,9 @@ def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteR
     # All code is in the package; the session would only add what the launcher's own script holds.
     options.view_as(pipeline_options.SetupOptions).save_main_session = False
     threads = options.view_as(pipeline_options.DebugOptions).number_of_worker_harness_threads
+    cloud = options.view_as(pipeline_options.GoogleCloudOptions)  # other engines show the name, too
+    cloud.job_name = cloud.job_name or job_name(output_path)
     if name == DATAFLOW:
-        cloud = options.view_as(pipeline_options.GoogleCloudOptions)
-        cloud.job_name = cloud.job_name or job_name(output_path)
         experiments = options.view_as(pipeline_options.DebugOptions).experiments or []
         if "no_use_multiple_sdk_containers" not in experiments and threads is None:
             # Dataflow starts one process per core and, in batch, one thread per process. If one thread were requested,

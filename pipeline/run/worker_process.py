@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from layerbeam.pipeline.run.signals import quiet
 from layerbeam.transforms.hardware import import_tensorflow
 
 _POLL_INTERVAL_SECONDS = 0.2
@@ -25,7 +26,8 @@ def main(driver: int, *, verbose: bool) -> None:
         import_tensorflow()  # before Beam logs INFO: after that, the import would not be silent
     from apache_beam.runners.worker import sdk_worker_main
 
-    sdk_worker_main.main([])
+    with quiet(verbose):  # Beam prints that the driver no longer listens, after the driver's last message
+        sdk_worker_main.main([])
 
 
 def _end_with(driver: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,39 @@ def run_program(
     if done.returncode not in statuses:
         sys.exit(f"{' '.join(command)} ended with status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def watch_memory(pid: int) -> Iterator[dict[int, int]]:
+    """{process: its peak in bytes} of a process and its children, filled while this is entered."""
+    peaks: dict[int, int] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.1):
+            for one in [pid, *_children(pid)]:
+                peaks[one] = max(_peak(one), peaks.get(one, 0))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _peak(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

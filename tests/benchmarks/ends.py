@@ -21,11 +21,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from command import watch_memory
 
 SLICE_BYTES = 1 << 20
 LINES = 1285
@@ -146,39 +147,12 @@ def measured(step: str, corpus: Corpus, processes: int, beam_options: list[str])
     arguments = [str(corpus.folder), corpus.output.path, *map(str, sizes)]
     started = time.monotonic()
     child = subprocess.Popen([sys.executable, __file__, "--step", step, *arguments, "--beam", *beam_options])
-    peaks: dict[int, int] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.1):
-            for pid in [child.pid, *_children(child.pid)]:
-                peaks[pid] = max(_peak(pid), peaks.get(pid, 0))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    status = child.wait()
-    ended.set()
-    thread.join()
+    with watch_memory(child.pid) as peaks:
+        status = child.wait()
     if status:
         raise SystemExit(f"{step} failed")
     peaks_mb = sorted((peak >> 20 for peak in peaks.values()), reverse=True)
     return {"seconds": round(time.monotonic() - started, 1), "peak_mb": peaks_mb[0], "all_mb": peaks_mb}
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _peak(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 @contextlib.contextmanager

@@ -14,14 +14,16 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
+from command import watch_memory
 from corpus import read_bible
-from ends import _children, _peak
+
+from layerbeam.pipeline.output.index import input_entries
+from layerbeam.pipeline.output.manifest import load_manifest
 
 NEW, CHANGED, REMOVED = 100, 10, 10
 
@@ -39,21 +41,11 @@ def run(folder: Path) -> dict[str, Any]:
     started = time.monotonic()
     command = [sys.executable, "-m", "layerbeam", "run", "c.yaml", "--processes", "2", "--prune-missing"]
     child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    peaks: dict[int, int] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.2):
-            for pid in [child.pid, *_children(child.pid)]:
-                peaks[pid] = max(_peak(pid), peaks.get(pid, 0))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    _, errors = child.communicate()
-    ended.set()
-    thread.join()
+    with watch_memory(child.pid) as peaks:
+        _, errors = child.communicate()
     if child.returncode:
         sys.exit(errors[-3000:])
+    output = str(folder / "out")
     runs = sorted((folder / "out/_runs").glob("*.json"), key=lambda path: int(path.stem))
     record = json.loads(runs[-1].read_text())
     return {
@@ -62,7 +54,7 @@ def run(folder: Path) -> dict[str, Any]:
         "workers_mb": max((peak for pid, peak in peaks.items() if pid != child.pid), default=0) >> 20,
         "texts_encoded": 0 if "nothing to do" in errors else record["counts"]["embedded"],
         "parts": len(list(os.scandir(folder / "out/texts"))),
-        "files": len(json.loads((folder / "out/manifest.json").read_text())["inputs"]),
+        "files": sum(1 for _ in input_entries(output, load_manifest(output))),
     }
 
 

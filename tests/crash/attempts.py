@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from layerbeam.pipeline.output import commits
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
@@ -59,7 +60,7 @@ HEAD = RunIdentity(
 
 
 class Turns:
-    """Which thread runs: one at a time, chosen by the seed at each operation.
+    """Which thread runs: one at a time, chosen by the seed at each operation; some are slow, by the seed, too.
 
     `share`: how often an operation fails, before or after its effect. At most `faults` fail.
     `look`: called after each operation, while no thread runs.
@@ -76,8 +77,10 @@ class Turns:
     def run(self, attempts: dict[str, Callable[[], None]]) -> None:
         """Run functions to their ends, which may be errors that they keep to themselves."""
         waiting = dict(attempts)
+        speeds = {name: self.random.choice((1, 4, 32)) for name in attempts}
         while waiting or self._turn:
-            name = self.random.choice(sorted({*waiting, *self._turn}))
+            names = sorted({*waiting, *self._turn})
+            (name,) = self.random.choices(names, [speeds[name] for name in names])
             if name in waiting:
                 self._turn[name] = threading.Semaphore(0)
                 threading.Thread(target=self._attempt, args=(name, waiting.pop(name)), daemon=True).start()
@@ -123,6 +126,10 @@ class MemoryStore(Store):
         self._turns = turns
         self.objects: dict[str, bytes] = {}
         self.uploads: collections.Counter[str] = collections.Counter()
+
+    @property
+    def is_raced(self) -> bool:
+        return self._turns() is not _FREE
 
     def _do(self, kind: str, path: str, effect: Callable[[], Any]) -> Any:
         return self._turns().operation(kind, path, effect)
@@ -262,6 +269,8 @@ def case_on(kind: str, folder: Path) -> Iterator[Case]:
             case.out = f"{kind}://bucket/out"
             memory = case.memory = MemoryStore(lambda: case.turns or _FREE)
             patch.setattr(stores, "_store", lambda scheme: memory)
+            # In this thread, so that others work between two of the items.
+            patch.setattr(commits, "_map", lambda folder, function, items: list(map(function, items)))
         yield case
 
 

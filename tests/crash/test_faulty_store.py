@@ -173,7 +173,8 @@ class FaultyDisk:
 
     def open(self, path: str, mode: str) -> Any:
         self._plan.step("create" if mode != "rb" else "open", path)
-        return _FaultyFile(path, mode, self._plan)
+        file = _FaultyFile(path, mode, self._plan)
+        return io.BufferedReader(file) if mode == "rb" else file
 
 
 class _FaultyFile(io.FileIO):
@@ -185,9 +186,9 @@ class _FaultyFile(io.FileIO):
         self._plan.step("read", str(self.name))
         return super().readinto(buffer)
 
-    def read(self, size: int = -1) -> bytes:
+    def readall(self) -> bytes:
         self._plan.step("read", str(self.name))
-        return super().readall() if size < 0 else super().read(size)
+        return super().readall()
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")

@@ -1,9 +1,9 @@
 """A cluster on this machine with two workers and a job server: Flink, Spark, or Beam's job service with a worker pool.
 
-    python tests/engines/cluster.py flink [--heap-mb 1024]
+    python tests/engines/cluster.py flink [--heap-mb 1024] [--apart]
 
 starts one, prints the options for `layerbeam run`, and waits for Ctrl-C. `make test-flink` and `make test-spark` fetch
-the jars.
+the jars. `--apart` gives each of its processes a host of its own (hosts.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import urllib.request
@@ -26,9 +28,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "support"))
 
+from hosts import Hosts  # noqa: E402
 from ports import free_port, is_open  # noqa: E402 - pytest's pythonpath is missing when this is started by hand
 
-JARS = ROOT / ".engines"
+ENGINE_FILES = ROOT / ".engines"
+# Below the engine's folder. Job servers upload all jars of their class path with each job, except those whose path
+# contains this. The cluster has them on its own class path.
+JARS = "gradle/wrapper"
 ENGINES = ("flink", "spark", "pool", "prism")
 START_SECONDS = 90
 # The packages that Flink's and Spark's own start scripts open for Java 17.
@@ -73,7 +79,8 @@ class ClusterError(Exception):
 class Cluster:
     """`options`: for `layerbeam run`. `nodes`: the processes by name; names of workers begin with `worker`.
 
-    `heap_mb`: of the JVM of each of Flink's TaskManagers.
+    `heap_mb`: of the JVM of each of Flink's TaskManagers. `hosts`: one for each node; None: all are on this machine.
+    `metrics`: the URL for Prometheus of each of Flink's nodes.
     """
 
     engine: str
@@ -81,13 +88,26 @@ class Cluster:
     workers: int
     environment: dict[str, str]
     heap_mb: int = 384
+    hosts: Hosts | None = None
     options: list[str] = dataclasses.field(default_factory=list)
+    metrics: dict[str, str] = dataclasses.field(default_factory=dict)
     nodes: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
     commands: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def own(self) -> Path:
+        """A folder that each host has for itself."""
+        return self.folder / "own"
+
+    def address(self, name: str) -> str:
+        """Of a node, for the others."""
+        return "localhost" if self.hosts is None else self.hosts.addresses[name]
 
     def start(self, name: str, command: list[str]) -> None:
         """Start a node; its output goes to a file named after it."""
         self.commands[name] = command
+        if self.hosts is not None:
+            command = self.hosts.command(name, command)
         with open(self.folder / f"{name}.log", "ab") as log:
             self.nodes[name] = subprocess.Popen(
                 ["sh", "-c", WITH_PARENT, "sh", *command],
@@ -113,15 +133,15 @@ class Cluster:
                 self.stop(name)
                 self.start(name, self.commands[name])
 
-    def wait(self, what: str, is_ready: Callable[[], bool]) -> None:
-        """Wait until it is ready. Raises ClusterError if a node has ended, or on a timeout."""
-        until = time.monotonic() + START_SECONDS
+    def wait(self, what: str, is_ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Wait until it is ready. Raises ClusterError if a node has ended, or after so many seconds."""
+        until = time.monotonic() + seconds
         while not is_ready():
             ended = [name for name, node in self.nodes.items() if node.poll() is not None]
             if ended:
                 raise ClusterError(f"{self.engine}: {', '.join(ended)} ended while {what} was awaited\n{self.logs()}")
             if time.monotonic() > until:
-                raise ClusterError(f"{self.engine}: no {what} after {START_SECONDS} s\n{self.logs()}")
+                raise ClusterError(f"{self.engine}: no {what} after {seconds:.0f} s\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self, lines: int = 10) -> str:
@@ -143,22 +163,33 @@ def get_json(url: str) -> dict:
 
 @contextlib.contextmanager
 def cluster(
-    engine: str, folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None, heap_mb: int = 384
+    engine: str,
+    folder: Path,
+    *,
+    workers: int = 2,
+    environment: Mapping[str, str] | None = None,
+    heap_mb: int = 384,
+    apart: bool = False,
 ) -> Iterator[Cluster]:
     """A running cluster with all files below `folder`. It ends with the block, and whenever this process ends.
 
     `workers`: 2 of one core each, or 1 of two cores. `environment`: additional variables for all its processes, workers
-    included.
+    included. `apart`: each node of Flink or Spark is on a host of its own, and workers are started by Beam's `boot`.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     made = Cluster(engine, folder, workers, {**os.environ, "PATH": path, **(environment or {})}, heap_mb)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        {"flink": _start_flink, "spark": _start_spark, "pool": _start_pool, "prism": _start_prism}[engine](made)
-        yield made
-    finally:
-        for name in reversed(list(made.nodes)):
-            made.stop(name)
+    made.own.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        if apart:
+            nodes = ["jobmanager", "master", "job_server", *(f"worker{number + 1}" for number in range(workers))]
+            made.hosts = Hosts(nodes, made.own)
+            stack.enter_context(made.hosts.up())
+        try:
+            {"flink": _start_flink, "spark": _start_spark, "pool": _start_pool, "prism": _start_prism}[engine](made)
+            yield made
+        finally:
+            for name in reversed(list(made.nodes)):
+                made.stop(name)
 
 
 def _java_of(engine: str) -> list[str]:
@@ -167,7 +198,7 @@ def _java_of(engine: str) -> list[str]:
         raise ClusterError(
             f"{engine} needs Java 17, and no java is on PATH (Debian: apt-get install openjdk-17-jre-headless)"
         )
-    jars = JARS / engine / "jars"
+    jars = ENGINE_FILES / engine / JARS
     if not jars.is_dir():
         raise ClusterError(f"{engine}: {jars} is missing: make test-{engine} fetches it")
     return [*JAVA, "-cp", f"{jars}/*"]
@@ -177,17 +208,33 @@ def _boot(made: Cluster) -> str:
     """A script that starts one worker; its output goes to a file named after its parent process."""
     boot = made.folder / "boot"
     command = shlex.join([sys.executable, str(Path(__file__).with_name("start_worker.py"))])
-    boot.write_text(f'#!/bin/sh\nexec {command} "$@" >>{shlex.quote(str(made.folder))}/sdk-$PPID.log 2>&1\n')
+    lines = ["#!/bin/sh", f"exec >>{shlex.quote(str(made.folder))}/sdk-$PPID.log 2>&1"]
+    if made.hosts is not None:
+        command = f"{ENGINE_FILES}/boot/container --semi_persist_dir={made.own}"
+        lines += _own_python(made.own)
+    boot.write_text("\n".join([*lines, f'exec {command} "$@"\n']))
     boot.chmod(0o755)
     return str(boot)
 
 
+def _own_python(folder: Path) -> list[str]:
+    """Lines that make `python` an environment of this host, with this one's packages: `boot` installs into it."""
+    python, packages = folder / "python", sysconfig.get_path("purelib")
+    return [
+        f"test -d {python} || {sys.executable} -m venv --without-pip {python}",
+        f"echo 'import site; site.addsitedir(\"{packages}\")' >$(echo {python}/lib/python*/site-packages)/base.pth",
+        # By default `boot` creates an environment that sees the packages of the base Python only.
+        f"export PATH={python}/bin:$PATH RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1",
+    ]
+
+
 def _start_job_server(made: Cluster, command: list[str]) -> int:
     """Returns the job server's port."""
-    port = free_port()
-    ports = ["--job-host=localhost", f"--job-port={port}", "--artifact-port=0", "--expansion-port=-1"]
+    host, port = made.address("job_server"), free_port()
+    # With 0 files would be wanted at localhost, whatever the host.
+    ports = [f"--job-host={host}", f"--job-port={port}", f"--artifact-port={free_port()}", "--expansion-port=-1"]
     made.start("job_server", [*command, *ports, f"--artifacts-dir={made.folder / 'artifacts'}"])
-    made.wait("job server", lambda: is_open(port))
+    made.wait("job server", lambda: is_open(port, host))
     return port
 
 
@@ -195,23 +242,22 @@ def _worker_options(made: Cluster, job_port: int) -> list[str]:
     """Each TaskManager or executor starts its workers as processes."""
     return [
         f"--runner={made.engine.capitalize()}Runner",
-        f"--job_endpoint=localhost:{job_port}",
+        f"--job_endpoint={made.address('job_server')}:{job_port}",
         "--environment_type=PROCESS",
         f"--environment_config={json.dumps({'command': _boot(made)})}",
     ]
 
 
 def _start_flink(made: Cluster) -> None:
-    java, rest = _java_of("flink"), free_port()
+    java, rest, manager = _java_of("flink"), free_port(), made.address("jobmanager")
     settings = {
-        "jobmanager.rpc.address": "localhost",
+        "jobmanager.rpc.address": manager,
         "jobmanager.rpc.port": free_port(),
-        "jobmanager.bind-host": "localhost",
-        "rest.address": "localhost",
+        "jobmanager.bind-host": "0.0.0.0" if made.hosts is not None else "localhost",  # Flink looks for it at both
+        "rest.address": manager,
+        "rest.bind-address": manager,
         "rest.port": rest,
         "rest.bind-port": rest,
-        "taskmanager.host": "localhost",
-        "taskmanager.bind-host": "localhost",
         "taskmanager.numberOfTaskSlots": 2 // made.workers,
         # Flink's own script calculates these.
         "taskmanager.cpu.cores": 2 // made.workers,
@@ -236,59 +282,64 @@ def _start_flink(made: Cluster) -> None:
         # The jars of the job are those of the cluster.
         "classloader.resolve-order": "parent-first",
         "classloader.check-leaked-classloader": "false",
+        "metrics.reporter.prom.factory.class": "org.apache.flink.metrics.prometheus.PrometheusReporterFactory",
     }
     conf = made.folder / "conf"
     conf.mkdir()
     (made.folder / "flink").mkdir()
-    (conf / "flink-conf.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
-    runtime = "org.apache.flink.runtime"
-    made.start(
-        "jobmanager",
-        [*java, "-Xmx400m", f"{runtime}.entrypoint.StandaloneSessionClusterEntrypoint", "--configDir", str(conf)],
-    )
-    for number in range(made.workers):
-        made.start(
-            f"worker{number + 1}",
-            [*java, f"-Xmx{made.heap_mb}m", f"{runtime}.taskexecutor.TaskManagerRunner", "--configDir", str(conf)],
-        )
-    made.wait("TaskManagers", lambda: get_json(f"http://localhost:{rest}/overview").get("slots-total") == 2)
+    (conf / "config.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
+
+    def start(name: str, heap_mb: int, entry_point: str, *options: str) -> None:
+        metrics = free_port()
+        made.metrics[name] = f"http://{made.address(name)}:{metrics}/metrics"
+        settings = [f"-D{option}" for option in (f"metrics.reporter.prom.port={metrics}", *options)]
+        command = [*java, f"-Xmx{heap_mb}m", f"org.apache.flink.runtime.{entry_point}", "--configDir", str(conf)]
+        made.start(name, [*command, *settings])
+
+    start("jobmanager", 400, "entrypoint.StandaloneSessionClusterEntrypoint")
+    for name in (f"worker{number + 1}" for number in range(made.workers)):
+        of_host = (f"taskmanager.{key}={made.address(name)}" for key in ("host", "bind-host"))
+        start(name, made.heap_mb, "taskexecutor.TaskManagerRunner", *of_host)
+    made.wait("TaskManagers", lambda: get_json(f"http://{manager}:{rest}/overview").get("slots-total") == 2)
     driver = "org.apache.beam.runners.flink.FlinkJobServerDriver"
-    port = _start_job_server(made, [*java, "-Xmx400m", driver, f"--flink-master=localhost:{rest}"])
+    port = _start_job_server(made, [*java, "-Xmx400m", driver, f"--flink-master={manager}:{rest}"])
     made.options += [*_worker_options(made, port), "--parallelism=2"]
 
 
 def _start_spark(made: Cluster) -> None:
-    java, port, web = _java_of("spark"), free_port(), free_port()
+    java, port, web, host = _java_of("spark"), free_port(), free_port(), made.address("master")
     home = made.folder / "home"  # executors get their class path from here
     (home / "conf").mkdir(parents=True)
     (home / "RELEASE").touch()
-    (home / "jars").symlink_to(JARS / "spark" / "jars")
-    made.environment |= {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.12", "SPARK_LOCAL_IP": "127.0.0.1"}
+    (home / "jars").symlink_to(ENGINE_FILES / "spark" / JARS)
+    made.environment |= {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.12"}
     made.environment["SPARK_LOCAL_DIRS"] = str(made.folder / "local")
     deploy = "org.apache.spark.deploy"
     master = [*java, "-Xmx300m", f"{deploy}.master.Master"]
-    master += ["--host", "localhost", "--port", str(port), "--webui-port", str(web)]
-    made.start("master", master)
-    made.wait("Spark master", lambda: is_open(port))
-    worker = [*java, "-Xmx200m", f"{deploy}.worker.Worker", "--host", "localhost", "--webui-port", "0"]
-    worker += ["--cores", str(2 // made.workers), "--memory", "600m", "--work-dir", str(made.folder / "work")]
-    worker.append(f"spark://localhost:{port}")
-    for number in range(made.workers):
-        made.start(f"worker{number + 1}", worker)
-    made.wait("Spark workers", lambda: get_json(f"http://localhost:{web}/json/").get("aliveworkers") == made.workers)
+    master += ["--host", host, "--port", str(port), "--webui-port", str(web)]
+    made.start("master", [*_local_ip(made, "master"), *master])
+    made.wait("Spark master", lambda: is_open(port, host))
+    worker = [*java, "-Xmx200m", f"{deploy}.worker.Worker", "--webui-port", "0", "--cores", str(2 // made.workers)]
+    worker += ["--memory", "600m", "--work-dir", str(made.folder / "work"), f"spark://{host}:{port}"]
+    for name in (f"worker{number + 1}" for number in range(made.workers)):
+        made.start(name, [*_local_ip(made, name), *worker, "--host", made.address(name)])
+    made.wait("Spark workers", lambda: get_json(f"http://{host}:{web}/json/").get("aliveworkers") == made.workers)
     settings = {
         "spark.executor.memory": "512m",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": made.address("job_server"),
+        "spark.driver.bindAddress": made.address("job_server"),
         "spark.ui.enabled": "false",
         "spark.task.maxFailures": "3",
     }
-    driver = [*java, "-Xmx500m", *(f"-D{name}={value}" for name, value in settings.items())]
-    port = _start_job_server(
-        made,
-        [*driver, "org.apache.beam.runners.spark.SparkJobServerDriver", f"--spark-master-url=spark://localhost:{port}"],
-    )
-    made.options += _worker_options(made, port)
+    driver = [*_local_ip(made, "job_server"), *java, "-Xmx500m"]
+    driver += [f"-D{name}={value}" for name, value in settings.items()]
+    driver += ["org.apache.beam.runners.spark.SparkJobServerDriver", f"--spark-master-url=spark://{host}:{port}"]
+    made.options += _worker_options(made, _start_job_server(made, driver))
+
+
+def _local_ip(made: Cluster, name: str) -> list[str]:
+    """What begins the command of one of Spark's nodes: the address that it listens at."""
+    return ["env", f"SPARK_LOCAL_IP={made.address(name).replace('localhost', '127.0.0.1')}"]
 
 
 def _start_pool(made: Cluster) -> None:
@@ -309,7 +360,7 @@ def _start_pool(made: Cluster) -> None:
 
 def _start_prism(made: Cluster) -> None:
     """Starts nothing: the run starts Prism, whose workers are threads of the run's own process."""
-    prism = JARS / "prism" / "prism"
+    prism = ENGINE_FILES / "prism" / "prism"
     if not prism.is_file():
         raise ClusterError(f"prism: {prism} is missing: make test-prism builds it")
     made.options += ["--runner=PrismRunner", f"--prism_location={prism}"]
@@ -319,17 +370,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--heap-mb", type=int, default=384)
+    parser.add_argument("--apart", action="store_true")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix=f"layerbeam-{given.engine}-"))
     try:
-        with cluster(given.engine, folder, heap_mb=given.heap_mb) as made:
+        with cluster(given.engine, folder, heap_mb=given.heap_mb, apart=given.apart) as made:
             print(f"{given.engine}: running; logs: {folder}\n")
             print("layerbeam run CONFIG --input /absolute/GLOB --output /absolute/PATH \\")
             print(" \\\n".join(f"  {shlex.quote(option)}" for option in made.options))
             print("\nCtrl-C ends it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    made.wait("end", lambda: False)
+                made.wait("end", lambda: False, math.inf)
         shutil.rmtree(folder)
     except ClusterError as error:
         sys.exit(f"{error}\n(all logs: {folder})")

@@ -10,78 +10,27 @@ import dataclasses
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from cluster import Cluster, cluster
+from cluster import cluster, get_json
 from corpora import random_lines
+from engine import Engine
+from ports import is_open
 from repository import DATA, ROOT
 from workplace import THREE_VIEWS, tree_hashes
 
 HOOK = Path(__file__).parent / "hook"
-# No run here takes nearly as long; a run that hangs would never end.
-TIMEOUT = 240
 BLOCKS = 120
 # One worker process serves all stages of a job: faster for short jobs, but a process that dies is not replaced.
 ONE_WORKER_PROCESS = "--environment_cache_millis=5000"
-
-
-@dataclasses.dataclass
-class Engine:
-    """A running cluster, a corpus, and the output of a local run over it."""
-
-    cluster: Cluster
-    folder: Path
-
-    def start(self, output: str, *options: str, config: Path | None = None) -> subprocess.Popen[str]:
-        """Start `layerbeam run` into a folder of that name."""
-        given = ["run", str(config or self.folder / "c.yaml"), "--output", str(self.folder / output), *options]
-        return subprocess.Popen(
-            [sys.executable, "-m", "layerbeam", *given],
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def stderr_of(self, process: subprocess.Popen[str], status: int) -> str:
-        """Standard error of a run that ends with this status and without a traceback."""
-        try:
-            _, err = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, err = process.communicate()
-            raise AssertionError(f"it hangs: {err[-3000:]}\n{self.cluster.logs()}") from None
-        assert process.returncode == status, f"{err[-3000:]}\n{self.cluster.logs()}"
-        assert "Traceback" not in err
-        return err
-
-    def run(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
-        return self.stderr_of(self.start(output, *options, config=config), status)
-
-    def on_engine(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
-        return self.run(output, *self.cluster.options, *options, config=config, status=status)
-
-    def files(self, output: str) -> dict[str, str]:
-        return tree_hashes(self.folder / output)
-
-    def commits(self) -> list[tuple[int, int, str]]:
-        """(node, process, name) of each commit since the last call."""
-        noted = self.folder / "noted" / "commits"
-        lines = noted.read_text().splitlines() if noted.exists() else []
-        noted.unlink(missing_ok=True)
-        return [(int(node), int(process), name) for node, process, name in map(str.split, lines)]
-
-    def kill(self, what: str, order: str) -> Path:
-        """Request that the hook kills a `process` or a `node`."""
-        path = self.folder / "noted" / f"kill-{what}"
-        path.write_text(order)
-        return path
 
 
 @pytest.fixture(scope="module", params=["flink", "spark", "pool", "prism"])
@@ -115,7 +64,9 @@ killed = pytest.mark.parametrize("engine", ["flink", "spark"], indirect=True)
 def test_demo(engine):
     demo = ["--input", str(ROOT / "configs/demo/*.txt")]
     config = ROOT / "configs/demo.yaml"
-    engine.on_engine("demo", *demo, ONE_WORKER_PROCESS, config=config)
+    # Only Flink's job server knows this option.
+    of_engine = ["--execution_mode_for_batch=BATCH_FORCED"] if engine.cluster.engine == "flink" else []
+    engine.on_engine("demo", *demo, *of_engine, ONE_WORKER_PROCESS, config=config)
     engine.run("local-demo", *demo, config=config)
     assert engine.files("demo") == engine.files("local-demo")
     assert "_SUCCESS" in engine.files("demo")
@@ -151,6 +102,19 @@ def test_one_compressed_file_is_encoded_by_all_nodes(engine):
         assert min(of_nodes.values()) > sum(of_nodes.values()) / 4
 
 
+def check_output(engine: Engine, output: str, *, twice: int) -> None:
+    """The bytes of the local run, and at most so many blocks encoded twice."""
+    assert BLOCKS <= len(engine.commits()) <= BLOCKS + twice
+    assert engine.files(output) == engine.files("local")
+
+
+def interrupt(engine: Engine, output: str) -> None:
+    """Start a run, and end its command by Ctrl-C when some of its blocks are written."""
+    process = engine.start_and_wait(output)
+    process.send_signal(signal.SIGINT)
+    assert "interrupted; the job continues. To stop it: cancel layerbeam-" in engine.stderr_of(process, 130)
+
+
 def check_resumed(engine: Engine, output: str, commits: list[tuple[int, int, str]]) -> None:
     """Only the blocks in hand at the kill, one on each of two nodes, were encoded again; the others were found."""
     assert BLOCKS <= len(commits) <= BLOCKS + 2
@@ -179,6 +143,9 @@ def test_killed_node_is_replaced(engine):
             assert process.poll() is None, engine.stderr_of(process, 0)
             time.sleep(0.05)
         engine.cluster.replace_dead_workers()
+        if engine.cluster.engine == "flink":
+            engine.wait_until(lambda: process.poll() is not None or engine.restarts() > 0)
+            assert process.poll() is None
         engine.stderr_of(process, 0)
     commits = engine.commits()
     # Flink needs two nodes, so a third one takes part. On Spark the one that is left may do the rest.
@@ -211,5 +178,80 @@ def test_killed_worker_of_a_pool_ends_the_run_and_the_next_run_resumes(engine):
     assert "layerbeam: failed: " in engine.on_engine("killed", status=1)
     assert not order.exists()
     engine.on_engine("killed")
-    assert BLOCKS <= len(engine.commits()) <= BLOCKS + 2
-    assert engine.files("killed") == engine.files("local")
+    check_output(engine, "killed", twice=2)
+
+
+without_prism = pytest.mark.parametrize("engine", ["flink", "spark", "pool"], indirect=True)
+flink = pytest.mark.parametrize("engine", ["flink"], indirect=True)
+spark = pytest.mark.parametrize("engine", ["spark"], indirect=True)
+
+
+@without_prism
+def test_job_outlives_the_program_that_submitted_it(engine):
+    with engine.start_and_wait("left") as process:
+        process.kill()
+    engine.wait_until(lambda: engine.state("left") != "submitted")
+    assert engine.state("left") == "done"
+    assert len(engine.commits()) == BLOCKS
+    assert "nothing to do" in engine.on_engine("left")
+    assert engine.files("left") == engine.files("local")
+
+
+@flink
+def test_forced_start_beside_an_interrupted_job(engine):
+    """The older job ends without an error, so its engine does not try it again."""
+    interrupt(engine, "both")
+    assert "is at work in this folder" in engine.on_engine("both", status=4)
+    engine.on_engine("both", "--force")
+    assert [engine.state("both", run) for run in (1, 2)] == ["lost", "done"]  # of the older one nobody could know
+    (master,) = (word for word in engine.cluster.commands["job_server"] if word.startswith("--flink-master="))
+    url = f"http://{master.partition('=')[2]}/jobs/overview"
+    jobs = [job["state"] for job in get_json(url)["jobs"] if "-both-" in job["name"]]
+    assert jobs == ["FINISHED", "FINISHED"]
+    check_output(engine, "both", twice=4)  # each of two jobs has a block in hand on each of two nodes
+
+
+@spark
+def test_second_job_is_refused_while_the_job_server_runs_one(engine):
+    """Beam would let it fail, after its start has stopped the first one."""
+    interrupt(engine, "both")
+    assert "runs one job at a time, now layerbeam-" in engine.on_engine("both", "--force", status=4)
+    engine.wait_until(lambda: engine.state("both") != "submitted")
+    assert engine.state("both") == "done"
+    check_output(engine, "both", twice=0)
+
+
+@flink
+def test_killed_job_manager_ends_the_run_and_the_next_one_resumes(engine):
+    process = engine.start_and_wait("manager")
+    engine.cluster.stop("jobmanager")
+    engine.cluster.start("jobmanager", engine.cluster.commands["jobmanager"])
+    assert "layerbeam: failed: " in engine.stderr_of(process, 1)
+    engine.on_engine("manager")
+    check_output(engine, "manager", twice=2)
+
+
+@spark
+def test_killed_master_does_not_end_the_run(engine):
+    process = engine.start_and_wait("master")
+    engine.cluster.stop("master")
+    engine.stderr_of(process, 0)
+    engine.cluster.start("master", engine.cluster.commands["master"])
+    check_output(engine, "master", twice=0)
+
+
+@killed
+def test_killed_job_server_ends_the_command(engine):
+    """Flink's job continues; Spark's has its driver in the job server."""
+    process = engine.start_and_wait("server")
+    engine.cluster.stop("job_server")
+    assert "the job server does not answer, and its job may continue" in engine.stderr_of(process, 1)
+    engine.cluster.start("job_server", engine.cluster.commands["job_server"])
+    (endpoint,) = (option for option in engine.cluster.options if option.startswith("--job_endpoint="))
+    engine.cluster.wait("job server", lambda: is_open(int(endpoint.rpartition(":")[2])))
+    if engine.cluster.engine == "flink":
+        engine.wait_until(lambda: engine.state("server") != "submitted")
+        assert engine.state("server") == "done"
+    else:
+        engine.on_engine("server", "--force")
+    check_output(engine, "server", twice=2)

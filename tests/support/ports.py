@@ -20,9 +20,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def is_open(port: int) -> bool:
-    """Whether a server on this machine accepts connections on this port."""
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+def is_open(port: int, host: str = "localhost") -> bool:
+    """Whether a server accepts connections on this port."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 

@@ -39,27 +39,31 @@ _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary"
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A row group. `start`, `end`: the stored bytes of all row groups before it, and including it."""
+    """A row group. `start`, `end`: the stored bytes of all row groups before it, and including it.
+
+    `read_bytes`: of the columns that are read, before they were compressed.
+    """
 
     number: int
     first_row: int
     rows: int
     start: int
     end: int
+    read_bytes: int
 
 
 def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) -> Iterator[tuple[int, int, int]]:
-    """(first byte, byte after the last, rows) of each slice: consecutive row groups of about `slice_bytes`.
+    """(first byte, byte after the last, rows) of each slice: consecutive row groups of about `slice_bytes` to read.
 
     Raises UnreadableFileError if the file is not Parquet or lacks a column that the configuration names.
     """
     with _opened(file, record_format) as (parquet, _):
-        start, rows, end = 0, 0, 0
-        for group in _groups(parquet):
-            rows, end = rows + group.rows, group.end
-            if end - start >= slice_bytes:
+        start, rows, end, size = 0, 0, 0, 0
+        for group in _groups(parquet, record_format):
+            rows, end, size = rows + group.rows, group.end, size + group.read_bytes
+            if size >= slice_bytes:
                 yield start, end, rows
-                start, rows = end, 0
+                start, rows, size = end, 0, 0
         if rows:
             yield start, end, rows
 
@@ -69,7 +73,7 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
     with _opened(slice_.file, record_format) as (parquet, schema):
         groups = [
             group
-            for group in _groups(parquet)
+            for group in _groups(parquet, record_format)
             if slice_.start <= group.start and (slice_.end is None or group.start < slice_.end)
         ]
         if not groups:
@@ -101,7 +105,11 @@ def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
     """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
     end_row = block.first_line + block.num_lines
     with _opened(block.file, record_format) as (parquet, schema):
-        groups = [g for g in _groups(parquet) if g.first_row < end_row and g.first_row + g.rows > block.first_line]
+        groups = [
+            g
+            for g in _groups(parquet, record_format)
+            if g.first_row < end_row and g.first_row + g.rows > block.first_line
+        ]
         found = [schema.empty_table()]
         row = groups[0].first_row if groups else 0
         for batch in _batches(parquet, schema, groups):
@@ -136,13 +144,16 @@ def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.P
         raise UnreadableFileError(why) from error
 
 
-def _groups(parquet: pq.ParquetFile) -> Iterator[_Group]:
+def _groups(parquet: pq.ParquetFile, record_format: RecordFormat) -> Iterator[_Group]:
     first_row = start = 0
+    read = {name for name, _ in record_format.fields_read}
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
         if group.num_rows:
-            size = sum(group.column(index).total_compressed_size for index in range(group.num_columns))
-            yield _Group(number, first_row, group.num_rows, start, start + size)
+            columns = [group.column(index) for index in range(group.num_columns)]
+            size = sum(column.total_compressed_size for column in columns)
+            read_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in read)
+            yield _Group(number, first_row, group.num_rows, start, start + size, read_bytes)
             first_row, start = first_row + group.num_rows, start + size
 
 

@@ -38,9 +38,8 @@ def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:
 
 def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:
     """The estimated tokens of records with these lengths in bytes, see `BlockLimits`."""
-    if limits.sentence_bytes is None:
-        return np.minimum(2 + lengths // 4, limits.max_seq_length)
-    return 2 * (1 + lengths // limits.sentence_bytes) + lengths // 4
+    tokens: Int64Array = _amounts(lengths, 1, limits)[2][0]
+    return tokens
 
 
 def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int:
@@ -55,13 +54,8 @@ def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int:
     >>> records_in_block(np.array([400, 400, 400]), BlockLimits(9999, 9999, 9, 128, sentence_bytes=80))
     2
     """
-    texts = np.ones_like(lengths) if limits.sentence_bytes is None else 1 + lengths // limits.sentence_bytes
-    estimates = (
-        (texts, limits.text_rows),
-        (lengths, limits.text_bytes),
-        (tokens_by_length(lengths, limits), limits.token_rows),
-    )
-    fills = min(int(np.searchsorted(np.cumsum(amounts), limit)) for amounts, limit in estimates)
+    amounts = _amounts(lengths, 1, limits)
+    fills = min(int(np.searchsorted(np.cumsum(of_records), limit)) for of_records, limit in amounts)
     return fills + 1 if fills < len(lengths) else 0
 
 
@@ -71,11 +65,18 @@ def filled_share(num_bytes: int, records: int, limits: BlockLimits) -> float:
     >>> filled_share(80, 2, BlockLimits(160, 1000, 1000, 128))
     0.5
     """
-    texts, tokens = records, min(2 * records + num_bytes // 4, records * limits.max_seq_length)
-    if limits.sentence_bytes is not None:
-        texts = records + num_bytes // limits.sentence_bytes
-        tokens = 2 * texts + num_bytes // 4
-    return max(texts / limits.text_rows, num_bytes / limits.text_bytes, tokens / limits.token_rows)
+    return max(float(amount) / limit for amount, limit in _amounts(np.int64(num_bytes), records, limits))
+
+
+def _amounts(lengths: Any, records: int, limits: BlockLimits) -> tuple[tuple[Any, int], ...]:
+    """(estimate, limit) of texts, bytes and tokens. `lengths`: in bytes, of so many `records` each."""
+    texts = np.full_like(lengths, records)
+    if limits.sentence_bytes is None:
+        tokens = np.minimum(2 * records + lengths // 4, records * limits.max_seq_length)
+    else:
+        texts += lengths // limits.sentence_bytes
+        tokens = 2 * texts + lengths // 4
+    return (texts, limits.text_rows), (lengths, limits.text_bytes), (tokens, limits.token_rows)
 
 
 def is_blank(texts: pa.StringArray) -> BoolArray:

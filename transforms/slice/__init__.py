@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
@@ -24,6 +25,8 @@ from layerbeam.transforms.slice.slices import (
 )
 
 _SKIPPED = "skipped"
+# Slices that are held to be sorted.
+_HELD = 10_000
 
 
 @dataclasses.dataclass
@@ -102,7 +105,7 @@ class SliceFiles(beam.PTransform):
             of_huge_files = scans | "of huge files" >> beam.Filter(_is_of_huge_file, self.limits.text_bytes)
             combined = of_huge_files | "count" >> beam.CombineGlobally(_CountLines()).without_defaults()
             counts = beam.pvalue.AsSingleton(combined, {})
-        number = beam.FlatMap(_number, counts, self.num_readers, self.limits.text_bytes).with_output_types(Slice)
+        number = beam.ParDo(_Number(self), counts).with_output_types(Slice)
         return scans | "of one stretch" >> beam.GroupByKey() | "number" >> number.with_outputs(_SKIPPED, main="slices")
 
 
@@ -144,17 +147,37 @@ class _CountLines(beam.CombineFn):
         return counts
 
 
-def _number(
-    element: tuple[tuple[bytes, int], Iterable[RangeScan]],
-    counts: dict[bytes, LineCount],
-    num_readers: int,
-    text_bytes: int,
-) -> Iterator[Any]:
-    (path, stretch), scans = element
-    for item in number_slices(scans, stretch, counts.get(path)):
-        if isinstance(item, SkippedFile):
-            yield beam.pvalue.TaggedOutput(_SKIPPED, item)
-        elif item.is_read_alone(text_bytes):
-            yield from (dataclasses.replace(item, share=(number, num_readers)) for number in range(num_readers))
-        else:
-            yield item
+class _Number(beam.DoFn):
+    """(path and stretch, its scans) -> `Slice`, the large ones of a bundle first.
+
+    Beam's local runner deals them to its workers one by one, in this order: so each gets as many large ones.
+    """
+
+    def __init__(self, stage: SliceFiles) -> None:
+        self._text_bytes, self._num_readers = stage.limits.text_bytes, stage.num_readers
+
+    def start_bundle(self) -> None:
+        self._held: list[Slice] = []
+
+    def process(
+        self, element: tuple[tuple[bytes, int], Iterable[RangeScan]], counts: dict[bytes, LineCount]
+    ) -> Iterator[Any]:
+        (path, stretch), scans = element
+        for item in number_slices(scans, stretch, counts.get(path)):
+            if isinstance(item, SkippedFile):
+                yield beam.pvalue.TaggedOutput(_SKIPPED, item)
+            elif item.is_read_alone(self._text_bytes):
+                shares = ((number, self._num_readers) for number in range(self._num_readers))
+                self._held += [dataclasses.replace(item, share=share) for share in shares]
+            else:
+                self._held.append(item)
+        if len(self._held) >= _HELD:
+            yield from self._largest_first()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        yield from map(GlobalWindows.windowed_value, self._largest_first())
+
+    def _largest_first(self) -> list[Slice]:
+        held, self._held = self._held, []
+        # Of about the same size, so that those of a file stay in their order.
+        return sorted(held, key=lambda slice_: slice_.size * 8 // self._text_bytes, reverse=True)

@@ -87,7 +87,7 @@ class FileToRead:
 def join_small_files(
     files: Iterable[FileToRead], limits: BlockLimits, record_format: RecordFormat = LINES
 ) -> Iterator[FileToRead]:
-    """The files, in their order, with small ones together: as many as about fill a block.
+    """The files, in their order, with small ones together if the limits allow it: as many as about fill a block.
 
     A block ends with the file that fills it, and the next small file begins another one. So if some of the blocks are
     done, the files that are left are put together as before.
@@ -98,7 +98,8 @@ def join_small_files(
         size = work.file.size * (_COMPRESSION if storage.is_compressed(work.file.path) else 1)
         records = 1 if record_format.is_whole_file else 1 + size // _RECORD_BYTES
         share = filled_share(size, records, limits)
-        if record_format.format == "parquet" or work.max_records is not None or not size or share > _SMALL:
+        is_whole = record_format.format != "parquet" and work.max_records is None and size
+        if not (limits.joins_files and is_whole and share <= _SMALL):
             yield work
             continue
         waiting.append(work)

@@ -20,6 +20,7 @@ from layerbeam.transforms.storage.files import (
     open_arrow,
     open_binary,
     read_bytes,
+    read_if_exists,
     read_json,
     write_whole,
 )
@@ -41,6 +42,7 @@ from layerbeam.transforms.storage.listing import (
     reason_of,
     sizes_of,
     stat_file,
+    stat_if_exists,
 )
 from layerbeam.transforms.storage.locking import locked_file
 from layerbeam.transforms.storage.store import in_batches

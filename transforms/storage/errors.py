@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_LOG_IN = (
+LOG_IN = (
     "no credentials were found; run: gcloud auth application-default login, or give a service account's key file in "
     "the variable GOOGLE_APPLICATION_CREDENTIALS"
 )
@@ -48,4 +48,4 @@ def reason_of_service(message: str) -> str:
     in_json = re.search(r'"message": *"([^"]+)"', message)
     plain = re.sub(r"^(\d+ )?[A-Z]+ \S+: |: \('Request failed .*$", "", " ".join(message.split()))
     reason = in_json[1] if in_json is not None else plain
-    return f"{reason} ({_LOG_IN})" if reason.startswith("Anonymous c") else reason
+    return f"{reason} ({LOG_IN})" if reason.startswith("Anonymous c") else reason

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
-from layerbeam.transforms.storage.listing import is_local, stat_file
+from layerbeam.transforms.storage.listing import is_absent, is_local, stat_file
 
 _SPOOLED_BYTES = 32 << 20
 # What disks and mounts answer that cannot link, or not once more.
@@ -52,11 +52,21 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def read_json(path: str) -> dict[str, Any] | None:
-    """The object in a JSON file; None if the file is missing or incomplete."""
+def read_if_exists(path: str) -> bytes | None:
+    """The whole file; None if there is none. OSError if it cannot be read now."""
     try:
-        value = json.loads(read_bytes(path))
-    except (OSError, ValueError):
+        return read_bytes(path)
+    except OSError as error:
+        if is_absent(path, error):
+            return None
+        raise
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing or incomplete. OSError if it cannot be read now."""
+    try:
+        value = json.loads(read_if_exists(path) or b"")
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

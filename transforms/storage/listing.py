@@ -128,6 +128,19 @@ def stat_file(path: str) -> InputFile | SkippedFile:
     return InputFile(path, status.st_size, status.st_mtime)
 
 
+def stat_if_exists(path: str) -> InputFile | None:
+    """Current size and time of a file; None if there is none. OSError if nobody can tell now."""
+    if not is_local(path):
+        return stores.stat(path)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if is_absent(path, error):
+            return None
+        raise
+    return InputFile(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+
 def find_change(file: InputFile) -> SkippedFile | None:
     """The reason to skip a file that is missing or has another size or time than when it was found; None if equal."""
     now = stat_file(file.path)
@@ -172,17 +185,17 @@ def is_absent(path: str, error: OSError) -> bool:
     Another error may pass: then nobody knows what the file holds.
     """
     lasting = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-    return isinstance(error, lasting) or not exists(path)
+    return isinstance(error, lasting) or not (is_local(path) or exists(path))
 
 
 def sizes_of(folder: str, names: Collection[str]) -> dict[str, int]:
-    """{name: size in bytes} of those of these names that are files in the folder.
+    """{name: size in bytes} of those of these names that are files in the folder. OSError if nobody can tell now.
 
     In a store that is one listing of what begins as all of them do.
     """
     if is_local(folder):
-        found = ((name, stat_file(join(folder, name))) for name in names)
-        return {name: file.size for name, file in found if isinstance(file, InputFile)}
+        found = ((name, stat_if_exists(join(folder, name))) for name in names)
+        return {name: file.size for name, file in found if file is not None}
     first, last = min(names), max(names)
     common = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_prefix(join(folder, common))}

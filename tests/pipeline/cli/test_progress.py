@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from layerbeam.pipeline.cli import progress as progress_module
-from layerbeam.pipeline.cli.progress import Progress, Steps, show_progress
+from layerbeam.pipeline.cli.progress import JobProgress, Progress, Steps, show_progress
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 
@@ -61,6 +61,59 @@ def test_a_run_that_has_just_started(tmp_path):
     progress.update()
     assert (progress.fraction, progress.seconds_left) == (0.0, None)
     assert progress.describe() == "starting"
+
+
+class Job:
+    state = "RUNNING"
+
+
+def test_a_job_s_commits_are_counted(tmp_path, monkeypatch):
+    for number in range(40):
+        commit(tmp_path, f"{number}.json", tokens=80, embedded=10)
+    progress = JobProgress(str(tmp_path), Job())
+    progress.update()
+    assert (progress.blocks, progress.texts, progress.fraction) == (40, 400, None)
+    assert progress.describe() == "running, 40 blocks committed, about 400 texts"
+    (tmp_path / "_commits" / "40.json").write_text("")
+    progress.update()
+    assert progress.blocks == 40  # they are not listed again at once
+    monkeypatch.setattr(progress, "_next", 0.0)
+    progress.update()
+    assert progress.blocks == 41
+    for path in (tmp_path / "_commits").iterdir():
+        path.unlink()
+    monkeypatch.setattr(progress, "_next", 0.0)
+    progress.update()
+    assert progress.blocks == 41  # the end of a job deletes them
+
+
+def test_a_job_that_has_just_started(tmp_path):
+    progress = JobProgress(str(tmp_path), None)
+    progress.update()
+    assert progress.describe() == "0 blocks committed"
+
+
+def test_a_job_that_commits_nothing(tmp_path, monkeypatch):
+    progress = JobProgress(str(tmp_path), Job())
+    monkeypatch.setattr(progress, "_began", progress._began - 301)
+    progress.update()
+    hint = "do the workers start? (docs/runners.md#when-nothing-is-committed)"
+    assert progress.describe() == f"running, 0 blocks committed, {hint}"
+    commit(tmp_path, "a.json", tokens=80, embedded=10)
+    monkeypatch.setattr(progress, "_next", 0.0)
+    progress.update()
+    assert progress.describe() == "running, 1 block committed, about 10 texts"
+
+
+def test_lines_without_a_fraction(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
+    commit(tmp_path, "a.json", tokens=40, embedded=5)
+    stream = io.StringIO()
+    with show_progress(JobProgress(str(tmp_path), Job()), stream=stream):
+        while "1 block " not in stream.getvalue():
+            pass
+    assert stream.getvalue().splitlines()[-1] == "running, 1 block committed, about 5 texts"
 
 
 def test_lines_without_a_terminal(tmp_path, monkeypatch):

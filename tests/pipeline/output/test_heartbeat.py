@@ -65,6 +65,19 @@ def test_a_process_does_not_write_what_another_has_written(alive, monkeypatch):
     assert written == []
 
 
+def test_all_who_work_learn_that_the_attempt_is_given_up(alive):
+    given_up = []
+    first, second = Holder(str(alive), lambda: bool(given_up)), Holder(str(alive))
+    wait_for(alive.exists)
+    assert not first.is_over
+    given_up.append(True)
+    wait_for(lambda: first.is_over)
+    given_up.clear()
+    assert second.is_over
+    first.let_go()
+    second.let_go()
+
+
 def test_a_beat_that_fails_does_not_end_them(alive, monkeypatch):
     real, failed = heartbeat.beat, []
 

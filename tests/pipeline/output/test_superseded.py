@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -13,10 +15,11 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
-from layerbeam.pipeline.output import word_types
+from layerbeam.pipeline.output import heartbeat, word_types
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.run import keep_alive
 from layerbeam.pipeline.run.engines import local_runner
+from layerbeam.transforms import write
 
 NUMBER = 3
 
@@ -76,6 +79,25 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
     assert len(os.listdir("out/_commits")) > 1
 
 
+def test_it_encodes_nothing_more_once_it_knows(pipeline, monkeypatch):
+    """The blocks that are left are the newer attempt's, and the end does not call them missing."""
+    monkeypatch.setattr(heartbeat, "_INTERVAL_SECONDS", 0.01)
+
+    def put(*arguments, put=write.put_commit):
+        record(pipeline.job, 4, "submitted")
+        deadline = time.monotonic() + 60
+        while not heartbeat._threads["out/_runs/3.alive"].over:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return put(*arguments)
+
+    monkeypatch.setattr(write, "put_commit", put)
+    pipeline()
+    assert states() == {3: "superseded", 4: "submitted"}
+    assert len(os.listdir("out/_commits")) == 1
+    assert not {"_SUCCESS", "manifest.json", "parts.jsonl"} & set(os.listdir("out"))
+
+
 @pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])
 def test_it_completes_the_folder_if_the_newer_attempt_has_ended_without_result(pipeline, workplace, state):
     record(pipeline.job, 4, state)
@@ -88,7 +110,9 @@ def test_workers_of_all_stages_beat(pipeline, monkeypatch):
     held, let_go = [], []
 
     class Holder:
-        def __init__(self, path: str) -> None:
+        is_over = False
+
+        def __init__(self, path: str, is_over: Any) -> None:
             held.append(path)
 
         def let_go(self) -> None:

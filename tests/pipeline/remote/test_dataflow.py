@@ -162,8 +162,8 @@ def test_gpu_machines_do_all_from_reading_to_writing_and_nothing_else(workplace,
     of_blocks = ("read", "tokenize", "encode", "write")
     asked = {stage: submission.hints(stage) for stage in submission.stages}
     with_gpu = {stage for stage, hints in asked.items() if hints == {"accelerator": L4}}
-    assert with_gpu == {stage for stage in asked if stage.split("/")[0] in (*of_blocks, "alive in write")}
-    assert {stage.split("/")[0] for stage in with_gpu} == {*of_blocks, "alive in write"}
+    assert with_gpu == {stage for stage in asked if stage.split("/")[0] in (*of_blocks, "alive in read")}
+    assert {stage.split("/")[0] for stage in with_gpu} == {*of_blocks, "alive in read"}
     assert {str(hints) for stage, hints in asked.items() if stage not in with_gpu} == {"{}"}
     assert {"find", "slice", "finish"} <= {stage.split("/")[0] for stage in asked.keys() - with_gpu}
     assert len({submission.environment(stage) for stage in with_gpu}) == 1
@@ -383,6 +383,9 @@ def test_missing_credentials(workplace, cloud, monkeypatch):
     done = run(workplace, cloud, status=2)
     assert "gcloud auth application-default login" in done.err
     assert time.monotonic() - began < 60
+    done = run(workplace, cloud, "--set", "encoder.handle=minilm", status=2)
+    assert "layerbeam: runner: DataflowRunner: no credentials were found; run: gcloud auth application-de" in done.err
+    assert "gone.json was not found)" in done.err
     assert cloud.jobs == []
 
 

@@ -91,10 +91,11 @@ def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, poo
     where = prepare(workplace)
     workplace.run(where[0], "--output", str(workplace.folder / "local"))
     err = workplace.run(*where, *external(job_server, pool)).err
-    assert "submitted to PortableRunner" in err
+    assert "submitted to PortableRunner as layerbeam-" in err
     assert workplace.files("out") == workplace.files("local")
     start = last_run(workplace)
     assert (start["state"], start["runner"], start["workers"]) == ("done", "PortableRunner", None)
+    assert start["job"].startswith("job-")  # Beam's own job service numbers them
     assert "on PortableRunner; padding" in workplace.show().out
     assert "nothing to do" in workplace.run(*where, *external(job_server, pool)).err
 
@@ -119,6 +120,27 @@ def test_interrupt_while_waiting(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
     process = workplace.at_work(*where, *external(job_server, pool))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    *_, last = err.splitlines()
+    assert last.startswith("layerbeam: interrupted; the job continues. To stop it: cancel layerbeam-")
+    assert last.endswith(" on the engine's page")
+    job = last_run(workplace)["job"]
+    assert f"job       {job} on PortableRunner" in workplace.show().out
+    assert "is at work in this folder, on PortableRunner" in workplace.run(*where, status=4).err
+    deadline = time.monotonic() + 120
+    while last_run(workplace)["state"] == "submitted":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    workplace.verify(status=0)
+
+
+@pytest.mark.slow
+def test_interrupt_that_cancels(workplace, job_server, pool):
+    where = prepare(workplace)
+    workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
+    process = workplace.at_work(*where, *external(job_server, pool), "--cancel-on-interrupt")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -189,6 +211,7 @@ def test_device_missing_on_this_machine(workplace):
             ["--runner=flink", "--workers=2"],
             "--workers applies to the local runner only; use --parallelism with Fl",
         ),
+        (["--cancel-on-interrupt"], "--cancel-on-interrupt applies to jobs on other runners; Ctrl-C ends a local run"),
         (["--runner=PortableRunner"], "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port"),
         (
             ["--runner=FlinkRunner"],

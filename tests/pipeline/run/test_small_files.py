@@ -134,6 +134,23 @@ def test_killed_and_resumed(small):
     assert small.files() == small.files("undisturbed")
 
 
+def test_a_file_that_changes_between_a_kill_and_the_next_run(small):
+    """Its block is done, and another block has it then: the newer one counts, whichever is read first."""
+    with small.at_work(commits=4) as process:
+        process.kill()
+    records = [json.loads(path.read_text()) for path in (small.folder / "out/_commits").glob("*.json")]
+    (members, *_) = (record["members"] for record in records if "members" in record)
+    for member in members[1:9]:
+        small.write(member["block"]["file"]["path"], "the river has changed\n")
+    for number in range(30):
+        small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
+    small.run()
+    small.run(*ALONE)
+    assert_same_rows(small, "out", "alone")
+    assert small.manifest()["counts"] == small.manifest("alone")["counts"]
+    small.verify("--checksums")
+
+
 def test_every_bundle_executed_twice_encodes_once(small, encoded):
     small.run("--direct_runner_bundle_repeat=1")
     small.run("--output", "once")
@@ -275,7 +292,7 @@ def test_views_that_need_a_file_for_each_block(workplace):
 
 def sizes_together(sizes: list[int]) -> list[list[int]]:
     files = (FileToRead(InputFile(f"{number:04}.txt", size, 0.0)) for number, size in enumerate(sizes))
-    found = join_small_files(files, BlockLimits(text_bytes=1_600))
+    found = join_small_files(files, BlockLimits(text_bytes=1_600, joins_files=True))
     return [[file.size for file in (work.file, *work.others)] for work in found]
 
 

@@ -5,10 +5,10 @@ from corpora import UNLIMITED, read_file
 
 from layerbeam.pipeline.run.engines import local_runner
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import SkippedFile
+from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.slice import FindFiles, SliceFiles
+from layerbeam.transforms.slice import FindFiles, SliceFiles, _Number
 from layerbeam.transforms.slice import slices as module
 from layerbeam.transforms.slice.slices import (
     FileToRead,
@@ -79,3 +79,14 @@ def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, monkeypatch):
         found.append(sorted((tmp_path / str(huge_files)).read_text().splitlines()))
     assert len(found[0]) > 30
     assert found[0] == found[1]
+
+
+def test_large_slices_of_a_bundle_come_first():
+    """The local runner deals them to its workers one by one."""
+    number = _Number(SliceFiles(BlockLimits(text_bytes=100)))
+    number.start_bundle()
+    for size in (10, 90, 20, 89, 80):
+        file = InputFile(f"{size}.txt", size, 0.0)
+        scan = RangeScan(FileToRead(file), 0, ((0, size, 1),))
+        assert list(number.process(((file.path.encode(), 0), [scan]), {})) == []
+    assert [value.value.file.size for value in number.finish_bundle()] == [90, 89, 80, 20, 10]

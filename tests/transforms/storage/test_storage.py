@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import subprocess
@@ -11,7 +12,7 @@ from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
-from layerbeam.transforms.storage import stores
+from layerbeam.transforms.storage import files, listing, stores
 
 
 def names(found: list) -> list[str]:
@@ -148,6 +149,24 @@ def test_what_is_raised_while_a_file_is_written_uploads_nothing(store):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert storage.list_folder(root) == {}
+
+
+def test_a_file_that_cannot_be_read_now_is_not_a_missing_one(tmp_path, monkeypatch):
+    path = str(tmp_path / "a")
+    assert storage.stat_if_exists(path) is storage.read_if_exists(path) is storage.read_json(path) is None
+    assert storage.stat_if_exists(f"{tmp_path}") is None
+    (tmp_path / "a").write_text("{}")
+    assert (storage.sizes_of(str(tmp_path), ["a", "b"]), storage.read_json(path)) == ({"a": 2}, {})
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "open", fail, raising=False)
+    monkeypatch.setattr(listing.os, "stat", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        storage.read_json(path)
+    with pytest.raises(OSError, match="Input/output"):
+        storage.sizes_of(str(tmp_path), ["a"])
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a[1].txt", "star*.txt", "what?.txt"])
