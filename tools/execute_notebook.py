@@ -29,7 +29,9 @@ def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     new = nbformat.from_dict(notebook)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "configs").symlink_to(ROOT / "configs")
-        client = nbclient.NotebookClient(new, timeout=300, resources={"metadata": {"path": folder}})
+        # A busy machine cuts a cell's prints into several outputs.
+        resources = {"metadata": {"path": folder}}
+        client = nbclient.NotebookClient(new, timeout=300, coalesce_streams=True, resources=resources)
         client.execute()
         for cell in new.cells:
             cell.metadata.pop("execution", None)
