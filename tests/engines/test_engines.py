@@ -6,16 +6,12 @@ Each engine has its make target: test-flink, test-spark, test-pool, test-prism.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +21,7 @@ from corpora import random_lines
 from engine import Engine
 from ports import is_open
 from repository import DATA, ROOT
-from workplace import THREE_VIEWS, tree_hashes
+from workplace import THREE_VIEWS
 
 HOOK = Path(__file__).parent / "hook"
 BLOCKS = 120
