@@ -91,7 +91,7 @@ def _take_number(output_path: str, token: str) -> dict[str, Any]:
         raise
     if not storage.is_local(path):
         time.sleep(_SETTLE_SECONDS)  # not every store refuses to create a file that exists
-        if storage.read_bytes(path) != data:
+        if storage.read_if_exists(path) != data:  # the other one may have ended
             raise BusyError(f"{output_path}: another run has just started in this folder; wait for it or stop it")
     return claim
 

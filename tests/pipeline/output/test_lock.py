@@ -183,6 +183,12 @@ def test_of_two_that_write_the_same_number_the_later_works(store, tmp_path, monk
     assert json.loads((tmp_path / "out/_runs/1.json").read_text())["owner"]["host"] == "elsewhere"
 
 
+def test_of_two_that_write_the_same_number_the_later_has_ended(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock.time, "sleep", lambda _: (tmp_path / "out/_runs/1.json").unlink())
+    with pytest.raises(BusyError, match="another run has just started in this folder"), only_writer(store):
+        pass
+
+
 def test_of_many_that_start_at_once_on_a_store_one_works(store, monkeypatch):
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 4)  # memory:// cannot create a file only if it is absent
     barrier, ended = threading.Barrier(6), threading.Event()
