@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,11 @@ def test_full_disk_that_grows(prepared):
     assert err.splitlines()[-1].startswith("layerbeam: completed blocks are kept; rerun the same command to resume")
     before = list((prepared.folder / "small/out/_commits").iterdir())
     assert len(before) > 5
-    prepared.run("--force", status=1)  # still full
+    with (prepared.folder / "small" / "rest").open("wb", buffering=0) as rest, contextlib.suppress(OSError):
+        while True:
+            rest.write(bytes(512))
+    err = prepared.run("--force", status=2).err
+    assert err.endswith("layerbeam: output.path: cannot write to small/out: No space left on device\n")
     assert mounted(prepared.folder / "small", "remount", "size=64m").returncode == 0
     prepared.run()
     assert prepared.files("small/out") == prepared.files("undisturbed")
