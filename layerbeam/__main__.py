@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import signal
 import sys
@@ -21,6 +22,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("layerbeam: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+    finally:
+        gc.freeze()  # at its end, Python would look for garbage in all that TensorFlow and Beam are made of: a second
 
 
 if __name__ == "__main__":

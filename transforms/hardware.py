@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import logging
 import os
 import platform
@@ -14,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
+
+from layerbeam.transforms.late_imports import only_what_is_used
 
 _LOCK = threading.Lock()
 
@@ -45,17 +48,27 @@ def cores() -> int:
 
 
 def import_tensorflow() -> Any:
-    """The module `tensorflow`; its threads are not changed.
+    """The module `tensorflow`, without Keras until that is used; its threads are not changed.
 
     Hides what the import prints (about oneDNN, CUDA), unless it fails or INFO is logged.
     """
     quiet = not logging.getLogger().isEnabledFor(logging.INFO)
     with _LOCK:
-        with _silenced() if quiet and "tensorflow" not in sys.modules else contextlib.nullcontext():
+        with (
+            _silenced() if quiet and "tensorflow" not in sys.modules else contextlib.nullcontext(),
+            only_what_is_used(),
+        ):
             import tensorflow as tf
         if quiet:
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
         return tf
+
+
+def import_tensorflow_text(module: str) -> Any:
+    """The module `tensorflow_text.python.ops.<module>`."""
+    import_tensorflow()
+    with _LOCK, only_what_is_used():
+        return importlib.import_module(f"tensorflow_text.python.ops.{module}")
 
 
 class _TensorFlow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerbeam.pipeline.config.rules import find_in_input
@@ -69,6 +70,21 @@ class EmbedJob:
         VersionError if the worker's software is not the same as where the pipeline was built.
         """
         check_versions(self.versions)
+        loading = _LOADING.pop(self._encoder_key, None)
+        return self._load_encoder() if loading is None else loading.result()
+
+    def begin_to_load_encoder(self) -> None:
+        """Load the encoder in a thread; the next `load_encoder` in this process waits for it, and raises its error."""
+        threads = ThreadPoolExecutor(1, thread_name_prefix="load encoder")
+        _LOADING[self._encoder_key] = threads.submit(self._load_encoder)
+        threads.shutdown(wait=False)
+
+    @property
+    def _encoder_key(self) -> str:
+        layers, has_pooler = needed_layers(self.views), needs_pooler(self.views)
+        return f"{self.encoder.fingerprint} {self.config.encoder} {layers} {has_pooler}"
+
+    def _load_encoder(self) -> Encoder:
         with placement(self.config.encoder.device):
             return load_encoder(
                 self.encoder,
@@ -77,6 +93,10 @@ class EmbedJob:
                 compute_dtype=self.config.encoder.compute_dtype,
                 xla=self.config.encoder.xla,
             )
+
+
+# Encoders that are being loaded, by what `_encoder_key` gives.
+_LOADING: dict[str, Future[Encoder]] = {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,6 +173,7 @@ class LocalRun(Run):
             load_tensorflow(Hardware(device="cpu"))  # for the estimate
         else:
             self.job.load_tensorflow(local.threads)
+            self.job.begin_to_load_encoder()
         progress = Progress(self.job.output.path, self._announce(work).statistic(ENCODED).value)
         inputs = {
             "files": len(work.files),

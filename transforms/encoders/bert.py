@@ -106,10 +106,12 @@ class Bert:
     One trace serves all shapes. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal
     bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
 
-    Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding (3 % faster
-    with 6 % of padding, and `plan_batches` leaves 2 to 5 %; 5 % slower without any); weights as constants (BERT-base:
-    no faster than packed ones, 20 s to load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16
-    5 times, without such products); two threads within an operation (13 % slower, and other bits).
+    Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding, in fuller
+    batches (MiniLM 1 %, BERT-base bfloat16 1 to 4 % faster); the residual stream in bfloat16, added by the product
+    (MiniLM 1 to 4 % faster, BERT-base 1 %, and less exact); packed weights in float32 (MiniLM 1 to 3 % faster,
+    BERT-base 2 to 4 % slower, twice the memory); weights as constants (BERT-base: no faster than packed ones, 20 s to
+    load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16 5 times, without such products);
+    two threads within an operation (13 % slower, and other bits).
     """
 
     def __init__(
@@ -207,8 +209,11 @@ class Bert:
         heads = self.config.num_attention_heads
         split = tf.reshape(query_key_value, [rows, longest, 3, heads, self.config.hidden_size // heads])
         query, key, value = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
-        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask_bias)
-        context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
+        if self._has_kernels:
+            scores = onednn.masked_scores(query, key, mask_bias)
+        else:
+            scores = tf.matmul(query, key, transpose_b=True) + mask_bias
+        context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
         return tf.reshape(context, [rows * longest, self.config.hidden_size])
 
     def _dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:

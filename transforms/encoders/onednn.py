@@ -1,8 +1,8 @@
-"""Two of TensorFlow's oneDNN kernels, asked for by name: what no public operation gives on a CPU.
+"""Three of TensorFlow's oneDNN kernels, asked for by name: what no public operation gives on a CPU.
 
 Grappler makes the same nodes of a graph where it finds a pattern. It never asks a product to keep its weights packed
 unless they are constants of the graph, which take 13 times their size in memory and half a minute for BERT-base.
-Source: `mkl_matmul_ops_common.h` and `mkl_layer_norm_op.cc` of TensorFlow 2.21.
+Source: `mkl_matmul_ops_common.h`, `mkl_batch_matmul_op.cc` and `mkl_layer_norm_op.cc` of TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ def packed_dense(values: Tensor, kernel: Tensor, bias: Tensor, activation: str |
     )
 
 
+def masked_scores(query: Tensor, key: Tensor, mask_bias: Tensor) -> Tensor:
+    """query key' + mask_bias in one pass: [B, heads, S, d] twice and [B, 1, 1, S] -> [B, heads, S, S]."""
+    return _node(
+        "_MklFusedBatchMatMulV2",
+        [query, key, tf.constant(1, query.dtype), mask_bias],
+        [*query.shape[:3], key.shape[2]],
+        num_args={"i": 2},
+        fused_ops={"list": {"s": [b"Mul", b"Add"]}},
+        adj_x={"b": False},
+        adj_y={"b": True},
+    )
+
+
 def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """(values - mean) / sqrt(variance + epsilon) gamma + beta over the last axis, in one pass: [n, H] -> [n, H].
 
@@ -46,7 +59,7 @@ def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> T
 
 @functools.cache
 def is_available() -> bool:
-    """Whether this TensorFlow has both kernels, and they give what the public operations give.
+    """Whether this TensorFlow has these kernels, and they give what the public operations give.
 
     Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off.
     """
@@ -58,20 +71,24 @@ def is_available() -> bool:
     rows, kernel = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((4, 64), (64, 32)))
     gamma, beta, bias = (tf.constant(random.normal(size=size), tf.float32) for size in (64, 64, 32))
 
-    def both() -> list[Tensor]:
+    heads, mask = tf.reshape(rows, [1, 2, 8, 16]), tf.constant(random.normal(size=(1, 1, 1, 8)), tf.float32)
+
+    def given() -> list[Tensor]:
         dense = packed_dense(rows, kernel, bias, "GeluExact")
         half = packed_dense(*(tf.cast(values, tf.bfloat16) for values in (rows, kernel, bias)))
-        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12)]
+        scores = masked_scores(heads, heads, mask)
+        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12), scores]
 
     product = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     mean, variance = tf.nn.moments(rows, axes=[-1], keepdims=True)
     normed = tf.nn.batch_normalization(rows, mean, variance, beta, gamma, 1e-12)
-    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4)]
+    scores = tf.matmul(heads, heads, transpose_b=True) + mask
+    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4), (scores, 1e-4)]
     try:
-        given = tf.function(both, autograph=False)()
+        found = tf.function(given, autograph=False)()
     except (tf.errors.OpError, ValueError, RuntimeError, AttributeError):
         return False  # another processor or another TensorFlow
-    pairs = zip(given, expected, strict=True)
+    pairs = zip(found, expected, strict=True)
     return all(bool(tf.reduce_all(tf.abs(value - wanted) < allowed)) for value, (wanted, allowed) in pairs)
 
 

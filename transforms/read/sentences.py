@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import Int64Array, TextBlock, counts_of_file, row_splits_of
+from layerbeam.transforms.hardware import import_tensorflow_text
 from layerbeam.transforms.input.text import binary_array
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
@@ -21,9 +22,7 @@ from layerbeam.transforms.subset import reject
 
 @functools.cache
 def _sentence_breaker() -> Any:
-    import tensorflow_text
-
-    return tensorflow_text.StateBasedSentenceBreaker()
+    return import_tensorflow_text("state_based_sentence_breaker_op").StateBasedSentenceBreaker()
 
 
 def find_by_tensorflow_text(texts: pa.StringArray) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -11,10 +11,11 @@ and its Unicode tables are not Python's, which the reference uses.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD
+from layerbeam.transforms.hardware import import_tensorflow_text, tf
 
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
@@ -165,9 +167,9 @@ class Normalizer:
 class WordPiece:
     """Google's FullTokenizer for Arrow strings: the same ids, plus the place of every piece in its text.
 
-    Not thread-safe: use one instance per thread. To build one takes 0.1 s for 30,000 entries and runs a TensorFlow
-    operation, so set TensorFlow's threads first. Source: `tokenization.py` of google-research/bert; as there, the
-    Unicode tables are those of the running Python.
+    Not thread-safe: use one instance per thread. The first one of a vocabulary takes 0.1 s for 30,000 entries and runs
+    a TensorFlow operation, so set TensorFlow's threads first. Source: `tokenization.py` of google-research/bert; as
+    there, the Unicode tables are those of the running Python.
 
     Args:
         vocab: The entries in the order of their ids.
@@ -197,22 +199,9 @@ class WordPiece:
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (ids[e] for e in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
         self._normalizer = Normalizer(do_lower_case)
-
-        import tensorflow as tf
-        import tensorflow_text
-
         # TF Text refuses equal entries. No word matches the placeholder: punctuation is always a word by itself.
-        usable = [e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab)]
-        try:
-            self._pieces_of_words = tensorflow_text.FastWordpieceTokenizer(
-                vocab=usable,
-                max_bytes_per_word=4 * max_chars_per_word,
-                token_out_type=tf.int32,
-                unknown_token="[UNK]",  # noqa: S106 - no password
-                no_pretokenization=True,
-            )
-        except RuntimeError as error:
-            raise ValueError(f"vocab: TF Text refuses it: {error}") from error
+        usable = tuple(e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab))
+        self._pieces_of_words = _word_cutter(usable, max_chars_per_word)
 
     def tokenize(self, texts: pa.StringArray) -> Pieces:
         """The pieces of `texts`: string [T] without nulls.
@@ -259,8 +248,6 @@ class WordPiece:
         too_long = pc.greater(pc.utf8_length(words.dictionary), self._max_chars_per_word)
         distinct = pc.if_else(too_long, "[UNK]", words.dictionary).to_numpy(zero_copy_only=False)
 
-        import tensorflow as tf
-
         ids, starts, _ = self._pieces_of_words.tokenize_with_offsets(tf.constant(distinct, tf.string))
         splits = ids.row_splits.numpy()
         word = words.indices.to_numpy(zero_copy_only=False)
@@ -271,6 +258,21 @@ class WordPiece:
         first_char = np.searchsorted(byte_start, piece_byte)
         form = word[piece_word].astype(np.int32, copy=False)
         return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
+
+
+@functools.lru_cache(maxsize=1)
+def _word_cutter(vocab: tuple[str, ...], max_chars_per_word: int) -> Any:
+    """TF Text's tokenizer of words, shared by all threads. ValueError if it refuses the vocabulary."""
+    try:
+        return import_tensorflow_text("fast_wordpiece_tokenizer").FastWordpieceTokenizer(
+            vocab=vocab,
+            max_bytes_per_word=4 * max_chars_per_word,
+            token_out_type=tf.int32,
+            unknown_token="[UNK]",  # noqa: S106 - no password
+            no_pretokenization=True,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"vocab: TF Text refuses it: {error}") from error
 
 
 def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:
