@@ -45,8 +45,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         def load(name: str) -> Any:
-            # `inspect` asks all modules for special names.
-            if name.startswith("__") and name not in ("__all__", "__version__"):
+            # `inspect` asks all modules for special names, and an import asks whether a module is there already.
+            is_special = name.startswith("__") and name not in ("__all__", "__version__")
+            if is_special or importlib.machinery.PathFinder.find_spec(f"{module.__name__}.{name}", module.__path__):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             del module.__getattr__
             self._loaders[module.__name__].exec_module(module)
