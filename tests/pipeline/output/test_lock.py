@@ -143,7 +143,7 @@ def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path,
 
 def test_on_a_store_a_dead_writer_is_forgotten(store, tmp_path):
     record = other_attempt(tmp_path, 4)
-    age(record, 149)
+    age(record, 100)
     with pytest.raises(BusyError, match="on elsewhere; wait for it or stop it"), only_writer(store):
         pass
     age(record, 151)
