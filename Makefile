@@ -8,6 +8,7 @@ CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
+BACKENDS := .venv-backends
 SPLITTERS := .venv-splitters
 ENGINES := .engines
 AIRFLOW := .venv-airflow
@@ -224,8 +225,12 @@ $(TFHUB)/installed: tests/benchmarks/requirements-tfhub.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(TFHUB) --requirement $<
 	@touch $@
 
-bench: $(VENV)/installed $(PARITY)/installed-bench $(TFHUB)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv; half an hour)
-	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) --write
+$(BACKENDS)/installed: tests/benchmarks/requirements-backends.txt $(PARITY)/installed-bench
+	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(BACKENDS) --requirement $<
+	@touch $@
+
+bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
+	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) $(BACKENDS) --write
 
 bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
@@ -275,4 +280,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist

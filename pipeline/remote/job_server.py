@@ -22,7 +22,7 @@ _ANSWER_SECONDS = 20
 _AT_WORK = (job_api.JobState.STARTING, job_api.JobState.RUNNING, job_api.JobState.CANCELLING)
 _LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")  # noqa: S104 - compared with, not listened to
 _ENVIRONMENTS = (
-    "EXTERNAL with environment_config=HOST:PORT, a worker pool; PROCESS with {command: /path/boot}; DOCKER with an "
+    'EXTERNAL with environment_config=HOST:PORT, a worker pool; PROCESS with {"command": "/path/start"}; DOCKER with an '
     "image; LOOPBACK: the workers are this program, for trying it"
 )
 
@@ -85,6 +85,11 @@ def _workers(portable: Any, endpoint: str) -> Iterator[str]:
         )
     if kind.upper() in ("EXTERNAL", "PROCESS") and not config:
         yield f"beam.environment_config: is missing; environment_type is one of: {_ENVIRONMENTS} (docs/runners.md)"
+    elif kind.upper() == "PROCESS" and not _names_program(config):
+        yield (
+            f"beam.environment_config: {config}: PROCESS wants a JSON object with the program that starts a worker: "
+            '{"command": "/path/start"} (docs/worker_image.md)'
+        )
     elif kind.upper() == "EXTERNAL" and not _is_loopback(_pool(config)) and _connect(_pool(config)) == _REFUSED:
         # A host that only the engine's machines can reach gives another problem, and may be right.
         yield f"beam.environment_config: {config}: no worker pool answers there ({_REFUSED}); start it"
@@ -99,6 +104,13 @@ def pool_note(options: PipelineOptions) -> str | None:
     if not (_is_loopback(address) and _is_loopback(portable.job_endpoint)) or _connect(address) != _REFUSED:
         return None
     return f"beam.environment_config: no worker pool at {address} here; each machine of the engine needs one there"
+
+
+def _names_program(config: str) -> bool:
+    try:
+        return bool(json.loads(config)["command"])
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def _pool(config: str) -> str:

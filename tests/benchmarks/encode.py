@@ -1,8 +1,8 @@
 """`layerbeam.encode` against `SentenceTransformer.encode`, loaded and warm: medians of interleaved rounds.
 
-python encode.py BASELINES_PYTHON [--rounds N] [--lines N]
+python encode.py RIVALS_PYTHON [--rounds N] [--lines N]
 
-BASELINES_PYTHON has PyTorch and sentence-transformers (requirements.txt). Needs Debian's package bible-kjv. Both sides
+RIVALS_PYTHON has PyTorch and sentence-transformers (requirements.txt). Needs Debian's package bible-kjv. Both sides
 run in processes of their own, one at a time, with the same sentences, and must agree to 2e-5.
 """
 
@@ -60,14 +60,14 @@ def main() -> None:
     from layerbeam import open_encoder
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("baselines_python")
+    parser.add_argument("rivals_python")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lines", type=int, default=1000)
     given = parser.parse_args()
     folder = str(open_encoder("minilm").folder)
     verses = read_bible()
     texts = verses[:: len(verses) // given.lines][: given.lines]
-    pythons = {"layerbeam": sys.executable, "sentence-transformers": given.baselines_python}
+    pythons = {"layerbeam": sys.executable, "sentence-transformers": given.rivals_python}
     sides = {
         name: subprocess.Popen([python, __file__, "--serve", name, folder], stdin=-1, stdout=-1, text=True)
         for name, python in pythons.items()

@@ -1,9 +1,10 @@
-"""layerbeam compared with the usual alternatives on this machine, for docs/tuning.md: medians of interleaved rounds.
+"""layerbeam compared with its rivals on this machine, for docs/tuning.md: medians of interleaved rounds.
 
-python speed.py BASELINES_PYTHON TFHUB_PACKAGES [--rounds N] [--lines N] [--write]
+python speed.py RIVALS_PYTHON TFHUB_PACKAGES BACKENDS_PACKAGES [--engines ...] [--rounds N] [--lines N] [--write]
 
 Needs Debian's package bible-kjv. Start-up is not counted: layerbeam's time runs from its first block to the end, the
-baselines' time starts after their warm-up. Each round also compares the vectors of both.
+rivals' time starts when they are loaded and have chosen their mode and batch size. Each round also compares the
+vectors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,9 @@ HERE = Path(__file__).parent
 LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
 DTYPES = ("float32", "bfloat16")
+ENGINES = ("transformers", "onnxruntime", "openvino")
+BACKENDS = ("torch", "onnx", "openvino")
+NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
 # BERT-base's size takes eight times as long as MiniLM, so it gets every fourth line.
 BASE_STEP = 4
 INFERENCE_LINES = 500
@@ -47,16 +52,21 @@ MIN_COSINE = 0.998
 class Bench:
     """All results, by the name of the case."""
 
-    def __init__(self, folder: Path, baselines_python: str, tfhub: str, lines: int) -> None:
+    def __init__(
+        self, folder: Path, rivals_python: str, tfhub: str, backends: str, engines: Sequence[str], lines: int
+    ) -> None:
         self.folder = folder
-        self.baselines_python = baselines_python
+        self.engines = engines
+        self.rivals_python = rivals_python
         self.tfhub = tfhub
+        self.backends = backends
+        packages = ["torch", "transformers", "onnxruntime", "openvino", "sentence-transformers"]
         code = (
-            "import json, torch, transformers as t; "
-            "print(json.dumps({'versions': f'PyTorch {torch.__version__}, transformers {t.__version__}'}))"
+            "import json; from importlib.metadata import version; "
+            f"print(json.dumps({{name: version(name) for name in {packages}}}))"
         )
-        self.versions = run_json(baselines_python, "-c", code)["versions"]
-        self.results: dict[str, list[dict[str, float]]] = {}
+        self.versions = ", ".join(f"{name} {version}" for name, version in run_json(rivals_python, "-c", code).items())
+        self.results: dict[str, list[dict[str, Any]]] = {}
         verses = read_bible()
         self.texts = {"verses": verses[:: len(verses) // lines][:lines], "long tail": long_tail(verses, lines // 4)}
         self.encoders = {"MiniLM": str(open_encoder("minilm").folder), "BERT-base size": str(folder / "base")}
@@ -69,15 +79,16 @@ class Bench:
         for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
             shutil.copy(Path(self.encoders["MiniLM"]) / name, base)
 
-    def note(self, name: str, result: dict[str, float]) -> None:
+    def note(self, name: str, result: dict[str, Any]) -> None:
         self.results.setdefault(name, []).append(result)
-        print(f"{name:58} {json.dumps({key: round(value, 2) for key, value in result.items()})}", flush=True)
+        rounded = {key: round(value, 2) if isinstance(value, float) else value for key, value in result.items()}
+        print(f"{name:58} {json.dumps(rounded)}", flush=True)
 
     def median(self, name: str, figure: str = "seconds") -> float:
         return statistics.median(result[figure] for result in self.results[name])
 
     def input_of(self, encoder: str, corpus: str) -> tuple[Path, Path]:
-        """The texts as JSON Lines for layerbeam and as JSON for the baselines."""
+        """The texts as JSON Lines for layerbeam and as JSON for its rivals."""
         step = 1 if encoder == "MiniLM" else BASE_STEP
         texts = self.texts[corpus][::step]
         lines, plain = (self.folder / f"{corpus}-{step}.{ending}" for ending in ("jsonl", "json"))
@@ -113,12 +124,20 @@ class Bench:
             **{f"share of {stage}": share for stage, share in record["stage_shares"].items()},
         }
 
-    def run_baseline(self, kind: str, encoder: str, corpus: str, dtype: str) -> dict[str, float]:
+    def run_rival(self, name: str, kind: str, which: str, encoder: str, corpus: str, dtype: str) -> None:
+        """Run and note a rival, after the first round in the mode and with the batches that it chose then."""
         texts = self.input_of(encoder, corpus)[1]
-        output = self.folder / ("baseline.npy" if kind == "texts" else "baseline.parquet")
-        arguments = [kind, self.encoders[encoder], str(texts), dtype, str(output)]
-        script = str(HERE / "baselines.py")
-        return run_json(self.baselines_python, script, *arguments, environment={"HF_HUB_OFFLINE": "1"})
+        arguments = [kind, which, self.encoders[encoder], str(texts), dtype, str(self.rival_output(kind))]
+        before = self.results.get(name)
+        if before:
+            arguments += [before[0]["mode"], str(before[0]["batch"])]
+        environment = {"HF_HUB_OFFLINE": "1"}
+        if kind == "texts" and which != "torch":
+            environment["PYTHONPATH"] = self.backends
+        self.note(name, run_json(self.rivals_python, str(HERE / "rivals.py"), *arguments, environment=environment))
+
+    def rival_output(self, kind: str) -> Path:
+        return self.folder / ("rival.npy" if kind == "texts" else "rival.parquet")
 
     def run_encoder_alone(self, path: Path) -> dict[str, float]:
         return run_json(sys.executable, str(HERE / "encoder_alone.py"), str(path))
@@ -126,8 +145,8 @@ class Bench:
     def compare_tokens(self, dtype: str) -> None:
         """Check that both have the same vectors for the same tokens."""
         ours = open_run(str(self.folder / "out")).view("v").to_arrow()
-        theirs = pq.read_table(self.folder / "baseline.parquet").sort_by([("line", "ascending")])
-        assert ours["token_id"].to_pylist() == theirs["token_id"].to_pylist(), "tokens differ from the baseline's"
+        theirs = pq.read_table(self.rival_output("tokens")).sort_by([("line", "ascending")])
+        assert ours["token_id"].to_pylist() == theirs["token_id"].to_pylist(), "tokens differ from the rival's"
         names = [name for name in ours.column_names if name.startswith("layer_")]
         for name, number in zip(names, LAYERS, strict=True):
             compare(rows_of(ours[name]), rows_of(theirs[f"layer_{number}"]), dtype)
@@ -136,19 +155,21 @@ class Bench:
         name = f"{encoder}, {dtype}, {corpus}"
         path = self.configure(encoder, corpus, dtype, {"level": "token", "layers": list(LAYERS)})
         self.note(f"{name}: layerbeam", self.run_layerbeam(path))
-        if encoder != "MiniLM":
-            self.note(f"{name}: our encoder alone", self.run_encoder_alone(path))
-            self.note(f"{name}: PyTorch's products", self.run_baseline("products", encoder, corpus, dtype))
-        self.note(f"{name}: transformers", self.run_baseline("tokens", encoder, corpus, dtype))
-        self.compare_tokens(dtype)
+        self.note(f"{name}: our encoder alone", self.run_encoder_alone(path))
+        for engine in self.engines:
+            if dtype == "float32" or engine not in NO_BFLOAT16:
+                self.run_rival(f"{name}: {engine}", "tokens", engine, encoder, corpus, dtype)
+                self.compare_tokens(dtype)
 
     def text_vectors(self, dtype: str) -> None:
         name = f"MiniLM, {dtype}, verses, text vectors"
         view = {"level": "text", "layers": [-1], "pooling": "mean", "normalize": True}
         self.note(f"{name}: layerbeam", self.run_layerbeam(self.configure("MiniLM", "verses", dtype, view)))
-        self.note(f"{name}: sentence-transformers", self.run_baseline("texts", "MiniLM", "verses", dtype))
         ours = open_run(str(self.folder / "out")).view("v").to_numpy("layer_6")
-        compare(ours, np.load(self.folder / "baseline.npy"), dtype)
+        for backend in BACKENDS:
+            if dtype == "float32" or backend not in NO_BFLOAT16:
+                self.run_rival(f"{name}: {backend}", "texts", backend, "MiniLM", "verses", dtype)
+                compare(ours, np.load(self.rival_output("texts")), dtype)
 
     def run_inference(self) -> None:
         saved, texts = self.folder / "tfhub", self.folder / "few.json"
@@ -207,46 +228,69 @@ def table(bench: Bench, rounds: int) -> list[str]:
     ]
 
 
+def best(bench: Bench, case: str, rivals: Sequence[str], figure: str = "seconds") -> tuple[str, float]:
+    """The rival that took the least, and what it took."""
+    measured = [rival for rival in rivals if f"{case}: {rival}" in bench.results]
+    return min(((rival, bench.median(f"{case}: {rival}", figure)) for rival in measured), key=lambda pair: pair[1])
+
+
+def token_cases(bench: Bench) -> list[str]:
+    suffix = ": our encoder alone"
+    return [name.removesuffix(suffix) for name in bench.results if name.endswith(suffix)]
+
+
 def token_table(bench: Bench) -> list[str]:
     lines = [
-        "| four layers of every token to Parquet | tokens | layerbeam | transformers | ratio |",
-        "|---|---|---|---|---|",
+        "| four layers of every token to Parquet | tokens | layerbeam | strongest rival | ratio | to encoder alone |",
+        "|---|---|---|---|---|---|",
     ]
-    for case in (name.removesuffix(": transformers") for name in bench.results if name.endswith(": transformers")):
-        ours, theirs = bench.median(f"{case}: layerbeam"), bench.median(f"{case}: transformers")
-        tokens = bench.median(f"{case}: layerbeam", "tokens")
+    for case in token_cases(bench):
+        ours, tokens = bench.median(f"{case}: layerbeam"), bench.median(f"{case}: layerbeam", "tokens")
+        rival, theirs = best(bench, case, bench.engines)
         rates = [f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s" for seconds in (ours, theirs)]
-        lines.append(f"| {case} | {tokens:,.0f} | {' | '.join(rates)} | {theirs / ours:.2f} |")
+        whole = ours / bench.median(f"{case}: our encoder alone")
+        lines.append(
+            f"| {case} | {tokens:,.0f} | {rates[0]} | {rival}: {rates[1]} | {theirs / ours:.2f} | {whole:.2f} |"
+        )
     return lines
 
 
 def text_table(bench: Bench) -> list[str]:
-    lines = ["| one vector per text | layerbeam | sentence-transformers | ratio |", "|---|---|---|---|"]
+    rivals = " | ".join(f"with {backend}" for backend in BACKENDS)
+    lines = [
+        f"| one vector per text | layerbeam | sentence-transformers {rivals} | ratio to the best |",
+        "|---" * 6 + "|",
+    ]
     for dtype in DTYPES:
         case = f"MiniLM, {dtype}, verses, text vectors"
-        ours, theirs = (bench.median(f"{case}: {who}") for who in ("layerbeam", "sentence-transformers"))
+        ours = bench.median(f"{case}: layerbeam")
+        theirs = [f"{bench.median(name):.1f} s" if (name := f"{case}: {b}") in bench.results else "-" for b in BACKENDS]
         texts = f"{len(bench.texts['verses']):,} verses"
-        lines.append(f"| MiniLM, {dtype}, {texts} | {ours:.1f} s | {theirs:.1f} s | {theirs / ours:.2f} |")
+        ratio = best(bench, case, BACKENDS)[1] / ours
+        lines.append(f"| MiniLM, {dtype}, {texts} | {ours:.1f} s | {' | '.join(theirs)} | {ratio:.2f} |")
     return lines
 
 
 def encoder_table(bench: Bench) -> list[str]:
+    columns = " | ".join(bench.engines)
     lines = [
-        "| encoder alone, BERT-base size | layerbeam | transformers | ratio | of TensorFlow's products | whole run |",
-        "|---|---|---|---|---|---|",
+        f"| encoder alone, tokens/s | layerbeam | {columns} | ratio to the best | of TensorFlow's products |",
+        "|---" * (len(bench.engines) + 4) + "|",
     ]
-    for dtype in DTYPES:
-        case = f"BERT-base size, {dtype}, verses"
-        alone, loop, run = (f"{case}: {who}" for who in ("our encoder alone", "transformers", "layerbeam"))
-        ours = bench.median(alone, "tokens") / bench.median(alone)
-        theirs = bench.median(loop, "tokens") / bench.median(loop, "encoder_seconds")
-        limit, torch = bench.median(alone, "product_gflops"), bench.median(f"{case}: PyTorch's products", "gflops")
+    for case in token_cases(bench):
+        alone = f"{case}: our encoder alone"
+        tokens = bench.median(alone, "tokens")
+        theirs = [
+            f"{tokens / bench.median(name, 'encoder_seconds'):,.0f}"
+            if (name := f"{case}: {e}") in bench.results
+            else "-"
+            for e in bench.engines
+        ]
+        ratio = best(bench, case, bench.engines, "encoder_seconds")[1] / bench.median(alone)
         share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.results[alone])
-        pairs = zip(bench.results[run], bench.results[alone], strict=True)
-        whole = statistics.median(one["seconds"] / other["seconds"] for one, other in pairs)
-        limits = f"{share:.2f} of {limit:,.0f} GFLOP/s (PyTorch's: {torch:,.0f})"
-        rates = f"{ours:,.0f} tokens/s | {theirs:,.0f} tokens/s | {ours / theirs:.2f}"
-        lines.append(f"| {dtype} | {rates} | {limits} | {whole:.2f} times as long |")
+        limit = bench.median(alone, "product_gflops")
+        ours = f"{tokens / bench.median(alone):,.0f}"
+        lines.append(f"| {case} | {ours} | {' | '.join(theirs)} | {ratio:.2f} | {share:.2f} of {limit:,.0f} GFLOP/s |")
     return lines
 
 
@@ -278,14 +322,17 @@ def processor() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("baselines_python")
+    parser.add_argument("rivals_python")
     parser.add_argument("tfhub_packages")
+    parser.add_argument("backends_packages")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="only these rivals")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=6000)
     parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
     options = parser.parse_args()
+    packages = (options.tfhub_packages, options.backends_packages)
     with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name), options.baselines_python, options.tfhub_packages, options.lines)
+        bench = Bench(Path(name), options.rivals_python, *packages, options.engines, options.lines)
         for _ in range(options.rounds):
             for encoder in bench.encoders:
                 for dtype in DTYPES:
@@ -295,9 +342,9 @@ def main() -> None:
                 bench.text_vectors(dtype)
             bench.run_inference()
         bench.growth()
-        lines = table(bench, options.rounds)
         (ROOT / "out").mkdir(exist_ok=True)
         (ROOT / "out/speed.json").write_text(json.dumps(bench.results, indent=1))
+        lines = table(bench, options.rounds)
     print("\n".join(["", *lines]))
     if options.write:
         page = ROOT / "docs/tuning.md"

@@ -122,6 +122,10 @@ def test_a_closed_port_for_files():
         (["--environment_type=EXTERNAL"], "beam.environment_config: is missing; environment_type is one of: EXTERNAL"),
         (["--environment_type=PROCESS"], "beam.environment_config: is missing; environment_type is one of: EXTERNAL"),
         (
+            ["--environment_type=PROCESS", "--environment_config=/opt/boot"],
+            "beam.environment_config: /opt/boot: PROCESS wants a JSON object with the program that starts a worker: {",
+        ),
+        (
             ["--environment_type=EXTERNAL", f"--environment_config={HOST}:1"],
             f"beam.environment_config: {HOST}:1: no worker pool answers there (Connection refused); start it",
         ),
