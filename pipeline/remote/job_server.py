@@ -22,8 +22,8 @@ _ANSWER_SECONDS = 20
 _AT_WORK = (job_api.JobState.STARTING, job_api.JobState.RUNNING, job_api.JobState.CANCELLING)
 _LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")  # noqa: S104 - compared with, not listened to
 _ENVIRONMENTS = (
-    'EXTERNAL with environment_config=HOST:PORT, a worker pool; PROCESS with {"command": "/path/start"}; DOCKER with an '
-    "image; LOOPBACK: the workers are this program, for trying it"
+    'EXTERNAL with environment_config=HOST:PORT, a worker pool; PROCESS with {"command": "/path/start"}; DOCKER with '
+    "an image; LOOPBACK: the workers are this program, for trying it"
 )
 
 
