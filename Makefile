@@ -19,7 +19,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-start bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -231,6 +231,9 @@ $(BACKENDS)/installed: tests/benchmarks/requirements-backends.txt $(PARITY)/inst
 
 bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
 	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) $(BACKENDS) --write
+
+bench-start: $(VENV)/installed ## a run of ten lines compared with the imports of its libraries
+	$(BIN)/python tests/benchmarks/start.py
 
 bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
