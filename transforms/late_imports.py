@@ -7,7 +7,6 @@ of 3 seconds and 100 MB. TF Text's loads the kernels of all of its operations: 1
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.abc
 import importlib.machinery
 import sys

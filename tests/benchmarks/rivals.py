@@ -82,26 +82,29 @@ def with_onnxruntime(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
     from onnxruntime.transformers import optimizer
 
     model = torch_model(folder, dtype, "eager")  # the form in which the optimizer finds attention
-    path = os.path.join(tempfile.mkdtemp(), "model.onnx")
-    axes = {name: {0: "rows", 1: "length"} for name in NAMES}
-    outputs = [f"layer_{k}" for k in LAYERS]
-    torch.onnx.export(model, example(), path, input_names=NAMES, output_names=outputs, dynamic_axes=axes, dynamo=False)
-    config = model.model.config
-    fused = optimizer.optimize_model(path, "bert", config.num_attention_heads, config.hidden_size)
-    assert fused.get_fused_operator_statistics()["Attention"] == config.num_hidden_layers
-    fused.save_model_to_file(path, use_external_data_format=True)
-    for sessions, threads in ((1, CORES), (CORES, 1)):
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        free = collections.deque(ort.InferenceSession(path, options) for _ in range(sessions))
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, "model.onnx")
+        axes = {name: {0: "rows", 1: "length"} for name in NAMES}
+        outputs = [f"layer_{k}" for k in LAYERS]
+        torch.onnx.export(
+            model, example(), path, input_names=NAMES, output_names=outputs, dynamic_axes=axes, dynamo=False
+        )
+        config = model.model.config
+        fused = optimizer.optimize_model(path, "bert", config.num_attention_heads, config.hidden_size)
+        assert fused.get_fused_operator_statistics()["Attention"] == config.num_hidden_layers
+        fused.save_model_to_file(path, use_external_data_format=True)
+        for sessions, threads in ((1, CORES), (CORES, 1)):
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = threads
+            free = collections.deque(ort.InferenceSession(path, options) for _ in range(sessions))
 
-        def call(*arrays, free=free):
-            session = free.pop()
-            result = session.run(None, dict(zip(NAMES, arrays, strict=True)))
-            free.append(session)
-            return result
+            def call(*arrays, free=free):
+                session = free.pop()
+                result = session.run(None, dict(zip(NAMES, arrays, strict=True)))
+                free.append(session)
+                return result
 
-        yield f"{sessions} sessions with {threads} threads", (call, sessions)
+            yield f"{sessions} sessions with {threads} threads", (call, sessions)
 
 
 def with_openvino(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:

@@ -228,10 +228,9 @@ def table(bench: Bench, rounds: int) -> list[str]:
     ]
 
 
-def best(bench: Bench, case: str, rivals: Sequence[str], figure: str = "seconds") -> tuple[str, float]:
-    """The rival that took the least, and what it took."""
-    measured = [rival for rival in rivals if f"{case}: {rival}" in bench.results]
-    return min(((rival, bench.median(f"{case}: {rival}", figure)) for rival in measured), key=lambda pair: pair[1])
+def medians(bench: Bench, case: str, rivals: Sequence[str], figure: str = "seconds") -> dict[str, float]:
+    """What each of the rivals that ran took."""
+    return {name: bench.median(f"{case}: {name}", figure) for name in rivals if f"{case}: {name}" in bench.results}
 
 
 def token_cases(bench: Bench) -> list[str]:
@@ -246,7 +245,7 @@ def token_table(bench: Bench) -> list[str]:
     ]
     for case in token_cases(bench):
         ours, tokens = bench.median(f"{case}: layerbeam"), bench.median(f"{case}: layerbeam", "tokens")
-        rival, theirs = best(bench, case, bench.engines)
+        theirs, rival = min((took, name) for name, took in medians(bench, case, bench.engines).items())
         rates = [f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s" for seconds in (ours, theirs)]
         whole = ours / bench.median(f"{case}: our encoder alone")
         lines.append(
@@ -264,10 +263,10 @@ def text_table(bench: Bench) -> list[str]:
     for dtype in DTYPES:
         case = f"MiniLM, {dtype}, verses, text vectors"
         ours = bench.median(f"{case}: layerbeam")
-        theirs = [f"{bench.median(name):.1f} s" if (name := f"{case}: {b}") in bench.results else "-" for b in BACKENDS]
+        took = medians(bench, case, BACKENDS)
+        theirs = " | ".join(f"{took[name]:.1f} s" if name in took else "-" for name in BACKENDS)
         texts = f"{len(bench.texts['verses']):,} verses"
-        ratio = best(bench, case, BACKENDS)[1] / ours
-        lines.append(f"| MiniLM, {dtype}, {texts} | {ours:.1f} s | {' | '.join(theirs)} | {ratio:.2f} |")
+        lines.append(f"| MiniLM, {dtype}, {texts} | {ours:.1f} s | {theirs} | {min(took.values()) / ours:.2f} |")
     return lines
 
 
@@ -279,18 +278,13 @@ def encoder_table(bench: Bench) -> list[str]:
     ]
     for case in token_cases(bench):
         alone = f"{case}: our encoder alone"
-        tokens = bench.median(alone, "tokens")
-        theirs = [
-            f"{tokens / bench.median(name, 'encoder_seconds'):,.0f}"
-            if (name := f"{case}: {e}") in bench.results
-            else "-"
-            for e in bench.engines
-        ]
-        ratio = best(bench, case, bench.engines, "encoder_seconds")[1] / bench.median(alone)
+        ours, tokens = bench.median(alone), bench.median(alone, "tokens")
+        took = medians(bench, case, bench.engines, "encoder_seconds")
+        theirs = " | ".join(f"{tokens / took[name]:,.0f}" if name in took else "-" for name in bench.engines)
+        ratio = min(took.values()) / ours
         share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.results[alone])
-        limit = bench.median(alone, "product_gflops")
-        ours = f"{tokens / bench.median(alone):,.0f}"
-        lines.append(f"| {case} | {ours} | {' | '.join(theirs)} | {ratio:.2f} | {share:.2f} of {limit:,.0f} GFLOP/s |")
+        limits = f"{share:.2f} of {bench.median(alone, 'product_gflops'):,.0f} GFLOP/s"
+        lines.append(f"| {case} | {tokens / ours:,.0f} | {theirs} | {ratio:.2f} | {limits} |")
     return lines
 
 
