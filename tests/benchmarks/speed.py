@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
-DTYPES = ("float32", "bfloat16")
+BFLOAT16 = {"avx512_bf16": "bfloat16", "amx_bf16": "AMX"}  # instructions
 ENGINES = ("transformers", "onnxruntime", "openvino")
 BACKENDS = ("torch", "onnx", "openvino")
 NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
@@ -66,6 +66,8 @@ class Bench:
             f"print(json.dumps({{name: version(name) for name in {packages}}}))"
         )
         self.versions = ", ".join(f"{name} {version}" for name, version in run_json(rivals_python, "-c", code).items())
+        # Without such instructions, bfloat16 is several times slower than float32.
+        self.dtypes = ("float32", "bfloat16") if flags() & BFLOAT16.keys() else ("float32",)
         self.results: dict[str, list[dict[str, Any]]] = {}
         verses = read_bible()
         self.texts = {"verses": verses[:: len(verses) // lines][:lines], "long tail": long_tail(verses, lines // 4)}
@@ -185,7 +187,7 @@ class Bench:
         """One run over a tenth of the lines and one over all lines."""
         verses = read_bible()
         for name, texts in (("tenth", verses[::10]), ("all", verses)):
-            path = self.configure("MiniLM", "verses", "bfloat16", {"level": "token", "layers": list(LAYERS)})
+            path = self.configure("MiniLM", "verses", self.dtypes[-1], {"level": "token", "layers": list(LAYERS)})
             settings = yaml.safe_load(path.read_text())
             write_lines(Path(settings["input"]["files"][0]), texts)
             self.note(f"growth, {len(texts):,} lines ({name})", self.run_layerbeam(path) | {"lines": len(texts)})
@@ -260,7 +262,7 @@ def text_table(bench: Bench) -> list[str]:
         f"| one vector per text | layerbeam | sentence-transformers {rivals} | ratio to the best |",
         "|---" * 6 + "|",
     ]
-    for dtype in DTYPES:
+    for dtype in bench.dtypes:
         case = f"MiniLM, {dtype}, verses, text vectors"
         ours = bench.median(f"{case}: layerbeam")
         took = medians(bench, case, BACKENDS)
@@ -301,17 +303,26 @@ def growth_lines(bench: Bench) -> list[str]:
         f"Beam's RunInference with a TF Hub graph of MiniLM's size, its vectors thrown away: {theirs:,.0f} lines/s; "
         f"layerbeam, to Parquet: {ours:,.0f}.",
         f"From {median(small, 'lines'):,.0f} to {median(large, 'lines'):,.0f} lines, {tokens:.1f} times the tokens, "
-        f"time grows {time:.1f} times and peak memory from {peaks[0]} to {peaks[1]} GB (MiniLM, bfloat16).",
+        f"time grows {time:.1f} times and peak memory from {peaks[0]} to {peaks[1]} GB (MiniLM, {bench.dtypes[-1]}).",
         f"The first block is encoded after {first[0]} with MiniLM and {first[1]} with BERT-base's size.",
     ]
 
 
+def flags() -> set[str]:
+    """The processor's instruction sets."""
+    return set(cpu_line("flags").split())
+
+
 def processor() -> str:
     """The processor's name and the instruction sets that decide the speed of matrix products."""
-    description = Path("/proc/cpuinfo").read_text()
-    name = next(line.split(":")[1].strip() for line in description.splitlines() if line.startswith("model name"))
-    kinds = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
-    return f"{name} ({', '.join(kind for flag, kind in kinds.items() if f' {flag}' in description)})"
+    kinds = {"avx512f": "AVX-512", **BFLOAT16}
+    return f"{cpu_line('model name')} ({', '.join(kinds[flag] for flag in kinds if flag in flags())})"
+
+
+def cpu_line(name: str) -> str:
+    """What /proc/cpuinfo says under this name of the first core."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.split(":")[1].strip() for line in lines if line.startswith(name))
 
 
 def main() -> None:
@@ -329,9 +340,9 @@ def main() -> None:
         bench = Bench(Path(name), options.rivals_python, *packages, options.engines, options.lines)
         for _ in range(options.rounds):
             for encoder in bench.encoders:
-                for dtype in DTYPES:
+                for dtype in bench.dtypes:
                     bench.tokens(encoder, "verses", dtype)
-            for dtype in DTYPES:
+            for dtype in bench.dtypes:
                 bench.tokens("MiniLM", "long tail", dtype)
                 bench.text_vectors(dtype)
             bench.run_inference()
