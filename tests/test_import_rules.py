@@ -23,13 +23,12 @@ BEAM = {
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     "layerbeam.pipeline.build",
-    "layerbeam.pipeline.ptransform",
     "layerbeam.pipeline.cli.beam_options",
     "layerbeam.pipeline.output.find",
     "layerbeam.pipeline.output.finish",
     "layerbeam.pipeline.output.word_types",
 }
-BEAM_FOLDERS = ("layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
+BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 
 
 def _modules() -> dict[str, ast.Module]:

@@ -103,7 +103,7 @@ def test_explained_configurations_are_valid():
 
 def test_named_tools_have_snippets():
     own = ["layerbeam", "NumPy", "tf.data"]
-    assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run", "EmbedText"]
+    assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
     assert re.findall(r"```python\n(.*?)```", README, re.DOTALL) == [SNIPPETS["layerbeam"]]

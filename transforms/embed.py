@@ -1,91 +1,186 @@
-"""The same stages for texts of another pipeline: (key, text) -> (key, vectors)."""
+"""Texts of another pipeline embedded: (key, text) -> (key, vectors), in batches of a bundle or across bundles."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
+import uuid
 from collections.abc import Callable, Iterator
+from time import time as now
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
+from apache_beam import coders
+from apache_beam.transforms import userstate
+from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.utils.shared import Shared
 from apache_beam.utils.windowed_value import WindowedValue
 
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.columns import row_columns
-from layerbeam.transforms.embedder import Embedder
-from layerbeam.transforms.encode.forward import Encoder, Forward
-from layerbeam.transforms.encoders.source import EncoderSource
-from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
-from layerbeam.transforms.views import View
+from layerbeam.transforms import counters, metrics
+from layerbeam.transforms.embedder import Embedder, TextError
+from layerbeam.transforms.encode.forward import EncodeCost
 
-# Columns that only texts of a file have.
-_OF_FILES = ("file", "line", "sentence")
-_TEXTS_AT_ONCE = 256
+REJECTED = "rejected"
 
 
-@dataclasses.dataclass(eq=False)
-class EmbedTexts(beam.DoFn):
-    """(key, text) -> (key, {view: {column: values}}), in the same windows and with the same timestamps.
+# What waits: ((key, text), timestamp, pane).
+Waiting = tuple[tuple[Any, str | None], Any, Any]
 
-    The values of one text are NumPy arrays [n, W] for vector columns and lists of n for the others; n is the number of
-    its tokens or words, and 1 at text level. Texts of a bundle are encoded together, at most 256 at a time. `load`
-    makes the encoder, once per worker process. A text whose vectors are not finite (NaN, infinite values) fails the
-    bundle: UnencodableTextsError.
+
+def estimated_tokens(text: str | None) -> int:
+    """As for the blocks of a run: two, and one for each four characters.
+
+    >>> estimated_tokens("A river bank.")
+    5
+    """
+    return 2 + len(text or "") // 4
+
+
+class _Embedding(beam.DoFn):
+    """What both ways of batching share.
+
+    `load`: the embedder, once per process. `tokens`: so many estimated tokens are encoded together. `dead_letters`:
+    (key, text, reason) goes to the output REJECTED if a text has no vectors; else it is an error.
     """
 
-    load: Callable[[], Encoder]
-    source: EncoderSource
-    views: tuple[View, ...]
-    sequences: SequenceSettings
-    settings: EncodeSettings
-    hardware: Hardware
-
-    def __post_init__(self) -> None:
+    def __init__(self, load: Callable[[], Embedder], tokens: int, *, dead_letters: bool) -> None:
+        self._load = load
+        self._tokens_at_once = tokens
+        self._dead_letters = dead_letters
         self._shared = Shared()
 
     def setup(self) -> None:
-        load_tensorflow(self.hardware)
-        forward = self._shared.acquire(lambda: Forward(self.load(), self.hardware.threads))
-        self._embedder = Embedder(forward, self.source, self.views, self.sequences, self.settings)
+        self._embedder = self._shared.acquire(self._load)
+
+    def _embed(self, waiting: list[Waiting], window: Any) -> Iterator[Any]:
+        """The outputs for texts of one window, each with its own timestamp and pane. TextError."""
+        texts = [text for (_, text), _, _ in waiting]
+        cost = EncodeCost()
+        found = self._embedder.embed(texts, cost)
+        beam.metrics.Metrics.distribution(metrics.NAMESPACE, metrics.BATCH_TEXTS).update(len(texts))
+        counters.count(metrics.PADDED_TOKENS, cost.padded_tokens)
+        counters.count(metrics.ENCODED_TOKENS, cost.encoded_tokens)
+        counters.count_time("forward", cost.forward_seconds)
+        rejected = sum(isinstance(vectors, TextError) for vectors in found)
+        counters.count(metrics.EMBEDDED, len(found) - rejected)
+        counters.count(metrics.REJECTED, rejected)
+        for ((key, text), timestamp, pane), vectors in zip(waiting, found, strict=True):
+            if not isinstance(vectors, TextError):
+                yield WindowedValue((key, vectors), timestamp, (window,), pane)
+                continue
+            if not self._dead_letters:
+                raise TextError(f"EmbedText: the text of key {key!r:.60} has no vectors: {vectors}") from vectors
+            value = WindowedValue((key, text, str(vectors)), timestamp, (window,), pane)
+            yield beam.pvalue.TaggedOutput(REJECTED, value)
+
+
+class EmbedBundles(_Embedding):
+    """(key, text) -> (key, vectors), in the same windows and panes and with the same timestamps.
+
+    Texts of a bundle are encoded together.
+    """
 
     def start_bundle(self) -> None:
-        self._waiting: list[tuple[Any, str, Any, Any]] = []
+        self._waiting: dict[Any, list[Waiting]] = {}
+        self._tokens = 0
 
     def process(
         self,
-        element: tuple[Any, str],
+        element: tuple[Any, str | None],
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
-    ) -> Iterator[WindowedValue]:
-        if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[1], str):
-            raise TypeError(f"EmbedText: elements are (key, text), text a string; this one is {str(element)!r:.60}")
-        key, text = element
-        self._waiting.append((key, text, timestamp, window))
-        if len(self._waiting) >= _TEXTS_AT_ONCE:
-            yield from self._embed()
+        pane: Any = beam.DoFn.PaneInfoParam,
+    ) -> Iterator[Any]:
+        pair = checked(element)
+        self._waiting.setdefault(window, []).append((pair, timestamp, pane))
+        self._tokens += estimated_tokens(pair[1])
+        if self._tokens >= self._tokens_at_once:
+            yield from self._flush()
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from self._embed()
+    def finish_bundle(self) -> Iterator[Any]:
+        yield from self._flush()
 
-    def _embed(self) -> Iterator[WindowedValue]:
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        block = self._embedder(TextBlock.of([text for _, text, _, _ in waiting]))
-        embedded: list[dict[str, dict[str, Any]]] = [{} for _ in waiting]
-        for view in self.views:
-            columns: dict[str, Any] = row_columns(view, block.tokens, self._embedder.vocabulary)
-            splits = np.searchsorted(columns["line"].to_numpy(), np.arange(len(waiting) + 1)).tolist()
-            for name in _OF_FILES:
-                del columns[name]
-            arrays = dict(zip(view.vector_columns, block.vectors[view.name], strict=True))
-            for text, (begin, end) in enumerate(itertools.pairwise(splits)):
-                embedded[text][view.name] = {
-                    **{name: values[begin:end].to_pylist() for name, values in columns.items()},
-                    **{name: values[begin:end] for name, values in arrays.items()},
-                }
-        for (key, _, timestamp, window), rows in zip(waiting, embedded, strict=True):
-            yield WindowedValue((key, rows), timestamp, (window,))
+    def _flush(self) -> Iterator[Any]:
+        waiting, self._waiting, self._tokens = self._waiting, {}, 0
+        for window, some in waiting.items():
+            yield from self._embed(some, window)
+
+
+class WithProcessKey(beam.DoFn):
+    """(key, text) -> (a name of this process, (key, text)), so that each process gathers its own batches."""
+
+    def setup(self) -> None:
+        self._key = _PROCESS
+
+    def process(self, element: Any) -> Iterator[tuple[str, tuple[Any, str | None]]]:
+        yield self._key, checked(element)
+
+
+_PROCESS = uuid.uuid4().hex
+
+
+class EmbedAcrossBundles(_Embedding):
+    """As `EmbedBundles`, of what `WithProcessKey` gives; texts of several bundles wait, at most `max_delay_seconds`."""
+
+    WAITING = userstate.BagStateSpec("waiting", coders.FastPrimitivesCoder())
+    TOKENS = userstate.ReadModifyWriteStateSpec("tokens", coders.VarIntCoder())
+    DELAY = userstate.TimerSpec("delay", TimeDomain.REAL_TIME)
+    END = userstate.TimerSpec("end of window", TimeDomain.WATERMARK)
+
+    def __init__(self, *arguments: Any, max_delay_seconds: float, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._max_delay_seconds = max_delay_seconds
+
+    def process(
+        self,
+        element: tuple[str, tuple[Any, str | None]],
+        timestamp: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+        pane: Any = beam.DoFn.PaneInfoParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        tokens: Any = beam.DoFn.StateParam(TOKENS),
+        delay: Any = beam.DoFn.TimerParam(DELAY),
+        end: Any = beam.DoFn.TimerParam(END),
+    ) -> Iterator[Any]:
+        key, text = element[1]
+        before = tokens.read() or 0
+        if not before:
+            delay.set(now() + self._max_delay_seconds)
+            end.set(window.end)
+        waiting.add(((key, text), timestamp, pane))
+        tokens.write(before + estimated_tokens(text))
+        if before + estimated_tokens(text) >= self._tokens_at_once:
+            delay.clear()
+            yield from self._flush(window, waiting, tokens)
+
+    @userstate.on_timer(DELAY)
+    def after_the_delay(
+        self,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        tokens: Any = beam.DoFn.StateParam(TOKENS),
+    ) -> Iterator[Any]:
+        yield from self._flush(window, waiting, tokens)
+
+    @userstate.on_timer(END)
+    def at_the_end_of_the_window(
+        self,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        tokens: Any = beam.DoFn.StateParam(TOKENS),
+        delay: Any = beam.DoFn.TimerParam(DELAY),
+    ) -> Iterator[Any]:
+        delay.clear()
+        yield from self._flush(window, waiting, tokens)
+
+    def _flush(self, window: Any, waiting: Any, tokens: Any) -> Iterator[Any]:
+        some = list(waiting.read())
+        waiting.clear()
+        tokens.clear()
+        if some:
+            yield from self._embed(some, window)
+
+
+def checked(element: Any) -> tuple[Any, str | None]:
+    """TypeError unless it is (key, text)."""
+    if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[1], str | None):
+        raise TypeError(f"EmbedText: elements are (key, text), text a string; this one is {str(element)!r:.60}")
+    return element

@@ -35,6 +35,7 @@ ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoc
 PADDED_TOKENS = "padded_tokens"  # padding included
 ENCODED_TOKENS = "encoded_tokens"  # without padding; with [CLS] and [SEP], and overlapping windows counted twice
 HALVED_BATCHES = "halved_batches"  # did not fit in memory
+BATCH_TEXTS = "batch_texts"  # a distribution: texts that `EmbedText` encoded together
 STAGES = {stage: f"{stage}_microseconds" for stage in ("read", "tokenize", "forward", "pooling", "write")}
 
 # {number read: the outcomes that must add up to it}

@@ -23,8 +23,9 @@ from layerbeam.transforms.settings import BlockLimits, EncodeSettings, Format, R
 from layerbeam.transforms.splitters import SplitterError, open_splitter
 from layerbeam.transforms.views import View, ViewSettings, needed_layers, needs_pooler
 
-if TYPE_CHECKING:
-    from layerbeam.transforms.encode.forward import Encoder  # the stage imports Beam
+if TYPE_CHECKING:  # the stage imports Beam
+    from layerbeam.transforms.embedder import Embedder
+    from layerbeam.transforms.encode.forward import Encoder
 
 
 _NO_LIMIT = 1 << 40
@@ -78,6 +79,14 @@ class EmbedJob:
         threads = ThreadPoolExecutor(1, thread_name_prefix="load encoder")
         _LOADING[self._encoder_key] = threads.submit(self._load_encoder)
         threads.shutdown(wait=False)
+
+    def load_embedder(self, threads: int) -> Embedder:
+        """The encoder and the views, for texts of a program. UsageError and VersionError."""
+        from layerbeam.transforms.embedder import Embedder
+        from layerbeam.transforms.encode.forward import Forward
+
+        self.load_tensorflow(threads)
+        return Embedder(Forward(self.load_encoder(), threads), self.encoder, self.views, self.sequences, self.encoding)
 
     @property
     def _encoder_key(self) -> str:

@@ -45,7 +45,7 @@ NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
 BASE_STEP = 4
 INFERENCE_LINES = 500
 BEGIN, END = "<!-- speed: written by make bench -->", "<!-- end of speed -->"
-MAX_ERROR = 2e-5
+MAX_ERROR = 5e-5  # another order of sums, on any processor
 MIN_COSINE = 0.998
 
 

@@ -1,0 +1,1 @@
+"""Vectors inside other people's Beam pipelines: `EmbedText`, `EmbedRows`, `ModelHandler`, `Embeddings`."""

@@ -1,0 +1,85 @@
+"""`layerbeam.Embeddings`: layerbeam's encoders for Beam's MLTransform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import RunInference
+from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapter, _TextEmbeddingHandler
+
+from layerbeam.pipeline.in_beam.model_handler import ModelHandler
+from layerbeam.pipeline.in_beam.settings import embed_job
+from layerbeam.transforms.embedder import Embedder, TextError
+
+_VIEW = "vectors"
+_ELEMENTS_AT_ONCE = 256
+
+
+class Embeddings(EmbeddingsManager):
+    """For MLTransform: the text of each column becomes the vector of one view, a list of floats.
+
+    Args:
+      columns: the columns with texts, of elements that are mappings or rows.
+      encoder: a handle, or the section `encoder` of a configuration as a mapping.
+      view: the settings of a view of level text with one vector; by default the mean of the last layer's tokens,
+        scaled to unit length.
+      num_threads: batches that a worker process encodes at the same time.
+      type_adapter: instead of `columns`, for other elements; Beam's `create_text_adapter()` is for its vector sinks.
+
+    Raises:
+      ValueError: when it is made, if a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        columns: list[str] | None = None,
+        *,
+        encoder: str | Mapping[str, Any] = "minilm",
+        view: Mapping[str, Any] | None = None,
+        num_threads: int = 1,
+        type_adapter: EmbeddingTypeAdapter[Any, Any] | None = None,
+    ) -> None:
+        super().__init__(columns=columns, type_adapter=type_adapter)
+        self._encoder = encoder if isinstance(encoder, str) else dict(encoder)
+        self._view = {"level": "text", "layers": [-1], "normalize": True} if view is None else dict(view)
+        self._num_threads = num_threads
+        job = embed_job(self._encoder, {_VIEW: self._view}, source="Embeddings")
+        (found,) = job.views
+        if found.level != "text" or len(found.vector_columns) != 1 or found.keep_words is not None:
+            given = f"level {found.level}, {', '.join(found.vector_columns)}"
+            raise ValueError(
+                f"Embeddings: view gives {given}; it must have level text and one vector: choose one layer, or "
+                "`combine` them; for more there are EmbedText and ModelHandler"
+            )
+        self._column = found.vector_columns[0]
+        self._hints = job.config.encoder.resource_hints
+
+    def get_model_handler(self) -> ModelHandler:
+        return _VectorHandler(self._encoder, self._view, self._num_threads, self._column)
+
+    def get_ptransform_for_processing(self, **_: Any) -> beam.PTransform:
+        return RunInference(_TextEmbeddingHandler(self)).with_resource_hints(**self._hints)
+
+
+class _VectorHandler(ModelHandler):
+    """Texts -> one vector each."""
+
+    def __init__(
+        self, encoder: str | Mapping[str, Any], view: Mapping[str, Any], num_threads: int, column: str
+    ) -> None:
+        super().__init__(encoder=encoder, views={_VIEW: view}, num_threads=num_threads)
+        self._column = column
+
+    def run_inference(self, batch: Sequence[str], model: Embedder, inference_args: Any = None) -> Any:
+        """TextError for the first text that has none: MLTransform can report whole batches only."""
+        found = self._embed(batch, model)
+        for text, vectors in zip(batch, found, strict=True):
+            if isinstance(vectors, TextError):
+                raise TextError(f"Embeddings: {text!r:.60}: {vectors}")
+        return [vectors[_VIEW][self._column][0].tolist() for vectors in found if not isinstance(vectors, TextError)]
+
+    def batch_elements_kwargs(self) -> dict[str, Any]:
+        # Beam batches the elements, which may have several texts.
+        return {"min_batch_size": _ELEMENTS_AT_ONCE, "max_batch_size": _ELEMENTS_AT_ONCE}

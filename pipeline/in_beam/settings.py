@@ -1,0 +1,26 @@
+"""The settings that all ways to embed in a Beam pipeline share: an encoder and views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerbeam.pipeline.config.job import EmbedJob, resolve_embedding
+from layerbeam.pipeline.config.load import check_embedding
+from layerbeam.pipeline.errors import UsageError
+
+# Estimated tokens that are batched by length together: several of a CPU's batches of 1,024.
+TOKENS_AT_ONCE = 1 << 14
+
+
+def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedJob:
+    """The job of these settings. ValueError if one of them is wrong; `source` begins its message."""
+    try:
+        return resolve_embedding(check_embedding(encoder, views, source=source))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
+def tokens_at_once(job: EmbedJob) -> int:
+    """Estimated tokens of the texts that are encoded together."""
+    return max(TOKENS_AT_ONCE, job.encoding.batch_tokens)
