@@ -14,11 +14,13 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from layerbeam.transforms.late_imports import only_what_is_used
 
 _LOCK = threading.Lock()
+_PROCESSORS = Path("/proc/cpuinfo")
 
 
 class DeviceError(RuntimeError):
@@ -45,6 +47,25 @@ class Hardware:
 def cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def slow_bfloat16(compute_dtype: str) -> str | None:
+    """What to know before products in bfloat16 run on this machine; None if they are not known to be slow."""
+    if compute_dtype != "bfloat16":
+        return None
+    try:
+        lines = _PROCESSORS.read_text().splitlines()
+    except OSError:
+        return None
+    instructions = next((set(line.split()) for line in lines if line.startswith("flags")), None)
+    if instructions is None or instructions & {"avx512_bf16", "amx_bf16"}:
+        return None
+    if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
+        return None
+    return (
+        f"compute_dtype: bfloat16 is several times slower than float32 on {platform.node()}, whose processor has no "
+        "bfloat16 instructions; take float32, or a processor with AVX-512 BF16 or AMX"
+    )
 
 
 def import_tensorflow() -> Any:

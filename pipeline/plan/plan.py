@@ -38,7 +38,7 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.commits import InputFile, SkippedFile, printable
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.hardware import cores
+from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead
 
@@ -209,7 +209,8 @@ def make_plan(
     lengths, weights = sample.lengths()
     reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
     encoder = job.encoder.describe()
-    hints = (note, vocabulary_note(encoder), wrapping_hint(job, work))
+    slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
+    hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work))
     return Plan(
         path=job.output.path,
         encoder=encoder,

@@ -39,7 +39,7 @@ from layerbeam.pipeline.run.signals import SignalGuard, quiet, underlying
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.hardware import Hardware, load_tensorflow, slow_bfloat16
 
 NOTHING_TO_DO = "nothing to do: all of the input is embedded already"
 
@@ -147,6 +147,12 @@ class LocalRun(Run):
     @property
     def beam_options(self) -> pipeline_options.PipelineOptions:
         return self.local.options
+
+    def _announce(self, work: PendingWork) -> Estimate:
+        slow = slow_bfloat16(self.job.config.encoder.compute_dtype)
+        if slow is not None:
+            echo(f"encoder: {slow}")
+        return super()._announce(work)
 
     def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
         path, settings, fingerprint = self.job.output.path, self.job.config.input, self.job.output.fingerprint

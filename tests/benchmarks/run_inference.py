@@ -1,9 +1,12 @@
-"""Beam's RunInference with the graph of TF Hub's BERT: a pipeline built from standard components.
+"""Beam's RunInference: with the graph of TF Hub's BERT, built from standard components, and with layerbeam's handler.
 
 python run_inference.py export CONFIG.json FOLDER
     needs tf-models-official on PYTHONPATH, which built TF Hub's models
-python run_inference.py run FOLDER VOCABULARY TEXTS.json
-    prints JSON; vectors are computed and not written
+python run_inference.py standard FOLDER VOCABULARY TEXTS.json
+python run_inference.py layerbeam ENCODER TEXTS.json
+    print JSON; vectors of the last four layers are computed and not written
+
+Both get batches of texts of similar length, as Beam makes them: `SortAndBatchElements`, and the handler's own.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import time
 from typing import Any
 
 BATCH_SIZE = 32
+BATCH_CHARACTERS = 4096
 MAX_SEQ_LENGTH = 128
 LAYERS = (-1, -2, -3, -4)
 
@@ -42,20 +46,15 @@ def export(config: str, folder: str) -> None:
     tf.saved_model.save(model, folder)
 
 
-def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
-    """Seconds for all texts, after a warm-up over a few of them."""
+def standard(folder: str, vocabulary: str, texts: str) -> dict[str, float]:
     import apache_beam as beam
     import tensorflow as tf
     import tensorflow_text as text
     from apache_beam.ml.inference.base import RunInference
     from apache_beam.ml.inference.tensorflow_inference import TFModelHandlerTensor
 
-    from layerbeam.pipeline.run.engines import local_runner
-
     with open(vocabulary) as file:
         words = file.read().splitlines()
-    with open(path) as file:
-        texts = json.load(file)
     ends = [words.index("[CLS]"), words.index("[SEP]")]
 
     class Encoder:  # RunInference takes a weak reference, so it needs an instance of a class
@@ -68,7 +67,7 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
             return Encoder()
 
         def run_inference(self, batch: Any, model: Any, inference_args: Any = None) -> Any:
-            ids = model.tokenizer.tokenize(tf.stack(batch))[:, : MAX_SEQ_LENGTH - 2]
+            ids = model.tokenizer.tokenize(tf.constant(batch))[:, : MAX_SEQ_LENGTH - 2]
             ids, types = text.combine_segments([ids], *ends)
             mask = tf.sequence_mask(ids.row_lengths(), dtype=tf.int32)
             inputs = {"input_word_ids": ids.to_tensor(), "input_mask": mask, "input_type_ids": types.to_tensor()}
@@ -77,19 +76,34 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
             vectors = [tf.boolean_mask(layers["encoder_outputs"][k], real).numpy() for k in LAYERS]
             return [len(vectors[0])] + [0] * (len(batch) - 1)
 
+    batches = beam.transforms.util.SortAndBatchElements(1, BATCH_SIZE, BATCH_CHARACTERS)
+    return measure(texts, batches | RunInference(Handler("unused").with_no_batching()))
+
+
+def layerbeam(encoder: str, texts: str) -> dict[str, float]:
+    from apache_beam.ml.inference.base import RunInference
+
+    from layerbeam import ModelHandler
+    from layerbeam.transforms.hardware import cores
+
+    views = {"tokens": {"level": "token", "layers": list(LAYERS)}}
+    return measure(texts, RunInference(ModelHandler(encoder=encoder, views=views, num_threads=cores())))
+
+
+def measure(path: str, infer: Any) -> dict[str, float]:
+    """Seconds for all texts, without those for the first few of them."""
+    import apache_beam as beam
+
+    from layerbeam.pipeline.run.engines import local_runner
+
+    with open(path) as file:
+        texts = json.load(file)
+
     def once(texts: list[str]) -> float:
         local = local_runner([])
-        handler = Handler("unused", min_batch_size=BATCH_SIZE, max_batch_size=BATCH_SIZE)
         started = time.perf_counter()
         with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
-            _ = (
-                pipeline
-                | beam.Create(texts)
-                | beam.Reshuffle()
-                | beam.Map(tf.constant)
-                | RunInference(handler)
-                | beam.combiners.Count.Globally()
-            )
+            _ = pipeline | beam.Create(texts) | beam.Reshuffle() | infer | beam.combiners.Count.Globally()
         return time.perf_counter() - started
 
     few = once(texts[:BATCH_SIZE])
@@ -97,7 +111,8 @@ def run(folder: str, vocabulary: str, path: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "export":
-        export(*sys.argv[2:])
+    program, *arguments = sys.argv[1:]
+    if program == "export":
+        export(*arguments)
     else:
-        print(json.dumps(run(*sys.argv[2:])))
+        print(json.dumps({"standard": standard, "layerbeam": layerbeam}[program](*arguments)))

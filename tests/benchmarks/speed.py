@@ -43,7 +43,6 @@ BACKENDS = ("torch", "onnx", "openvino")
 NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
 # BERT-base's size takes eight times as long as MiniLM, so it gets every fourth line.
 BASE_STEP = 4
-INFERENCE_LINES = 500
 BEGIN, END = "<!-- speed: written by make bench -->", "<!-- end of speed -->"
 MAX_ERROR = 5e-5  # another order of sums, on any processor
 MIN_COSINE = 0.998
@@ -174,14 +173,23 @@ class Bench:
                 compare(ours, np.load(self.rival_output("texts")), dtype)
 
     def run_inference(self) -> None:
+        """Every fifth verse in Beam's RunInference, with standard components and with our handler, and in a run."""
         saved, texts = self.folder / "tfhub", self.folder / "few.json"
         folder, script = self.encoders["MiniLM"], str(HERE / "run_inference.py")
         if not saved.exists():
             export = [sys.executable, script, "export", f"{folder}/config.json", str(saved)]
             run_program(export, environment={"PYTHONPATH": self.tfhub})
-        texts.write_text(json.dumps(self.texts["verses"][::5][:INFERENCE_LINES]))
-        result = run_json(sys.executable, script, "run", str(saved), f"{folder}/vocab.txt", str(texts))
-        self.note("MiniLM's size, float32, verses: RunInference", result)
+        few = self.texts["verses"][::5]
+        texts.write_text(json.dumps(few))
+        path = self.configure("MiniLM", "verses", "float32", {"level": "token", "layers": list(LAYERS)})
+        write_lines(Path(yaml.safe_load(path.read_text())["input"]["files"][0]), few)
+        own = {
+            "standard": run_json(sys.executable, script, "standard", str(saved), f"{folder}/vocab.txt", str(texts)),
+            "ModelHandler": run_json(sys.executable, script, "layerbeam", folder, str(texts)),
+            "layerbeam run": self.run_layerbeam(path) | {"lines": len(few)},
+        }
+        for name, result in own.items():
+            self.note(f"RunInference: {name}", result)
 
     def growth(self) -> None:
         """One run over a tenth of the lines and one over all lines."""
@@ -292,16 +300,15 @@ def encoder_table(bench: Bench) -> list[str]:
 
 def growth_lines(bench: Bench) -> list[str]:
     median = bench.median
-    inference = "MiniLM's size, float32, verses: RunInference"
-    theirs = median(inference, "lines") / median(inference)
-    ours = len(bench.texts["verses"]) / median("MiniLM, float32, verses: layerbeam")
+    names = ("standard", "ModelHandler", "layerbeam run")
+    rates = [f"{median(f'RunInference: {name}', 'lines') / median(f'RunInference: {name}'):,.0f}" for name in names]
     small, large = (name for name in bench.results if name.startswith("growth"))
     tokens, time = (median(large, figure) / median(small, figure) for figure in ("tokens", "seconds"))
     peaks = [f"{median(name, 'peak_mb') / 1000:.2f}" for name in (small, large)]
     first = [f"{median(f'{name}, float32, verses: layerbeam', 'to_first_block'):.1f} s" for name in bench.encoders]
     return [
-        f"Beam's RunInference with a TF Hub graph of MiniLM's size, its vectors thrown away: {theirs:,.0f} lines/s; "
-        f"layerbeam, to Parquet: {ours:,.0f}.",
+        f"Lines a second in Beam's RunInference, their vectors thrown away: {rates[0]} with a TF Hub graph of MiniLM's "
+        f"size, {rates[1]} with `layerbeam.ModelHandler`; {rates[2]} in `layerbeam run`, to Parquet.",
         f"From {median(small, 'lines'):,.0f} to {median(large, 'lines'):,.0f} lines, {tokens:.1f} times the tokens, "
         f"time grows {time:.1f} times and peak memory from {peaks[0]} to {peaks[1]} GB (MiniLM, {bench.dtypes[-1]}).",
         f"The first block is encoded after {first[0]} with MiniLM and {first[1]} with BERT-base's size.",

@@ -10,18 +10,24 @@ import gzip
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from cluster import cluster, get_json
 from corpora import random_lines
-from engine import Engine
+from embed_ways import COLUMN, VIEW
+from engine import TIMEOUT, Engine
 from ports import is_open
 from repository import DATA, ROOT
 from workplace import THREE_VIEWS
+
+import layerbeam
 
 HOOK = Path(__file__).parent / "hook"
 BLOCKS = 120
@@ -251,3 +257,22 @@ def test_killed_job_server_ends_the_command(engine):
     else:
         engine.on_engine("server", "--force")
     check_output(engine, "server", twice=2)
+
+
+def test_all_ways_to_embed_in_other_pipelines(engine):
+    """EmbedText (twice), EmbedRows, RunInference and MLTransform give the vectors of `layerbeam.encode`."""
+    texts = [line for line in random_lines(40, seed=7) if line.strip()]
+    encoder, output = str(DATA / "hf_uncased"), engine.folder / "ways"
+    (engine.folder / "texts.json").write_text(json.dumps(texts))
+    script = str(ROOT / "tests/support/embed_ways.py")
+    command = [sys.executable, script, encoder, str(engine.folder / "texts.json"), str(output)]
+    done = subprocess.run(
+        [*command, *engine.cluster.options, ONE_WORKER_PROCESS], capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\n{engine.cluster.logs()}"
+    expected = layerbeam.encode(texts, encoder=encoder, views={"v": VIEW})["v"][COLUMN]
+    for name in ("EmbedText", "across-bundles", "EmbedRows", "RunInference", "MLTransform"):
+        (path,) = output.glob(f"{name}-*")
+        numbers, vectors = zip(*sorted(map(json.loads, path.read_text().splitlines())), strict=True)
+        assert numbers == tuple(range(len(texts))), name
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5, err_msg=name)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerbeam.transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement
+from layerbeam.transforms import hardware
+from layerbeam.transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement, slow_bfloat16
 
 
 def test_float32_is_never_tf32():
@@ -43,3 +44,24 @@ def test_variables_of_a_tpu_are_placed_on_it(monkeypatch):
     monkeypatch.setattr(tf, "device", lambda name: pytest.fail(name))
     with pytest.raises(pytest.fail.Exception, match="/TPU:0"):
         placement("tpu")
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "is_slow"),
+    [
+        ("fpu avx512f avx512_vnni", "bfloat16", True),
+        ("fpu avx512f avx512_vnni", "float32", False),
+        ("fpu avx512f avx512_bf16", "bfloat16", False),
+        ("fpu avx512f amx_bf16", "bfloat16", False),
+        (None, "bfloat16", False),  # another kind of processor
+    ],
+)
+def test_bfloat16_on_processors_without_it(tmp_path, monkeypatch, flags, dtype, is_slow):
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor : 0\n" + (f"flags\t\t: {flags}\n" if flags else "CPU part : 0xd40\n"))
+    monkeypatch.setattr(hardware, "_PROCESSORS", path)
+    found = slow_bfloat16(dtype)
+    assert (found is not None) == is_slow
+    assert found is None or "is several times slower than float32" in found
+    monkeypatch.setattr(hardware, "_PROCESSORS", tmp_path / "missing")
+    assert slow_bfloat16(dtype) is None

@@ -8,6 +8,7 @@ Source of the formulas: `modeling.py` of google-research/bert; Devlin et al., ht
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import numpy as np
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.device import DeviceLayer, has_accelerator
-from layerbeam.transforms.hardware import tf
+from layerbeam.transforms.hardware import slow_bfloat16, tf
 
 Tensor = Any  # TensorFlow's
 
@@ -130,6 +131,9 @@ class Bert:
         self.layers = tuple(layers)
         self.pooler = pooler
         self._on_accelerator = has_accelerator()
+        slow = slow_bfloat16(compute_dtype)
+        if slow is not None:
+            logging.getLogger(__name__).warning("encoder: %s", slow)
         self._num_blocks = blocks_needed(config, layers, pooler=pooler)
         self._dtype = tf.as_dtype(compute_dtype)
         self._has_kernels = not xla and onednn.is_available()

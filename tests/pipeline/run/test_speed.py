@@ -9,6 +9,8 @@ from corpora import random_lines
 from repository import DATA
 from weights import vectors
 
+from layerbeam.transforms import hardware
+
 
 def corpus(workplace, **encoder) -> None:
     workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
@@ -48,6 +50,14 @@ def test_bfloat16_is_verified_by_cosine(workplace):
     printed = workplace.verify("--sample", "60").out
     assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of bfloat16, in float32\npass\n" in printed
     assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
+
+
+def test_bfloat16_on_a_processor_without_it(workplace, monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text("flags : fpu avx512f\n")
+    monkeypatch.setattr(hardware, "_PROCESSORS", tmp_path / "cpuinfo")
+    corpus(workplace, compute_dtype="bfloat16")
+    assert "compute_dtype: bfloat16 is several times slower than float32 on " in workplace.run().err
+    assert "compute_dtype: bfloat16 is several times slower than float32 on " in workplace.plan().out
 
 
 def test_bfloat16_of_wrong_text_fails(workplace):
