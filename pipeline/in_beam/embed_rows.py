@@ -54,12 +54,8 @@ class EmbedRows(beam.PTransform):
             raise ValueError(f"EmbedRows: error_handling is {error_handling}; it must have `output`, and nothing else")
         self._column = column
         self._errors = error_handling and error_handling["output"]
-        self._embed = EmbedText(
-            encoder=encoder,
-            views=views or {},
-            num_threads=num_threads,
-            max_delay_seconds=max_delay_seconds,
-            source="EmbedRows",
+        self._embed = _EmbedTextOfRow(
+            encoder=encoder, views=views or {}, num_threads=num_threads, max_delay_seconds=max_delay_seconds
         )
 
     def expand(self, rows: Any) -> Any:
@@ -103,7 +99,14 @@ class EmbedRows(beam.PTransform):
         if self._column not in dict(fields):
             found = ", ".join(name for name, _ in fields)
             raise ValueError(f"EmbedRows: the rows have no field {self._column}; they have {found}: set `column`")
+        type_ = dict(fields)[self._column]
+        if type_ not in (str, str | None, Any):
+            raise ValueError(f"EmbedRows: the field {self._column} is {type_}, not text: set `column`")
         return fields
+
+
+class _EmbedTextOfRow(EmbedText):
+    _source = "EmbedRows"
 
 
 def _fields_of(view: View) -> list[_Field]:

@@ -30,11 +30,12 @@ class EmbedText(beam.PTransform):
       num_threads: batches that a worker process encodes at the same time.
       max_delay_seconds: for streaming pipelines, whose bundles are small: texts of several bundles wait for each other,
         at most so long. By default texts of one bundle are encoded together.
-      source: begins the messages about wrong settings.
 
     Raises:
       ValueError: when it is made, if a setting is wrong.
     """
+
+    _source = "EmbedText"
 
     def __init__(
         self,
@@ -43,9 +44,9 @@ class EmbedText(beam.PTransform):
         views: Mapping[str, Any],
         num_threads: int = 1,
         max_delay_seconds: float | None = None,
-        source: str = "EmbedText",
     ) -> None:
         super().__init__()
+        source = self._source
         if max_delay_seconds is not None and max_delay_seconds <= 0:
             raise ValueError(f"{source}: max_delay_seconds is {max_delay_seconds}; it must be positive, or None")
         self._job = embed_job(encoder, views, source=source)

@@ -271,8 +271,9 @@ def test_all_ways_to_embed_in_other_pipelines(engine):
     )
     assert done.returncode == 0, f"{done.stderr[-3000:]}\n{engine.cluster.logs()}"
     expected = layerbeam.encode(texts, encoder=encoder, views={"v": VIEW})["v"][COLUMN]
+    (path,) = output.glob("vectors-*")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
     for name in ("EmbedText", "across-bundles", "EmbedRows", "RunInference", "MLTransform"):
-        (path,) = output.glob(f"{name}-*")
-        numbers, vectors = zip(*sorted(map(json.loads, path.read_text().splitlines())), strict=True)
+        numbers, vectors = zip(*sorted(pair for way, *pair in found if way == name), strict=True)
         assert numbers == tuple(range(len(texts))), name
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5, err_msg=name)

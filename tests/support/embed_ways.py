@@ -1,7 +1,7 @@
 """All ways to embed in a Beam pipeline, over one list of texts.
 
-python embed_ways.py ENCODER TEXTS.json OUTPUT_FOLDER [Beam's options]: writes `<way>-00000-of-00001`, a line of JSON
-[number, vector] for each text.
+python embed_ways.py ENCODER TEXTS.json OUTPUT_FOLDER [Beam's options]: writes `vectors-00000-of-00001`, a line of JSON
+[way, number, vector] for each text and way.
 """
 
 from __future__ import annotations
@@ -64,9 +64,13 @@ def all_ways(pairs: Any, encoder: str, artifacts: str) -> dict[str, Any]:
 def main(encoder: str, texts: str, output: str, *options: str) -> None:
     with beam.Pipeline(options=PipelineOptions([*options, "--save_main_session"])) as pipeline:
         pairs = pipeline | beam.Create(list(enumerate(json.loads(Path(texts).read_text())))) | beam.Reshuffle()
-        for name, vectors in all_ways(pairs, encoder, f"{output}/artifacts").items():
-            lines = vectors | f"as JSON {name}" >> beam.Map(json.dumps)
-            _ = lines | f"write {name}" >> beam.io.WriteToText(f"{output}/{name}", num_shards=1)
+        ways = all_ways(pairs, encoder, f"{output}/artifacts")
+        lines = [found | f"as JSON {name}" >> beam.Map(to_json, name) for name, found in ways.items()]
+        _ = lines | beam.Flatten() | beam.io.WriteToText(f"{output}/vectors", num_shards=1)
+
+
+def to_json(pair: tuple[int, list[float]], name: str) -> str:
+    return json.dumps([name, *pair])
 
 
 if __name__ == "__main__":

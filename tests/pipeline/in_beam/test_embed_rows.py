@@ -19,9 +19,8 @@ SMALL = str(DATA / "hf_uncased")
 TEXT = {"vector": {"level": "text", "layers": [-1]}}
 
 
-class Review(NamedTuple):
-    number: int
-    body: str | None
+# A class with annotations that are strings has fields of any type.
+Review = NamedTuple("Review", [("number", int), ("body", str | None)])  # noqa: UP014
 
 
 beam.coders.registry.register_coder(Review, beam.coders.RowCoder)
@@ -91,6 +90,10 @@ def test_rows_without_vectors_go_to_the_output_of_errors():
     ("settings", "message"),
     [
         ({"views": TEXT, "column": "text"}, "EmbedRows: the rows have no field text; they have number, body: set"),
+        (
+            {"views": TEXT, "column": "number"},
+            "EmbedRows: the field number is <class 'numpy.int64'>, not text: set `column`",
+        ),
         ({"views": {"body": TEXT["vector"]}}, "EmbedRows: the rows already have body: give the view another name"),
         ({"views": {}}, "EmbedRows: views: is empty; at least one is needed"),
         ({"views": TEXT, "error_handling": {"to": "x"}}, "EmbedRows: error_handling is {'to': 'x'}; it must have `out"),
