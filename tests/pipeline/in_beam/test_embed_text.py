@@ -159,6 +159,28 @@ def test_streaming_batches_across_bundles(batches):
     ]
 
 
+@pytest.mark.parametrize("max_delay", [None, 3])
+def test_panes_are_kept(batches, max_delay):
+    stream = test_stream.TestStream().advance_watermark_to(0)
+    for number in range(3):
+        stream.add_elements([TimestampedValue(("k", f"text {number}"), number)]).advance_processing_time(1)
+    each = beam.WindowInto(
+        window.FixedWindows(60),
+        trigger=trigger.Repeatedly(trigger.AfterCount(1)),
+        accumulation_mode=trigger.AccumulationMode.DISCARDING,
+    )
+
+    def check(found):
+        assert sorted(found) == [("text 0", 0), ("text 1", 1), ("text 2", 2)]
+
+    with streaming_pipeline() as pipeline:
+        panes = pipeline | stream.advance_watermark_to_infinity() | each | beam.GroupByKey()
+        pairs = panes | beam.FlatMapTuple(lambda key, texts: [(key, text) for text in texts])
+        embedded = pairs | EmbedText(encoder=SMALL, views=TEXT, max_delay_seconds=max_delay)
+        place = beam.Map(lambda pair, pane=beam.DoFn.PaneInfoParam: (pair[1]["t"]["text"][0], pane.index))
+        assert_that(embedded | place, check)
+
+
 def test_batches_of_a_bundle(batches):
     """Without a delay, texts of different bundles do not wait for each other."""
     stream = test_stream.TestStream().advance_watermark_to(0)
