@@ -20,9 +20,8 @@ from layerbeam.transforms.encode.forward import EncodeCost
 
 REJECTED = "rejected"
 
-
-# What waits: ((key, text), timestamp, pane).
-Waiting = tuple[tuple[Any, str | None], Any, Any]
+# What waits: ((key, text), timestamp, window, pane).
+Waiting = tuple[tuple[Any, str | None], Any, Any, Any]
 
 
 def estimated_tokens(text: str | None) -> int:
@@ -50,9 +49,9 @@ class _Embedding(beam.DoFn):
     def setup(self) -> None:
         self._embedder = self._shared.acquire(self._load)
 
-    def _embed(self, waiting: list[Waiting], window: Any) -> Iterator[Any]:
-        """The outputs for texts of one window, each with its own timestamp and pane. TextError."""
-        texts = [text for (_, text), _, _ in waiting]
+    def _embed(self, waiting: list[Waiting]) -> Iterator[Any]:
+        """The outputs for these texts, each in its own window. TextError."""
+        texts = [text for (_, text), *_ in waiting]
         cost = EncodeCost()
         found = self._embedder.embed(texts, cost)
         beam.metrics.Metrics.distribution(metrics.NAMESPACE, metrics.BATCH_TEXTS).update(len(texts))
@@ -62,7 +61,7 @@ class _Embedding(beam.DoFn):
         rejected = sum(isinstance(vectors, TextError) for vectors in found)
         counters.count(metrics.EMBEDDED, len(found) - rejected)
         counters.count(metrics.REJECTED, rejected)
-        for ((key, text), timestamp, pane), vectors in zip(waiting, found, strict=True):
+        for ((key, text), timestamp, window, pane), vectors in zip(waiting, found, strict=True):
             if not isinstance(vectors, TextError):
                 yield WindowedValue((key, vectors), timestamp, (window,), pane)
                 continue
@@ -79,7 +78,7 @@ class EmbedBundles(_Embedding):
     """
 
     def start_bundle(self) -> None:
-        self._waiting: dict[Any, list[Waiting]] = {}
+        self._waiting: list[Waiting] = []
         self._tokens = 0
 
     def process(
@@ -90,7 +89,7 @@ class EmbedBundles(_Embedding):
         pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterator[Any]:
         pair = checked(element)
-        self._waiting.setdefault(window, []).append((pair, timestamp, pane))
+        self._waiting.append((pair, timestamp, window, pane))
         self._tokens += estimated_tokens(pair[1])
         if self._tokens >= self._tokens_at_once:
             yield from self._flush()
@@ -99,9 +98,9 @@ class EmbedBundles(_Embedding):
         yield from self._flush()
 
     def _flush(self) -> Iterator[Any]:
-        waiting, self._waiting, self._tokens = self._waiting, {}, 0
-        for window, some in waiting.items():
-            yield from self._embed(some, window)
+        waiting, self._waiting, self._tokens = self._waiting, [], 0
+        if waiting:
+            yield from self._embed(waiting)
 
 
 class WithProcessKey(beam.DoFn):
@@ -172,11 +171,11 @@ class EmbedAcrossBundles(_Embedding):
         yield from self._flush(window, waiting, tokens)
 
     def _flush(self, window: Any, waiting: Any, tokens: Any) -> Iterator[Any]:
-        some = list(waiting.read())
+        some = [(pair, timestamp, window, pane) for pair, timestamp, pane in waiting.read()]
         waiting.clear()
         tokens.clear()
         if some:
-            yield from self._embed(some, window)
+            yield from self._embed(some)
 
 
 def checked(element: Any) -> tuple[Any, str | None]:

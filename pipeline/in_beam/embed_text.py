@@ -46,10 +46,9 @@ class EmbedText(beam.PTransform):
         max_delay_seconds: float | None = None,
     ) -> None:
         super().__init__()
-        source = self._source
         if max_delay_seconds is not None and max_delay_seconds <= 0:
-            raise ValueError(f"{source}: max_delay_seconds is {max_delay_seconds}; it must be positive, or None")
-        self._job = embed_job(encoder, views, source=source)
+            raise ValueError(f"{self._source}: max_delay_seconds is {max_delay_seconds}; it must be positive, or None")
+        self._job = embed_job(encoder, views, source=self._source)
         self._num_threads = num_threads
         self._max_delay_seconds = max_delay_seconds
         self._dead_letters = False

@@ -104,9 +104,9 @@ def batches(monkeypatch):
             super().__init__(*arguments)
             clocks.append(self)
 
-    def record(self, waiting, window):
-        found.append((clocks[-1].time(), [key for (key, _), _, _ in waiting]))
-        yield from embed_batch(self, waiting, window)
+    def record(self, waiting):
+        found.append((clocks[-1].time(), [key for (key, _), *_ in waiting]))
+        yield from embed_batch(self, waiting)
 
     embed_batch = embed._Embedding._embed
     monkeypatch.setattr(direct_runner, "TestClock", Clock)
