@@ -221,12 +221,12 @@ def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
         assert products.min() >= MIN_COSINE, f"smallest cosine {products.min():.5f}"
 
 
-def table(bench: Bench, rounds: int) -> list[str]:
+def table(bench: Bench, rounds: int, lines: int) -> list[str]:
     """The lines between the two markers of docs/tuning.md."""
     return [
         f"{datetime.date.today().isoformat()}, {processor()}, {len(os.sched_getaffinity(0))} cores, "
         f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, {bench.versions}; "
-        f"medians of {rounds} interleaved rounds.",
+        f"medians of {rounds} interleaved rounds of {lines:,} lines (BERT-base's size: {-(-lines // BASE_STEP):,}).",
         "",
         *token_table(bench),
         "",
@@ -356,12 +356,12 @@ def main() -> None:
         bench.growth()
         (ROOT / "out").mkdir(exist_ok=True)
         (ROOT / "out/speed.json").write_text(json.dumps(bench.results, indent=1))
-        lines = table(bench, options.rounds)
-    print("\n".join(["", *lines]))
+        written = table(bench, options.rounds, options.lines)
+    print("\n".join(["", *written]))
     if options.write:
         page = ROOT / "docs/tuning.md"
         before, rest = page.read_text().split(BEGIN)
-        page.write_text("\n".join([before + BEGIN, *lines, END + rest.split(END)[1]]))
+        page.write_text("\n".join([before + BEGIN, *written, END + rest.split(END)[1]]))
 
 
 if __name__ == "__main__":
