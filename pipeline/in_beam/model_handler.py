@@ -9,7 +9,6 @@ from apache_beam.ml.inference import base
 from apache_beam.ml.inference.base import PredictionResult
 
 from layerbeam.pipeline.in_beam.settings import embed_job, tokens_at_once
-from layerbeam.pipeline.run.versions import check_versions
 from layerbeam.transforms.embed import estimated_tokens
 from layerbeam.transforms.embedder import Embedder, TextError, Vectors
 
@@ -58,7 +57,6 @@ class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
         self._num_threads = num_threads
         self._rejects = rejects
         self._hints = job.config.encoder.resource_hints
-        self._versions = dict(job.versions)
         self._fingerprint: str | None = job.encoder.fingerprint
         # Across bundles, Beam counts texts, and knows no sizes.
         at_once = tokens_at_once(job) if max_batch_duration_secs is None else _TEXTS_AT_ONCE
@@ -72,8 +70,7 @@ class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
         )
 
     def load_model(self) -> Embedder:
-        """The encoder. ValueError if it has changed since the pipeline was built, VersionError if the software has."""
-        check_versions(self._versions)
+        """The encoder. ValueError if it has changed since the pipeline was built."""
         job = embed_job(self._encoder, self._views, source="ModelHandler")
         if self._fingerprint not in (None, job.encoder.fingerprint):
             raise ValueError(f"{job.encoder.handle}: has changed since the pipeline was built; start it again")
