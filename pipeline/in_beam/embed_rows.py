@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -43,17 +43,17 @@ class EmbedRows(beam.PTransform):
     def __init__(
         self,
         column: str = "text",
-        encoder: Any = "minilm",
-        views: Any = None,
+        encoder: str | Mapping[str, Any] = "minilm",
+        views: Mapping[str, Any] | None = None,
         num_threads: int = 1,
-        max_delay_seconds: Optional[float] = None,  # noqa: UP045 - Beam YAML reads these types
-        error_handling: Any = None,
+        max_delay_seconds: float | None = None,
+        error_handling: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         if error_handling is not None and set(error_handling) != {"output"}:
             raise ValueError(f"EmbedRows: error_handling is {error_handling}; it must have `output`, and nothing else")
         self._column = column
-        self._errors = error_handling and error_handling["output"]
+        self._errors = None if error_handling is None else error_handling["output"]
         self._embed = _EmbedTextOfRow(
             encoder=encoder, views=views or {}, num_threads=num_threads, max_delay_seconds=max_delay_seconds
         )
@@ -61,10 +61,11 @@ class EmbedRows(beam.PTransform):
     def expand(self, rows: Any) -> Any:
         fields = self._fields(rows.element_type)
         added = [field for view in self._embed.views for field in _fields_of(view)]
-        twice = sorted({name for name, _ in fields} & {name for name, _ in added})
+        all_names = [name for name, _ in [*fields, *added]]
+        twice = sorted({name for name in all_names if all_names.count(name) > 1})
         if twice:
             raise ValueError(f"EmbedRows: the rows already have {', '.join(twice)}: give the view another name")
-        column, views, names = self._column, self._embed.views, [name for name, _ in fields]
+        column, views, names = self._column, self._embed.views, all_names[: len(fields)]
 
         def take(row: Any) -> tuple[Any, str | None]:
             return row, getattr(row, column)
