@@ -103,21 +103,16 @@ class EmbedBundles(_Embedding):
             yield from self._embed(waiting)
 
 
-class WithProcessKey(beam.DoFn):
-    """(key, text) -> (a name of this process, (key, text)), so that each process gathers its own batches."""
-
-    def setup(self) -> None:
-        self._key = _PROCESS
-
-    def process(self, element: Any) -> Iterator[tuple[str, tuple[Any, str | None]]]:
-        yield self._key, checked(element)
-
-
 _PROCESS = uuid.uuid4().hex
 
 
+def with_process_key(element: Any) -> tuple[str, tuple[Any, str | None]]:
+    """(key, text) -> (a name of this process, (key, text)), so that each process gathers its own batches."""
+    return _PROCESS, checked(element)
+
+
 class EmbedAcrossBundles(_Embedding):
-    """As `EmbedBundles`, of what `WithProcessKey` gives; texts of several bundles wait, at most `max_delay_seconds`."""
+    """As `EmbedBundles`, of what `with_process_key` gives; texts of bundles wait, at most `max_delay_seconds`."""
 
     WAITING = userstate.BagStateSpec("waiting", coders.FastPrimitivesCoder())
     TOKENS = userstate.ReadModifyWriteStateSpec("tokens", coders.VarIntCoder())
@@ -144,36 +139,26 @@ class EmbedAcrossBundles(_Embedding):
         if not before:
             delay.set(now() + self._max_delay_seconds)
             end.set(window.end)
+        total = before + estimated_tokens(text)
         waiting.add(((key, text), timestamp, pane))
-        tokens.write(before + estimated_tokens(text))
-        if before + estimated_tokens(text) >= self._tokens_at_once:
-            delay.clear()
-            yield from self._flush(window, waiting, tokens)
+        tokens.write(total)
+        if total >= self._tokens_at_once:
+            yield from self.flush(window, waiting, tokens, delay)
 
     @userstate.on_timer(DELAY)
-    def after_the_delay(
-        self,
-        window: Any = beam.DoFn.WindowParam,
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        tokens: Any = beam.DoFn.StateParam(TOKENS),
-    ) -> Iterator[Any]:
-        yield from self._flush(window, waiting, tokens)
-
     @userstate.on_timer(END)
-    def at_the_end_of_the_window(
+    def flush(
         self,
         window: Any = beam.DoFn.WindowParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         tokens: Any = beam.DoFn.StateParam(TOKENS),
         delay: Any = beam.DoFn.TimerParam(DELAY),
     ) -> Iterator[Any]:
-        delay.clear()
-        yield from self._flush(window, waiting, tokens)
-
-    def _flush(self, window: Any, waiting: Any, tokens: Any) -> Iterator[Any]:
+        """Encode what waits in this window."""
         some = [(pair, timestamp, window, pane) for pair, timestamp, pane in waiting.read()]
         waiting.clear()
         tokens.clear()
+        delay.clear()
         if some:
             yield from self._embed(some)
 

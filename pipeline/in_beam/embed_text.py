@@ -11,7 +11,7 @@ from apache_beam.typehints import Tuple
 from apache_beam.typehints.typehints import coerce_to_kv_type
 
 from layerbeam.pipeline.in_beam.settings import embed_job, tokens_at_once
-from layerbeam.transforms.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, WithProcessKey
+from layerbeam.transforms.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, with_process_key
 from layerbeam.transforms.embedder import Vectors
 from layerbeam.transforms.views import View
 
@@ -69,7 +69,7 @@ class EmbedText(beam.PTransform):
         if self._max_delay_seconds is None:
             embed: beam.DoFn = EmbedBundles(load, **settings)
         else:
-            keyed = beam.ParDo(WithProcessKey()).with_output_types(Tuple[str, Tuple[key, str | None]])
+            keyed = beam.Map(with_process_key).with_output_types(Tuple[str, Tuple[key, str | None]])
             texts = texts | "name the process" >> keyed
             embed = EmbedAcrossBundles(load, max_delay_seconds=self._max_delay_seconds, **settings)
         step = beam.ParDo(embed).with_resource_hints(**self._job.config.encoder.resource_hints)

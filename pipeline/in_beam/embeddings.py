@@ -10,11 +10,10 @@ from apache_beam.ml.inference.base import RunInference
 from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapter, _TextEmbeddingHandler
 
 from layerbeam.pipeline.in_beam.model_handler import ModelHandler
-from layerbeam.pipeline.in_beam.settings import embed_job
+from layerbeam.pipeline.in_beam.settings import TEXTS_AT_ONCE, embed_job
 from layerbeam.transforms.embedder import Embedder, TextError
 
 _VIEW = "vectors"
-_ELEMENTS_AT_ONCE = 256
 
 
 class Embeddings(EmbeddingsManager):
@@ -47,17 +46,16 @@ class Embeddings(EmbeddingsManager):
         self._num_threads = num_threads
         job = embed_job(self._encoder, {_VIEW: self._view}, source="Embeddings")
         (found,) = job.views
-        if found.level != "text" or len(found.vector_columns) != 1 or found.keep_words is not None:
+        if found.level != "text" or len(found.vector_columns) != 1:
             given = f"level {found.level}, {', '.join(found.vector_columns)}"
             raise ValueError(
                 f"Embeddings: view gives {given}; it must have level text and one vector: choose one layer, or "
                 "`combine` them; for more there are EmbedText and ModelHandler"
             )
-        self._column = found.vector_columns[0]
         self._hints = job.config.encoder.resource_hints
 
     def get_model_handler(self) -> ModelHandler:
-        return _VectorHandler(self._encoder, self._view, self._num_threads, self._column)
+        return _VectorHandler(encoder=self._encoder, views={_VIEW: self._view}, num_threads=self._num_threads)
 
     def get_ptransform_for_processing(self, **_: Any) -> beam.PTransform:
         return RunInference(_TextEmbeddingHandler(self)).with_resource_hints(**self._hints)
@@ -66,20 +64,16 @@ class Embeddings(EmbeddingsManager):
 class _VectorHandler(ModelHandler):
     """Texts -> one vector each."""
 
-    def __init__(
-        self, encoder: str | Mapping[str, Any], view: Mapping[str, Any], num_threads: int, column: str
-    ) -> None:
-        super().__init__(encoder=encoder, views={_VIEW: view}, num_threads=num_threads)
-        self._column = column
-
     def run_inference(self, batch: Sequence[str], model: Embedder, inference_args: Any = None) -> Any:
         """TextError for the first text that has none: MLTransform can report whole batches only."""
-        found = self._embed(batch, model)
-        for text, vectors in zip(batch, found, strict=True):
+        (column,) = model.views[0].vector_columns
+        found = []
+        for text, vectors in zip(batch, self._embed(batch, model), strict=True):
             if isinstance(vectors, TextError):
                 raise TextError(f"Embeddings: {text!r:.60}: {vectors}")
-        return [vectors[_VIEW][self._column][0].tolist() for vectors in found if not isinstance(vectors, TextError)]
+            found += vectors[_VIEW][column].tolist()
+        return found
 
     def batch_elements_kwargs(self) -> dict[str, Any]:
         # Beam batches the elements, which may have several texts.
-        return {"min_batch_size": _ELEMENTS_AT_ONCE, "max_batch_size": _ELEMENTS_AT_ONCE}
+        return {"min_batch_size": TEXTS_AT_ONCE, "max_batch_size": TEXTS_AT_ONCE}

@@ -8,12 +8,9 @@ from typing import Any, Literal
 from apache_beam.ml.inference import base
 from apache_beam.ml.inference.base import PredictionResult
 
-from layerbeam.pipeline.in_beam.settings import embed_job, tokens_at_once
+from layerbeam.pipeline.in_beam.settings import TEXTS_AT_ONCE, embed_job, tokens_at_once
 from layerbeam.transforms.embed import estimated_tokens
 from layerbeam.transforms.embedder import Embedder, TextError, Vectors
-
-# Texts, not tokens: what Beam batches across bundles it counts.
-_TEXTS_AT_ONCE = 256
 
 
 class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
@@ -58,8 +55,7 @@ class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
         self._rejects = rejects
         self._hints = job.config.encoder.resource_hints
         self._fingerprint: str | None = job.encoder.fingerprint
-        # Across bundles, Beam counts texts, and knows no sizes.
-        at_once = tokens_at_once(job) if max_batch_duration_secs is None else _TEXTS_AT_ONCE
+        at_once = tokens_at_once(job) if max_batch_duration_secs is None else TEXTS_AT_ONCE
         super().__init__(
             min_batch_size=at_once,
             max_batch_size=at_once,

@@ -11,6 +11,8 @@ from layerbeam.pipeline.errors import UsageError
 
 # Estimated tokens that are batched by length together: several of a CPU's batches of 1,024.
 TOKENS_AT_ONCE = 1 << 14
+# Where Beam counts elements and knows no sizes.
+TEXTS_AT_ONCE = 256
 
 
 def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedJob:

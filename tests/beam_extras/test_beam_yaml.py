@@ -6,15 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from repository import ROOT
 
 import layerbeam
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

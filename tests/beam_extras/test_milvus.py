@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from ports import free_port, wait_until_open
 from pymilvus import MilvusClient
+from repository import ROOT
 
 import layerbeam
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/in_beam.md").read_text()
+PAGE = (ROOT / "docs/in_beam.md").read_text()
 (PROGRAM,) = re.findall(r"^```python\n# Milvus\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 REVIEWS = ["The river bank is quiet.", "The bank charged me twice.", "Loud, dirty, far from the water."]
 

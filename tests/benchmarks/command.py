@@ -51,6 +51,17 @@ def run_program(
     return done.stdout
 
 
+def layerbeam_run(folder: Path, *options: str) -> tuple[str, int, list[int]]:
+    """`layerbeam run c.yaml` in `folder`: standard error, and the peak bytes of its process and of its workers."""
+    command = [sys.executable, "-m", "layerbeam", "run", "c.yaml", *options]
+    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with watch_memory(child.pid) as peaks:
+        _, errors = child.communicate()
+    if child.returncode:
+        sys.exit(errors[-3000:])
+    return errors, peaks.pop(child.pid), list(peaks.values())
+
+
 @contextlib.contextmanager
 def watch_memory(pid: int) -> Iterator[dict[int, int]]:
     """{process: its peak in bytes} of a process and its children, filled while this is entered."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import yaml
-from command import run_record, watch_memory
+from command import layerbeam_run, run_record
 from corpus import read_bible
 
 from layerbeam.transforms.hardware import cores
@@ -31,15 +30,10 @@ def measure(folder: Path, number: int, mode: str, count: int) -> tuple[float, fl
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(settings))
     options = [argument for option in MODES[mode] for argument in (option, str(count))]
-    command = [sys.executable, "-m", "layerbeam", "run", "c.yaml", *options]
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    with watch_memory(child.pid) as peaks:
-        _, errors = child.communicate()
-    if child.returncode:
-        sys.exit(errors[-3000:])
+    _, own, of_workers = layerbeam_run(folder, *options)
     record = run_record(folder / settings["output"]["path"])
     seconds = record["seconds"] - record["seconds_to_first_block"]
-    return record["counts"]["encoded_tokens"] / seconds, sum(peaks.values()) / 1e9
+    return record["counts"]["encoded_tokens"] / seconds, (own + sum(of_workers)) / 1e9
 
 
 def main() -> None:

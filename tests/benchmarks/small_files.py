@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
-from command import watch_memory
+from command import layerbeam_run
 from corpus import read_bible
 
 from layerbeam.pipeline.output.index import input_entries
@@ -39,19 +37,14 @@ def write_files(folder: Path, count: int) -> None:
 def run(folder: Path) -> dict[str, Any]:
     """Seconds, peak memory in MB, and what the run did."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "layerbeam", "run", "c.yaml", "--processes", "2", "--prune-missing"]
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    with watch_memory(child.pid) as peaks:
-        _, errors = child.communicate()
-    if child.returncode:
-        sys.exit(errors[-3000:])
+    errors, own, of_workers = layerbeam_run(folder, "--processes", "2", "--prune-missing")
     output = str(folder / "out")
     runs = sorted((folder / "out/_runs").glob("*.json"), key=lambda path: int(path.stem))
     record = json.loads(runs[-1].read_text())
     return {
         "seconds": round(time.monotonic() - started, 1),
-        "submitting_mb": peaks[child.pid] >> 20,
-        "workers_mb": max((peak for pid, peak in peaks.items() if pid != child.pid), default=0) >> 20,
+        "submitting_mb": own >> 20,
+        "workers_mb": max(of_workers, default=0) >> 20,
         "texts_encoded": 0 if "nothing to do" in errors else record["counts"]["embedded"],
         "parts": len(list(os.scandir(folder / "out/texts"))),
         "files": sum(1 for _ in input_entries(output, load_manifest(output))),

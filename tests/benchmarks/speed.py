@@ -32,12 +32,12 @@ from random_encoder import BASE, make_weights, write_huggingface
 
 from layerbeam import open_run
 from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.hardware import slow_bfloat16
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
-BFLOAT16 = {"avx512_bf16": "bfloat16", "amx_bf16": "AMX"}  # instructions
 ENGINES = ("transformers", "onnxruntime", "openvino")
 BACKENDS = ("torch", "onnx", "openvino")
 NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
@@ -65,8 +65,7 @@ class Bench:
             f"print(json.dumps({{name: version(name) for name in {packages}}}))"
         )
         self.versions = ", ".join(f"{name} {version}" for name, version in run_json(rivals_python, "-c", code).items())
-        # Without such instructions, bfloat16 is several times slower than float32.
-        self.dtypes = ("float32", "bfloat16") if flags() & BFLOAT16.keys() else ("float32",)
+        self.dtypes = ("float32",) if slow_bfloat16("bfloat16") else ("float32", "bfloat16")
         self.results: dict[str, list[dict[str, Any]]] = {}
         verses = read_bible()
         self.texts = {"verses": verses[:: len(verses) // lines][:lines], "long tail": long_tail(verses, lines // 4)}
@@ -315,21 +314,12 @@ def growth_lines(bench: Bench) -> list[str]:
     ]
 
 
-def flags() -> set[str]:
-    """The processor's instruction sets."""
-    return set(cpu_line("flags").split())
-
-
 def processor() -> str:
     """The processor's name and the instruction sets that decide the speed of matrix products."""
-    kinds = {"avx512f": "AVX-512", **BFLOAT16}
-    return f"{cpu_line('model name')} ({', '.join(kinds[flag] for flag in kinds if flag in flags())})"
-
-
-def cpu_line(name: str) -> str:
-    """What /proc/cpuinfo says under this name of the first core."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.split(":")[1].strip() for line in lines if line.startswith(name))
+    description = Path("/proc/cpuinfo").read_text()
+    name = next(line.split(":")[1].strip() for line in description.splitlines() if line.startswith("model name"))
+    kinds = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
+    return f"{name} ({', '.join(kind for flag, kind in kinds.items() if f' {flag}' in description)})"
 
 
 def main() -> None:

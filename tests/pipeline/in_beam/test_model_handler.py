@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
@@ -78,7 +80,7 @@ def test_keyed_examples():
         assert_that(results | beam.Map(outcome), equal_to([("a", (1, 64)), ("b", "rejected")]))
 
 
-def test_long_texts_are_batched_apart_from_short_ones():
+def test_a_batch_is_filled_to_a_number_of_tokens():
     """Beam fills a batch to a number of estimated tokens."""
     handler = ModelHandler(encoder=SMALL, views={"t": VIEWS["t"]})
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
@@ -146,10 +148,7 @@ def test_wrong_use():
 
 
 def test_an_encoder_that_changed_after_the_pipeline_was_built(tmp_path):
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    for file in (DATA / "hf_uncased").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = Path(shutil.copytree(SMALL, tmp_path / "encoder"))
     handler = ModelHandler(encoder=str(folder), views=VIEWS)
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text().replace("river", "rivet"))
