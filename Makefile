@@ -80,12 +80,14 @@ $(PARITY)/installed: tests/parity/requirements.txt
 	$(PARITY)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
-test-parity: $(VENV)/installed $(PARITY)/installed ## compare minilm with transformers and sentence-transformers (downloads 2.6 GB once)
+test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture with transformers and sentence-transformers (downloads 2.6 GB once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
 		out/parity.npz
 	$(BIN)/python tests/parity/compare.py out/parity.npz
+	$(PARITY)/bin/python tests/parity/expect_architectures.py out/architectures
+	$(BIN)/python tests/parity/compare_architectures.py out/architectures
 
 $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(need_python)

@@ -1,4 +1,4 @@
-"""The reference implementation: WordPiece in pure Python, BERT in NumPy, one text at a time.
+"""The reference implementation: WordPiece in pure Python, the encoders in NumPy, one text at a time.
 
 It shares no code with the fast implementation, which `layerbeam verify` and the tests compare with it.
 """
@@ -9,12 +9,13 @@ import functools
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.encoders.bert import BertConfig
+from layerbeam.transforms.encoders.architectures import Architecture
 
 Array = npt.NDArray[Any]
 
@@ -39,25 +40,28 @@ class ReferenceWordPiece:
     """
 
     def __init__(
-        self, vocab: Sequence[str], do_lower_case: bool, max_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD
+        self,
+        vocab: Sequence[str],
+        do_lower_case: bool,
+        max_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
+        special: tuple[list[int], list[int], list[int]] | None = None,
     ) -> None:
         self.ids = {entry: index for index, entry in enumerate(vocab)}
         self.do_lower_case = do_lower_case
         self.max_chars_per_word = max_chars_per_word
+        self.special = special  # before, between and after the texts; None: [CLS], [SEP], [SEP]
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a text."""
         return [self.ids[piece] for word in self.words(text) for piece in self.pieces(word)]
 
-    def sequence(self, first: list[int], second: list[int], max_seq_length: int) -> tuple[list[int], list[int]]:
-        """(ids, segment ids) of [CLS] first [SEP] second [SEP], cut to length as `_truncate_seq_pair` does."""
-        first, second = list(first), list(second)
-        if second:
-            while len(first) + len(second) > max_seq_length - 3:
-                (first if len(first) > len(second) else second).pop()
-        first = first[: max_seq_length - 2]
-        ids = [self.ids["[CLS]"], *first, self.ids["[SEP]"]]
-        more = [*second, self.ids["[SEP]"]] if second else []
+    def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
+        """(ids, segment ids) of [CLS] first [SEP] second [SEP], without an empty second text."""
+        before, between, after = self.special or ([self.ids["[CLS]"]], [self.ids["[SEP]"]], [self.ids["[SEP]"]])
+        one, two = self.tokenize(first), self.tokenize(second)
+        cut_pair(one, two, max_seq_length, len(before + between + after))
+        ids = before + one + (between if two else after)
+        more = two + after if two else []
         return ids + more, [0] * len(ids) + [1] * len(more)
 
     def words(self, text: str) -> list[str]:
@@ -87,6 +91,38 @@ class ReferenceWordPiece:
             pieces.append(prefix + word[start:end])
             start = end
         return pieces
+
+
+class ReferenceLibraryTokenizer:
+    """A tokenizer.json as the library tokenizers runs it, text by text, special tokens included."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(file))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
+        """(ids, segment ids) of a text or a pair, cut to length, without an empty second text."""
+        one, two = (self._tokenizer.encode(text, add_special_tokens=False) for text in (first, second))
+        kept, kept_second = list(one.ids), list(two.ids)
+        cut_pair(kept, kept_second, max_seq_length, self._tokenizer.num_special_tokens_to_add(is_pair=len(two) > 0))
+        one.truncate(len(kept))
+        two.truncate(len(kept_second))
+        whole = self._tokenizer.post_process(one, two if len(two) else None)
+        second_from = whole.sequence_ids.index(1) if 1 in whole.sequence_ids else len(whole)
+        return whole.ids, [int(place >= second_from) for place in range(len(whole))]
+
+
+def cut_pair(first: list[int], second: list[int], max_seq_length: int, num_special: int) -> None:
+    """Cut the longer of two texts, or the second of equals, until both fit: `_truncate_seq_pair`.
+
+    `num_special`: the special tokens around a pair; a single text has two.
+    """
+    room = max_seq_length - (num_special if second else 2)
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
 
 
 @functools.cache
@@ -128,41 +164,51 @@ def gelu(x: Array, hidden_act: str) -> Array:
     return np.asarray(0.5 * x * (1 + tail), x.dtype)
 
 
+class ReferenceNetwork:
+    """The parts of an encoder's forward pass for one text without padding, in the number type of `weights`.
+
+    A bias or beta that `weights` do not have is 0. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
+    """
+
+    def __init__(self, architecture: Architecture, weights: Mapping[str, Array]) -> None:
+        self.architecture = architecture
+        self.weights = weights
+
+    def dense(self, name: str, x: Array) -> Array:
+        return np.asarray(x @ self.weights[f"{name}/kernel"] + self.weights.get(f"{name}/bias", 0))
+
+    def layer_norm(self, name: str, x: Array) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.architecture.layer_norm_eps)
+        gamma, beta = self.weights[f"{name}/LayerNorm/gamma"], self.weights.get(f"{name}/LayerNorm/beta", 0)
+        return np.asarray(normal * gamma + beta)
+
+    def gelu(self, x: Array) -> Array:
+        return gelu(x, self.architecture.hidden_act)
+
+    def heads(self, x: Array) -> Array:
+        """[S, H] -> [heads, S, d]."""
+        return np.transpose(x.reshape(len(x), self.architecture.num_attention_heads, -1), (1, 0, 2))
+
+    def attend(self, query: Array, key: Array, value: Array, bias: Array | float) -> Array:
+        """softmax(Q K' / sqrt(d) + bias) V: three of [heads, S, d] -> [S, H]."""
+        scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1]) + bias
+        weight = np.exp(scores - scores.max(-1, keepdims=True))
+        context = weight / weight.sum(-1, keepdims=True) @ value
+        return np.asarray(context.transpose(1, 0, 2).reshape(query.shape[1], -1), value.dtype)
+
+
 def forward(
-    config: BertConfig, weights: Mapping[str, Array], token_ids: npt.ArrayLike, segment_ids: npt.ArrayLike
+    architecture: Architecture, weights: Mapping[str, Array], token_ids: npt.ArrayLike, segment_ids: npt.ArrayLike
 ) -> tuple[list[Array], Array | None]:
     """(all layers [S, H] from 0 up, pooled output [H]) of one text without padding.
 
-    Computed in the number type of `weights`, which are named as in `transforms/encoders/bert.py`. The pooled output is
-    None without the pooler's weights. Source: Devlin et al., https://arxiv.org/abs/1810.04805; Vaswani et al., https://arxiv.org/abs/1706.03762.
+    Computed in the number type of `weights`, which are named as in `weight_shapes`. The pooled output is None without
+    the pooler's weights.
     """
-
-    def dense(name: str, x: Array) -> Array:
-        return np.asarray(x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"])
-
-    def layer_norm(name: str, x: Array) -> Array:
-        centred = x - x.mean(-1, keepdims=True)
-        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
-        return np.asarray(normal * weights[f"{name}/LayerNorm/gamma"] + weights[f"{name}/LayerNorm/beta"])
-
-    def heads(x: Array) -> Array:
-        return np.transpose(x.reshape(len(x), config.num_attention_heads, -1), (1, 0, 2))
-
-    def table(name: str) -> Array:
-        return weights[f"bert/embeddings/{name}"]
-
-    words, segments = np.asarray(token_ids), np.asarray(segment_ids)
-    x = table("word_embeddings")[words] + table("token_type_embeddings")[segments]
-    layers = [layer_norm("bert/embeddings", x + table("position_embeddings")[: len(words)])]
-    for index in range(config.num_hidden_layers):
-        block, x = f"bert/encoder/layer_{index}", layers[-1]
-        query, key, value = (heads(dense(f"{block}/attention/self/{part}", x)) for part in ("query", "key", "value"))
-        scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
-        weight = np.exp(scores - scores.max(-1, keepdims=True))
-        context = weight / weight.sum(-1, keepdims=True) @ value
-        attended = dense(f"{block}/attention/output/dense", context.transpose(1, 0, 2).reshape(x.shape))
-        x = layer_norm(f"{block}/attention/output", x + attended)
-        inner = gelu(dense(f"{block}/intermediate/dense", x), config.hidden_act)
-        layers.append(layer_norm(f"{block}/output", x + dense(f"{block}/output/dense", inner)))
-    pooled = np.tanh(dense("bert/pooler/dense", layers[-1][0])) if "bert/pooler/dense/kernel" in weights else None
+    net = ReferenceNetwork(architecture, weights)
+    layers = [architecture.reference_embed(net, np.asarray(token_ids), np.asarray(segment_ids))]
+    for index in range(architecture.num_hidden_layers):
+        layers.append(architecture.reference_block(net, index, layers[-1]))
+    pooled = np.tanh(net.dense("bert/pooler/dense", layers[-1][0])) if "bert/pooler/dense/kernel" in weights else None
     return layers, pooled

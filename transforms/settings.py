@@ -170,11 +170,13 @@ class EncodeSettings:
 class SequenceSettings:
     """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
-    `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows.
+    `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
+    text; its tokens count, and have no place in the record.
     """
 
     max_seq_length: int = 128
     long_text: Literal["truncate", "window", "reject"] = "truncate"
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 3:

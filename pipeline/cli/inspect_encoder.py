@@ -10,7 +10,6 @@ from typing import Any
 from layerbeam.pipeline.cli.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
-from layerbeam.transforms.encoders.bert import weight_shapes
 
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
@@ -22,8 +21,8 @@ def describe_encoder(handle: str) -> dict[str, Any]:
     except EncoderError as error:
         raise UsageError(str(error)) from error
     parameters = None
-    if source.config is not None:
-        shapes = weight_shapes(source.config, pooler=source.has_pooler)
+    if source.architecture is not None:
+        shapes = source.architecture.weight_shapes(pooler=source.has_pooler)
         parameters = sum(math.prod(shape) for shape in shapes.values())
     folder = Path(source.folder)
     licences = sorted(path.name for path in folder.iterdir() if path.name.upper().startswith(("LICENSE", "LICENCE")))
@@ -42,6 +41,7 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
     layers = encoder["layers"]
     lines = {
         "source": f"{kinds[encoder['kind']]}, {encoder['folder']} ({size_text(encoder['weight_bytes'])})",
+        "architecture": encoder.get("architecture"),
         "engine": f"{encoder['engine']}: {encoder['engine_because']}",
         "layers": f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else f"{layers[0]} only",
         "blocks": encoder["num_hidden_layers"],

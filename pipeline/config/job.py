@@ -46,7 +46,8 @@ class EmbedJob:
 
     @property
     def sequences(self) -> SequenceSettings:
-        return SequenceSettings(self.config.encoder.max_seq_length, self.config.encoder.long_text)
+        settings = self.config.encoder
+        return SequenceSettings(settings.max_seq_length, settings.long_text, settings.prompt or "")
 
     @property
     def encoding(self) -> EncodeSettings:
@@ -179,6 +180,11 @@ def _open_encoder(settings: EncoderConfig) -> EncoderSource:
             f"encoder.max_seq_length: is {settings.max_seq_length}; {settings.handle} has {positions} positions, "
             f"so at most {positions}"
         )
+    if settings.max_seq_length < encoder.special.around_pair:
+        raise UsageError(
+            f"encoder.max_seq_length: is {settings.max_seq_length}; {settings.handle} puts "
+            f"{encoder.special.around_pair} special tokens around a pair of texts, so at least that many"
+        )
     if positions is not None and buckets and buckets[-1] > positions:
         raise UsageError(
             f"encoder.length_buckets: ends with {buckets[-1]}; {settings.handle} has {positions} positions"
@@ -296,6 +302,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
+            **({"prompt": config.encoder.prompt} if config.encoder.prompt else {}),  # earlier runs had none
         },
         "views": settings["views"],
         "output": {"target_part_bytes": config.output.target_part_bytes},

@@ -55,13 +55,14 @@ class EncoderConfig(Settings):
         "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system",
         min_length=1,
     )
-    max_seq_length: int = setting(128, "tokens of one text that are encoded, [CLS] and [SEP] included", ge=3)
+    max_seq_length: int = setting(128, "tokens of one text that are encoded, special tokens included", ge=3)
     long_text: Literal["truncate", "window", "reject"] = setting("truncate", "what happens to a longer text")
+    prompt: str | None = setting(None, "a text put before each text, as sentence-transformers' prompts are")
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = setting(None, "null: as the encoder's own files say")
     compute_dtype: Literal["float32", "bfloat16"] = setting("float32", "number type of the matrix products")
     engine: Literal["auto", "native", "savedmodel"] = setting(
-        "auto", "what runs the forward pass: native for plain BERT, savedmodel calls a SavedModel as it is"
+        "auto", "what runs the forward pass: native for known architectures, savedmodel calls a SavedModel as it is"
     )
     device: Literal["auto", "cpu", "gpu", "tpu"] = setting(
         "auto", "all but auto fail if TensorFlow does not find the device"

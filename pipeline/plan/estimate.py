@@ -21,7 +21,6 @@ from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.records import tokens_by_length
-from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, join_small_files
 from layerbeam.transforms.tokenize import sequences
 from layerbeam.transforms.views import View
@@ -121,8 +120,8 @@ class Tokenizer:
         """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
         settings = self.job.sequences
         if settings.long_text == "reject":
-            whole = SequenceSettings(settings.max_seq_length, "window")
-            tokens = sequences.tokenize_block(block, self._tokenize.wordpiece, whole)
+            whole = dataclasses.replace(settings, long_text="window")
+            tokens = sequences.tokenize_block(block, self._tokenize.text_tokenizer, whole)
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 

@@ -16,9 +16,9 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
-from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_vocabulary, load_weights, open_encoder
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
-from layerbeam.transforms.reference import Array, ReferenceWordPiece, forward
+from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward
 from layerbeam.transforms.subset import raw_text, take_texts
 from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.views import View
@@ -31,11 +31,8 @@ class RecomputedJob:
         load_tensorflow(Hardware(1))
         self.job = job
         self.encoder = ReferenceEncoder(job.encoder)
-        self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
-        encoder = job.encoder
-        self.reference_wordpiece = ReferenceWordPiece(
-            encoder.vocabulary, encoder.do_lower_case, encoder.max_chars_per_word
-        )
+        self.vocabulary = pa.array(load_vocabulary(job.encoder).entries, pa.string())
+        self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
 
     def block(self, block: TextBlock, rejected: Container[tuple[int, bytes]]) -> RecomputedBlock:
@@ -74,15 +71,15 @@ class RecomputedBlock:
         return pa.table(row_columns(view, self._tokens, self._of.vocabulary))
 
     def has_reference_tokens(self, text: int) -> bool:
-        """Whether the text's tokens are those of the reference WordPiece."""
-        tokens, sequences, wordpiece = self._tokens, self._of.job.sequences, self._of.reference_wordpiece
+        """Whether the text's tokens are those of the reference tokenizer."""
+        tokens, sequences, reference = self._tokens, self._of.job.sequences, self._of.reference_tokenizer
         room = sequences.max_seq_length if sequences.long_text != "window" else 1 << 40
         pairs = tokens.text.pairs
-        first = wordpiece.tokenize(tokens.text.texts[text].as_py())
-        second = [] if pairs is None else wordpiece.tokenize(pairs[text].as_py() or "")
+        first = sequences.prompt + tokens.text.texts[text].as_py()
+        second = "" if pairs is None else pairs[text].as_py() or ""
         begin, end = tokens.row_splits[text : text + 2]
         found = (tokens.token_ids[begin:end].tolist(), tokens.segment_ids[begin:end].tolist())
-        return found == wordpiece.sequence(first, second, room)
+        return found == reference.sequence(first, second, room)
 
     def vectors(self, view: View, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
         """(the numbers of the text's rows in the part, an array [n, W] of their vectors per vector column).
@@ -145,8 +142,8 @@ class ReferenceEncoder:
     """The encoder computed another way, text by text, unpadded, in float32; `description` says which way."""
 
     def __init__(self, encoder: EncoderSource) -> None:
-        self._config = encoder.config
-        self._weights: dict[str, Any] = dict(load_weights(encoder)) if encoder.config else {}
+        self._encoder = encoder
+        self._weights: dict[str, Any] = dict(load_weights(encoder)) if encoder.architecture else {}
         self._saved_model: Any = None
         self.description = "the reference implementation in NumPy"
         if encoder.kind == "savedmodel":
@@ -169,17 +166,32 @@ class ReferenceEncoder:
 
     def _forward(self, ids: Any, segments: Any) -> tuple[dict[int, Array], Array | None]:
         """All layers that exist, [S, H] each, and the pooled output [H]."""
+        architecture = self._encoder.architecture
+        segments = segments if self._encoder.has_segments else np.zeros_like(segments)
         if self._saved_model is None:
-            assert self._config is not None  # noqa: S101 - for mypy
-            layers, pooled = forward(self._config, self._weights, ids, segments)
+            assert architecture is not None  # noqa: S101 - for mypy
+            layers, pooled = forward(architecture, self._weights, ids, segments)
             return dict(enumerate(layers)), pooled
         batch = (np.asarray(values, np.int32) for values in (ids[None], [len(ids)], segments[None]))
         outputs, pooled = self._saved_model(*batch)
-        if self._config is not None:
+        if architecture is not None:
             # TF Hub's SavedModels do not give the embedding layer's output.
-            embeddings_only = dataclasses.replace(self._config, num_hidden_layers=0)
+            embeddings_only = dataclasses.replace(architecture, num_hidden_layers=0)
             outputs[0] = forward(embeddings_only, self._weights, ids, segments)[0][0]
         return outputs, None if pooled is None else pooled[0]
+
+
+def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | ReferenceLibraryTokenizer:
+    vocabulary = load_vocabulary(encoder)
+    if vocabulary.library == "tokenizers":
+        return ReferenceLibraryTokenizer(vocabulary.file)
+    special = vocabulary.special
+    return ReferenceWordPiece(
+        vocabulary.entries,
+        encoder.do_lower_case,
+        vocabulary.max_chars_per_word,
+        special=([special.first], list(special.between), [special.last]),
+    )
 
 
 def _pool(values: Array, pooling: str) -> Array:

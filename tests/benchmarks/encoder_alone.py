@@ -21,7 +21,7 @@ from layerbeam.transforms.encode.batching import equal_texts, plan_batches
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders import load_vocabulary, onednn
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.tokenize.sequences import tokenize_block
@@ -33,7 +33,7 @@ PRODUCT_SECONDS = 3.0
 
 def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     """All batches of the run, block by block."""
-    wordpiece = WordPiece(job.encoder.vocabulary, job.encoder.do_lower_case)
+    wordpiece = WordPiece(load_vocabulary(job.encoder).entries, job.encoder.do_lower_case)
     batches = []
     for work in find_work(job.config.input.files, "no such folder", prune_missing=False).to_read:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
@@ -49,8 +49,8 @@ def product_rate(job: Job, threads: int) -> float:
     """The rate of one block's four products of 1,024 rows in GFLOP/s, in as many threads as the encoder uses."""
     import tensorflow as tf
 
-    assert job.encoder.config is not None
-    hidden, inner = job.encoder.config.hidden_size, job.encoder.config.intermediate_size
+    assert job.encoder.architecture is not None
+    hidden, inner = job.encoder.architecture.hidden_size, job.encoder.architecture.intermediate_size
     shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
     dtype = tf.as_dtype(job.config.encoder.compute_dtype)
     rows = {size: tf.cast(tf.random.normal([ROWS, size]), dtype) for size in (hidden, inner)}
@@ -105,8 +105,8 @@ def main(path: str) -> None:
     for _ in forward(batches, cost):
         pass
     seconds = time.perf_counter() - started
-    assert job.encoder.config is not None
-    hidden, inner = job.encoder.config.hidden_size, job.encoder.config.intermediate_size
+    assert job.encoder.architecture is not None
+    hidden, inner = job.encoder.architecture.hidden_size, job.encoder.architecture.intermediate_size
     flops = 2 * job.encoder.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner)
     result = {
         "load_seconds": loading,

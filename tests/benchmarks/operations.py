@@ -15,7 +15,7 @@ from random_encoder import BASE, make_weights
 
 from layerbeam import load_encoder, open_encoder
 from layerbeam.transforms.encode.forward import Encoder
-from layerbeam.transforms.encoders.bert import Bert
+from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 
 CALLS = 20
@@ -64,7 +64,7 @@ def main() -> None:
     load_tensorflow(Hardware(1))
     encoders = {
         "MiniLM": load_encoder(open_encoder("minilm"), layers=(3, 4, 5, 6), pooler=False, compute_dtype=options.dtype),
-        "BERT-base size": Bert(BASE, make_weights(BASE), layers=(9, 10, 11, 12), compute_dtype=options.dtype),
+        "BERT-base size": Network(BASE, make_weights(BASE), layers=(9, 10, 11, 12), compute_dtype=options.dtype),
     }
     for name, encoder in encoders.items():
         found = milliseconds(encoder, options.rows, options.length)

@@ -10,27 +10,47 @@ from pathlib import Path
 
 import numpy as np
 
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.architectures import Bert
 from layerbeam.transforms.encoders.formats.huggingface import transformers_name
 
-BASE = BertConfig(30522, 768, 12, 12, 3072, 512, 2, "gelu", 1e-12)
-LARGE = BertConfig(30522, 1024, 24, 16, 4096, 512, 2, "gelu", 1e-12)
+BASE = Bert(
+    vocab_size=30522,
+    hidden_size=768,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+    hidden_act="gelu",
+    layer_norm_eps=1e-12,
+)
+LARGE = Bert(
+    vocab_size=30522,
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+    hidden_act="gelu",
+    layer_norm_eps=1e-12,
+)
 
 
-def make_weights(config: BertConfig) -> dict[str, np.ndarray]:
+def make_weights(config: Bert) -> dict[str, np.ndarray]:
     """BERT's own initializer: normal, standard deviation 0.02.
 
     Biases are random, too: TensorFlow would remove zeros from the graph.
     """
     random = np.random.default_rng(0)
     weights = {}
-    for name, shape in weight_shapes(config).items():
+    for name, shape in config.weight_shapes().items():
         values = 0.02 * random.standard_normal(shape, np.float32)
         weights[name] = values + np.float32(name.endswith("gamma"))
     return weights
 
 
-def write_huggingface(folder: Path, config: BertConfig, weights: dict[str, np.ndarray]) -> None:
+def write_huggingface(folder: Path, config: Bert, weights: dict[str, np.ndarray]) -> None:
     from safetensors.numpy import save_file
 
     fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **_sizes(config)}
@@ -42,7 +62,7 @@ def write_huggingface(folder: Path, config: BertConfig, weights: dict[str, np.nd
     save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_google(folder: Path, config: BertConfig, weights: dict[str, np.ndarray]) -> None:
+def write_google(folder: Path, config: Bert, weights: dict[str, np.ndarray]) -> None:
     import tensorflow as tf
 
     (folder / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", **_sizes(config)}))
@@ -52,5 +72,5 @@ def write_google(folder: Path, config: BertConfig, weights: dict[str, np.ndarray
     )
 
 
-def _sizes(config: BertConfig) -> dict[str, int]:
+def _sizes(config: Bert) -> dict[str, int]:
     return {name: value for name, value in vars(config).items() if isinstance(value, int)}

@@ -26,7 +26,7 @@ from command import layerbeam
 from random_encoder import make_weights, write_huggingface
 
 from layerbeam import open_run
-from layerbeam.transforms.encoders.bert import BertConfig
+from layerbeam.transforms.encoders.architectures import Bert
 
 WORDS_PER_LINE, LINES_PER_BLOCK = 50, 20
 LETTERS = 5
@@ -39,7 +39,17 @@ def write_encoder(folder: Path) -> None:
     pieces = ["".join(pair) for pair in itertools.product(string.ascii_lowercase, repeat=2)] + [*string.ascii_lowercase]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *pieces, *(f"##{piece}" for piece in pieces)]
     folder.mkdir()
-    config = BertConfig(len(vocabulary), WIDTH, 1, 2, WIDTH, 512, 2, "gelu", 1e-12)
+    config = Bert(
+        vocab_size=len(vocabulary),
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=WIDTH,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        hidden_act="gelu",
+        layer_norm_eps=1e-12,
+    )
     write_huggingface(folder, config, make_weights(config))
     (folder / "vocab.txt").write_text("\n".join(vocabulary))
 

@@ -291,6 +291,7 @@ def vectors_of(text: TextBlock, processor: float) -> VectorBlock:
         zeros,
         zeros,
         zeros,
+        zeros,
         rows={view.name: rows for view in VIEWS},
     )
     values = np.array([[len(t), 1, 2, processor] for t in text.texts.to_pylist()], np.float32).reshape(count, 4)

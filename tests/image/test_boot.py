@@ -178,7 +178,7 @@ def test_worker_without_wheel_names_missing_package(workplace, bare, boot):
     [
         "layerbeam/transforms/write/block.py",
         "layerbeam/pipeline/output/manifest.py",
-        "layerbeam/transforms/encoders/bert.py",
+        "layerbeam/transforms/encoders/network.py",
     ],
 )
 def test_wheel_without_module_fails(workplace, bare, boot, wheel, tmp_path, module):

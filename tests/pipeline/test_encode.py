@@ -134,9 +134,9 @@ def test_long_texts():
 
 
 def test_a_text_without_finite_vectors(monkeypatch):
-    from layerbeam.transforms.encoders.bert import Bert
+    from layerbeam.transforms.encoders.network import Network
 
-    plain = Bert.__call__
+    plain = Network.__call__
 
     def damaged(self, token_ids, lengths, segment_ids):
         layers, pooled = plain(self, token_ids, lengths, segment_ids)
@@ -144,7 +144,7 @@ def test_a_text_without_finite_vectors(monkeypatch):
             layers = {layer: values * np.float32("nan") for layer, values in layers.items()}
         return layers, pooled
 
-    monkeypatch.setattr(Bert, "__call__", damaged)
+    monkeypatch.setattr(Network, "__call__", damaged)
     with pytest.raises(ValueError, match=r"encode: texts\[1\]: the encoder gives NaN or infinite values"):
         layerbeam.encode(["a bank", "a bank " * 60], encoder={"handle": SMALL, "batch_tokens": 1})
 

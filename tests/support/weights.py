@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.architectures import Bert
 
 
 def refused(handle: Path | str, **settings: Any) -> str:
@@ -28,10 +28,10 @@ def same_weights(one: Path, other: Path) -> bool:
     return list(first) == list(second) and all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def random_weights(config: BertConfig, seed: int = 0) -> dict[str, np.ndarray]:
+def random_weights(config: Bert, seed: int = 0) -> dict[str, np.ndarray]:
     """Float32 weights of an untrained encoder."""
     random = np.random.default_rng(seed)
-    shapes = weight_shapes(config)
+    shapes = config.weight_shapes()
     weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
     return {name: 1 + values if name.endswith("gamma") else values for name, values in weights.items()}
 

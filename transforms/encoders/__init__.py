@@ -1,13 +1,17 @@
-"""Encoders: fetched, opened, and run. One module per source format (`formats/`) and per architecture (`bert`)."""
+"""Encoders: fetched, opened, and run. One module per source format (`formats/`) and per architecture."""
 
-from layerbeam.transforms.encoders.open import ENGINES, load_encoder, load_weights, open_encoder
-from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, vocabulary_note
+from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
+from layerbeam.transforms.encoders.open import ENGINES, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders.source import EncoderSource, vocabulary_note
 
 __all__ = [
     "ENGINES",
     "EncoderError",
     "EncoderSource",
     "load_encoder",
+    "load_library_tokenizer",
+    "load_vocabulary",
     "load_weights",
     "open_encoder",
     "vocabulary_note",

@@ -36,11 +36,11 @@ def packed_dense(values: Tensor, kernel: Tensor, bias: Tensor, activation: str |
     )
 
 
-def masked_scores(query: Tensor, key: Tensor, mask_bias: Tensor) -> Tensor:
-    """query key' + mask_bias in one pass: [B, heads, S, d] twice and [B, 1, 1, S] -> [B, heads, S, S]."""
+def biased_scores(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """query key' + bias in one pass: [B, heads, S, d] twice -> [B, heads, S, S], to which `bias` broadcasts."""
     return _node(
         "_MklFusedBatchMatMulV2",
-        [query, key, tf.constant(1, query.dtype), mask_bias],
+        [query, key, tf.constant(1, query.dtype), bias],
         [*query.shape[:3], key.shape[2]],
         num_args={"i": 2},
         fused_ops={"list": {"s": [b"Mul", b"Add"]}},
@@ -71,19 +71,21 @@ def is_available() -> bool:
     rows, kernel = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((4, 64), (64, 32)))
     gamma, beta, bias = (tf.constant(random.normal(size=size), tf.float32) for size in (64, 64, 32))
 
-    heads, mask = tf.reshape(rows, [1, 2, 8, 16]), tf.constant(random.normal(size=(1, 1, 1, 8)), tf.float32)
+    heads = tf.reshape(rows, [1, 2, 8, 16])
+    of_keys, of_all = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((1, 1, 1, 8), (1, 2, 8, 8)))
 
     def given() -> list[Tensor]:
         dense = packed_dense(rows, kernel, bias, "GeluExact")
         half = packed_dense(*(tf.cast(values, tf.bfloat16) for values in (rows, kernel, bias)))
-        scores = masked_scores(heads, heads, mask)
-        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12), scores]
+        scores = [biased_scores(heads, heads, bias) for bias in (of_keys, of_all)]
+        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12), *scores]
 
     product = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
     mean, variance = tf.nn.moments(rows, axes=[-1], keepdims=True)
     normed = tf.nn.batch_normalization(rows, mean, variance, beta, gamma, 1e-12)
-    scores = tf.matmul(heads, heads, transpose_b=True) + mask
-    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4), (scores, 1e-4)]
+    scores = [tf.matmul(heads, heads, transpose_b=True) + bias for bias in (of_keys, of_all)]
+    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4)]
+    expected += [(values, 1e-4) for values in scores]
     try:
         found = tf.function(given, autograph=False)()
     except (tf.errors.OpError, ValueError, RuntimeError, AttributeError):

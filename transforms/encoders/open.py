@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import Bert, BertConfig, ComputeDtype
+from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
 from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
-from layerbeam.transforms.encoders.source import EncoderError, EncoderSource, LocalFolder, at, first_line
+from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_json
+from layerbeam.transforms.encoders.network import ComputeDtype, Network
+from layerbeam.transforms.encoders.source import EncoderSource, LocalFolder, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encode.forward import Encoder
 
-_READ_WEIGHTS: Mapping[str, Callable[[EncoderSource, BertConfig], Mapping[str, Float32Array]]] = {
+_READ_WEIGHTS: Mapping[str, Callable[[EncoderSource, Architecture], Mapping[str, Float32Array]]] = {
     "savedmodel": saved_model.read_weights,
     "google": google.read_weights,
     "huggingface": huggingface.read_weights,
@@ -80,11 +83,25 @@ def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, 
 def load_weights(source: EncoderSource) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array}, each read at its access.
 
-    Raises EncoderError, here or at an access, if the files have changed or the encoder is not plain BERT.
+    Raises EncoderError, here or at an access, if the files have changed or the architecture is not known.
     """
-    if source.config is None:
+    if source.architecture is None:
         raise EncoderError(f"{source.handle}: {source.engine_because}, so its weights have no names here")
-    return _READ_WEIGHTS[source.kind](source, source.config)
+    return _READ_WEIGHTS[source.kind](source, source.architecture)
+
+
+def load_vocabulary(source: EncoderSource) -> Vocabulary:
+    """The encoder's vocabulary. A worker on another machine fetches the files first. EncoderError if it has changed."""
+    if not Path(source.folder, source.vocabulary_file).is_file():
+        source = _open_again(source)
+    file = Path(source.folder, source.vocabulary_file)
+    if file.suffix == ".json":
+        vocabulary = read_tokenizer_json(source.handle, file, source.vocab_size).vocabulary
+    else:
+        vocabulary = read_vocabulary(source.handle, file, source.vocab_size)
+    if vocabulary.sha256 != source.vocabulary_sha256:
+        raise _changed(source)
+    return vocabulary
 
 
 def load_encoder(
@@ -101,15 +118,33 @@ def load_encoder(
     EncoderError if the encoder cannot give these layers, or has changed since it was opened.
     """
     source.check(layers, pooler=pooler)
-    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
-    if here.fingerprint != source.fingerprint:
-        raise EncoderError(f"{source.handle}: has changed since the run was started; start it again")
-    if here.engine == "savedmodel" or here.config is None:
+    here = _open_again(source)
+    if here.engine == "savedmodel" or here.architecture is None:
         return saved_model.load_saved_model(here, layers=layers, pooler=pooler)
-    weights, pad_id = load_weights(here), here.pad_id
-    bert = Bert(here.config, weights, layers=layers, pooler=pooler, pad_id=pad_id, compute_dtype=compute_dtype, xla=xla)
+    network = Network(
+        here.architecture,
+        load_weights(here),
+        layers=layers,
+        pooler=pooler,
+        pad_id=here.special.pad,
+        has_segments=here.has_segments,
+        compute_dtype=compute_dtype,
+        xla=xla,
+    )
     if not xla:  # XLA compiles for each shape
         # The first pass optimizes the graph and packs the weights: once, here, and not in all threads at once.
-        one_token = np.full((1, 1), pad_id, np.int32)
-        bert(one_token, np.ones(1, np.int32), np.zeros_like(one_token))
-    return bert
+        one_token = np.full((1, 1), network.pad_id, np.int32)
+        network(one_token, np.ones(1, np.int32), np.zeros_like(one_token))
+    return network
+
+
+def _open_again(source: EncoderSource) -> EncoderSource:
+    """The same encoder, with its files on this machine. EncoderError if it has changed."""
+    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
+    if here.fingerprint != source.fingerprint:
+        raise _changed(source)
+    return here
+
+
+def _changed(source: EncoderSource) -> EncoderError:
+    return EncoderError(f"{source.handle}: has changed since the run was started; start it again")

@@ -1,4 +1,4 @@
-"""An opened encoder as plain values, and what all source formats share: JSON, vocabulary, casing, fingerprint."""
+"""An opened encoder as plain values, and what all source formats share: vocabulary, casing, fingerprint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from layerbeam.transforms.encoders.bert import Activation, BertConfig
+from layerbeam.transforms.encoders.architectures import Architecture, Bert
+from layerbeam.transforms.encoders.config_file import EncoderError
 
 Kind = Literal["huggingface", "google", "savedmodel"]
 Engine = Literal["native", "savedmodel"]
@@ -21,10 +22,6 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _SMALL_VOCABULARY = 0.9
 # As in Google's reference, a longer word is one [UNK].
 MAX_CHARS_PER_WORD = 200
-
-
-class EncoderError(ValueError):
-    """An encoder cannot be used: handle, file, field, what was found, what is allowed, what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,23 +38,55 @@ class LocalFolder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """The entries in the order of their ids, a hash of all that decides the tokens, and the longest word."""
+class SpecialTokens:
+    """The ids around a text, `first` A `last`, and around a pair, `first` A `between` B `last`, and that of padding.
 
+    `has_second_segment`: whether B and `last` are segment 1 for the encoder.
+    """
+
+    first: int
+    between: tuple[int, ...]
+    last: int
+    pad: int
+    has_second_segment: bool
+
+    @classmethod
+    def of_bert(cls, ids: Mapping[str, int]) -> SpecialTokens:
+        """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]; `ids`: of the entries."""
+        sep = ids["[SEP]"]
+        return cls(ids["[CLS]"], (sep,), sep, ids["[PAD]"], has_second_segment=True)
+
+    @property
+    def around_pair(self) -> int:
+        """The number of special tokens of a pair."""
+        return 2 + len(self.between)
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What turns texts into ids: a file on this machine, and the entries in the order of their ids.
+
+    `library`: what cuts the texts, by `file` if that is tokenizers. `sha256`: of all that decides the tokens.
+    `max_chars_per_word`: WordPiece makes a longer word one [UNK].
+    """
+
+    library: Literal["tensorflow_text", "tokenizers"]
+    file: Path
     entries: tuple[str, ...]
+    special: SpecialTokens
     sha256: str
     max_chars_per_word: int = MAX_CHARS_PER_WORD
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSource:
-    """An encoder that is opened but not loaded: plain values that are sent to workers.
+    """An encoder that is opened but not loaded: a few plain values that are sent to workers.
 
-    `folder`: its files on this machine. `engine_because`: the reason for `engine`. `config`: None if it is not plain
-    BERT. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`. `max_position_embeddings`: None if
-    unknown. `vocab_size`: rows of the word embedding; None if unknown. `vocabulary`: in the order of the ids.
-    `max_chars_per_word`: a longer word is one [UNK]. `casing_from`: the source of `do_lower_case`. `fingerprint`:
-    SHA-256 of weights, vocabulary and configuration.
+    `folder`: its files on this machine. `engine_because`: the reason for `engine`. `architecture`: None if it is not
+    known, and the engine is `savedmodel`. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`.
+    `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
+    embedding; None if unknown. `vocabulary_file`: in `folder`; `load_vocabulary` reads it where it is needed.
+    `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256 of weights, vocabulary and configuration.
     """
 
     handle: str
@@ -66,31 +95,36 @@ class EncoderSource:
     engine_because: str
     folder: str
     weight_files: tuple[str, ...]
-    config: BertConfig | None
+    architecture: Architecture | None
     hidden_size: int
     num_hidden_layers: int
     layers: tuple[int, ...]
     max_position_embeddings: int | None
     vocab_size: int | None
-    vocabulary: tuple[str, ...] = dataclasses.field(repr=False)
-    max_chars_per_word: int
+    vocabulary_file: str
+    vocabulary_size: int
+    vocabulary_sha256: str
+    special: SpecialTokens
     do_lower_case: bool
     casing_from: str
     has_pooler: bool
     fingerprint: str
 
     @property
-    def pad_id(self) -> int:
-        """The id of [PAD]; of equal entries the last one, as in Google's reference."""
-        return len(self.vocabulary) - 1 - self.vocabulary[::-1].index("[PAD]")
+    def has_segments(self) -> bool:
+        """Whether the second text of a pair is another segment to the encoder."""
+        has_second = self.special.has_second_segment
+        return has_second and (self.architecture is None or self.architecture.has_segments)
 
     def describe(self) -> dict[str, Any]:
         """The encoder's entry in a manifest, which does not depend on where the files are."""
         fields = ("kind", "engine", "engine_because", "fingerprint", "do_lower_case", "casing_from", "has_pooler")
-        sizes = ("hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size")
-        described = {field: getattr(self, field) for field in ("handle", *fields)}
-        described |= {"vocabulary_size": len(self.vocabulary)} | {field: getattr(self, field) for field in sizes}
-        return described | (dataclasses.asdict(self.config) if self.config else {})
+        sizes = ("hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size", "vocabulary_size")
+        described = {field: getattr(self, field) for field in ("handle", *fields, *sizes)}
+        if self.architecture is not None:
+            described = dataclasses.asdict(self.architecture) | described
+            described["architecture"] = type(self.architecture).__name__
+        return described
 
     def unsupported_reason(self, layers: Iterable[int], *, pooler: bool) -> str | None:
         """What the encoder cannot give, in one sentence; None if it can give all of this."""
@@ -106,7 +140,7 @@ class EncoderSource:
                 f"{missing[0]}"
             )
         if missing == [0] and self.engine == "savedmodel":
-            native = "; engine native has it" if self.config else ""
+            native = "; engine native has it" if self.architecture else ""
             return f"a SavedModel does not give layer 0, the embedding layer's output; it gives {given}{native}"
         return f"there is no layer {missing[0]}; it gives {given}"
 
@@ -117,15 +151,15 @@ class EncoderSource:
             raise EncoderError(f"{self.handle}: {reason}")
 
 
-def native_source(*, config: BertConfig, **rest: Any) -> EncoderSource:
-    """A plain BERT for the native engine; sizes and layers follow from its configuration."""
+def native_source(*, architecture: Architecture, **rest: Any) -> EncoderSource:
+    """An encoder for the native engine; sizes and layers follow from its architecture."""
     return EncoderSource(
         engine="native",
-        config=config,
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.num_hidden_layers,
-        layers=tuple(range(config.num_hidden_layers + 1)),
-        max_position_embeddings=config.max_position_embeddings,
+        architecture=architecture,
+        hidden_size=architecture.hidden_size,
+        num_hidden_layers=architecture.num_hidden_layers,
+        layers=tuple(range(architecture.num_hidden_layers + 1)),
+        max_position_embeddings=architecture.max_length,
         **rest,
     )
 
@@ -136,31 +170,32 @@ def common_fields(
     weight_files: Sequence[str],
     vocabulary: Vocabulary,
     vocab_size: int | None,
-    do_lower_case: tuple[bool | None, tuple[bool, str] | None],
-    config: BertConfig | None,
+    casing: tuple[bool, str],
+    architecture: Architecture | None,
 ) -> dict[str, Any]:
     """The fields of an EncoderSource that all formats find in the same way.
 
-    `vocab_size`: rows of the word embedding; None if unknown. `do_lower_case`: the setting; what the encoder's files
-    say, and where. `config`: the part of the fingerprint that is in no weight file.
+    `vocab_size`: rows of the word embedding; None if unknown. `casing`: `do_lower_case` and its source.
+    `architecture`: the part of the fingerprint that is in no weight file.
     """
-    setting, declared = do_lower_case
-    decided = declared if setting is None else (setting, "the setting")
-    lower_case, casing_from = decided or lower_cases(located.names, vocabulary.entries)
     fingerprint = {
         "weights": [sha256_of(Path(file)) for file in weight_files],
         "vocabulary": vocabulary.sha256,
-        "config": dataclasses.asdict(config) if config else None,
+        "config": dataclasses.asdict(architecture) if architecture else None,
     }
+    if architecture is not None and type(architecture) is not Bert:  # BERT was the first, and needed no name
+        fingerprint["architecture"] = type(architecture).__name__
     return {
         "handle": handle,
         "folder": str(located.folder),
         "weight_files": tuple(weight_files),
         "vocab_size": vocab_size,
-        "vocabulary": vocabulary.entries,
-        "max_chars_per_word": vocabulary.max_chars_per_word,
-        "do_lower_case": lower_case,
-        "casing_from": casing_from,
+        "vocabulary_file": vocabulary.file.relative_to(located.folder).as_posix(),
+        "vocabulary_size": len(vocabulary.entries),
+        "vocabulary_sha256": vocabulary.sha256,
+        "special": vocabulary.special,
+        "do_lower_case": casing[0],
+        "casing_from": casing[1],
         "fingerprint": hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest(),
     }
 
@@ -180,55 +215,6 @@ def vocabulary_note(encoder: Mapping[str, Any]) -> str | None:
         f"the vocabulary of {encoder['handle']} has {entries:,} entries, its word embedding has {rows:,} rows: check "
         "that vocab.txt is complete and belongs to the weights; words that it lacks become [UNK]"
     )
-
-
-def at(handle: str, path: Path) -> str:
-    """The start of an error message: the handle, with the path unless that is the handle itself.
-
-    >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json"))
-    ('bert.zip', 'hf://org/bert: /cache/config.json')
-    """
-    return handle if handle.rstrip("/") == str(path) else f"{handle}: {path}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if the message is empty.
-
-    >>> first_line(ValueError("not opened:\\n- as gz\\n- as xz")), first_line(EOFError())
-    ('not opened', 'EOFError')
-    """
-    return next(iter(str(error).splitlines()), "").rstrip(":") or type(error).__name__
-
-
-def bert_config(
-    handle: str, path: Path, fields: Mapping[str, Any], *, hidden_act: Activation, layer_norm_eps: float
-) -> BertConfig:
-    """The configuration in a config.json or bert_config.json. EncoderError unless its sizes are a BERT's."""
-    sizes = [field.name for field in dataclasses.fields(BertConfig) if field.type == "int"]
-    for field in sizes:
-        if type(fields.get(field)) is not int or fields[field] < 1:
-            raise wrong_field(handle, path, fields, field, "a positive integer")
-    if fields["hidden_size"] % fields["num_attention_heads"]:
-        heads = fields["num_attention_heads"]
-        raise wrong_field(handle, path, fields, "hidden_size", f"a multiple of num_attention_heads, {heads}")
-    return BertConfig(**{field: fields[field] for field in sizes}, hidden_act=hidden_act, layer_norm_eps=layer_norm_eps)
-
-
-def wrong_field(handle: str, path: Path, fields: Mapping[str, Any], field: str, allowed: str) -> EncoderError:
-    """The error for a field of a JSON file."""
-    found = json.dumps(fields[field]) if field in fields else "missing"
-    return EncoderError(f"{handle}: {path}: {field} is {found}; it must be {allowed}: take another encoder")
-
-
-def read_json(handle: str, path: Path) -> dict[str, Any]:
-    """The object in a JSON file. EncoderError if it holds none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
-    if not isinstance(content, dict):
-        raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
-    return content
 
 
 def read_vocabulary(handle: str, path: Path, vocab_size: int | None) -> Vocabulary:
@@ -257,7 +243,18 @@ def read_vocabulary(handle: str, path: Path, vocab_size: int | None) -> Vocabula
             f"{handle}: {path}: has {len(entries):,} entries, the word embedding (vocab_size) has {vocab_size:,} rows; "
             "there may be fewer entries, not more: take the vocab.txt that belongs to the weights"
         )
-    return Vocabulary(tuple(entries), sha256_of(path))
+    ids = {
+        entry: index for index, entry in enumerate(entries)
+    }  # of equal entries the last one, as in Google's reference
+    return Vocabulary("tensorflow_text", path, tuple(entries), SpecialTokens.of_bert(ids), sha256_of(path))
+
+
+def casing_of(
+    setting: bool | None, declared: tuple[bool, str] | None, located: LocalFolder, vocabulary: Vocabulary
+) -> tuple[bool, str]:
+    """Whether texts are lower-cased, and the source of that: the setting, what the files say, or a guess."""
+    decided = declared if setting is None else (setting, "the setting")
+    return decided or lower_cases(located.names, vocabulary.entries)
 
 
 def lower_cases(names: Iterable[str], vocabulary: Sequence[str]) -> tuple[bool, str]:

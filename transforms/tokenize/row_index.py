@@ -25,7 +25,8 @@ from layerbeam.transforms.blocks import (
     token_positions,
 )
 from layerbeam.transforms.columns import own_characters
-from layerbeam.transforms.tokenize.wordpiece import WordPiece, join_texts, normalize_character
+from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
+from layerbeam.transforms.tokenize.wordpiece import normalize_character
 from layerbeam.transforms.views import View
 
 # Names in `Rows.counts`; a colon and the name of the view follow.
@@ -62,16 +63,17 @@ class _WordIndex:
 class KeepWords:
     """The forms that a view keeps, as the encoder normalizes them."""
 
-    def __init__(self, view: View, wordpiece: WordPiece) -> None:
+    def __init__(self, view: View, tokenizer: TextTokenizer) -> None:
         self._given = view.keep_words or ()
         self._match_case = view.match_case
-        pieces = wordpiece.tokenize(pa.array(self._given, pa.string()))
-        words = pieces.forms.take(pa.array(pieces.form)).to_pylist()
+        pieces = tokenizer.tokenize(pa.array(self._given, pa.string()))
+        words = pieces.forms.take(pa.array(pieces.form, mask=pieces.form < 0)).to_pylist()
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
         self.alike: dict[int, list[str]] = {}
         for index, (begin, end) in enumerate(zip(pieces.row_splits[:-1], pieces.row_splits[1:], strict=True)):
             of_form = dict(zip(pieces.word_index[begin:end].tolist(), words[begin:end], strict=True))
+            of_form.pop(-1, None)  # white space
             place = self._place.setdefault("".join(of_form.values()).lower(), index)
             self.alike.setdefault(index if self._match_case else place, []).append(self._given[index])
 
@@ -136,7 +138,7 @@ def _kept_words(
 
 
 def _find_words(view: View, tokens: TokenBlock) -> _WordIndex:
-    real = np.flatnonzero(tokens.start >= 0)
+    real = np.flatnonzero(tokens.anchor >= 0)
     text = row_of_each(tokens.row_splits)[real]
     find = _whitespace_words if view.words == "whitespace" else _basic_words
     of_texts, word, cut_word, places = find(tokens, real, text)
@@ -152,7 +154,7 @@ def _basic_words(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Words]:
     """(row splits of the words of each text; the word of each real token, and of each dropped one; the places).
 
-    The words are BERT's basic tokens: runs of tokens with one `word_index`. `real`, `text`: the tokens that are not
+    The words are runs of tokens with one `word_index`: BERT's basic tokens. `real`, `text`: the tokens that are not
     special, and their texts.
     """
     dropped = tokens.dropped
@@ -165,7 +167,8 @@ def _basic_words(
     cut_word = of_texts[dropped.text] + dropped.word_index
     index, start, end, form = np.zeros((4, of_texts[-1]), np.int32)
     begins = np.flatnonzero(np.diff(word, prepend=-1))
-    start[word[begins]] = np.minimum.reduceat(tokens.start[real], begins)
+    # A token's span may begin with white space, its anchor never is any.
+    start[word[begins]] = np.minimum.reduceat(tokens.anchor[real], begins)
     end[word[begins]] = np.maximum.reduceat(tokens.end[real], begins)
     form[cut_word] = dropped.form
     form[word] = tokens.form[real]
@@ -180,8 +183,8 @@ def _whitespace_words(
     """The same for the words between white space, if a corpus is tokenized already; BERT may cut them into several."""
     dropped = tokens.dropped
     runs = _Runs(tokens.text)
-    word = runs.find(text, tokens.segment_ids[real], tokens.start[real])
-    cut_word = runs.find(dropped.text, dropped.segment, dropped.start)
+    word = runs.find(text, tokens.segment_ids[real], tokens.anchor[real])
+    cut_word = runs.find(dropped.text, dropped.segment, dropped.anchor)
     forms = _join_forms(
         len(runs.text),
         np.concatenate([word, cut_word]),
@@ -212,10 +215,10 @@ class _Runs:
         self.text, self.segment = np.divmod(side, len(sides))
         self.start, self.end = edges[::2] - self._before[side], edges[1::2] - self._before[side]
 
-    def find(self, text: npt.ArrayLike, segment: npt.ArrayLike, start: npt.ArrayLike) -> Int64Array:
+    def find(self, text: npt.ArrayLike, segment: npt.ArrayLike, place: npt.ArrayLike) -> Int64Array:
         """The index of the run that holds each of these places."""
         before = self._before[np.multiply(text, self._num_sides) + segment]
-        found: Int64Array = np.searchsorted(self._begins, start + before, side="right") - 1
+        found: Int64Array = np.searchsorted(self._begins, place + before, side="right") - 1
         return found
 
 

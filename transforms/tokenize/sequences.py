@@ -1,18 +1,21 @@
-"""Texts and pairs as BERT's sequences, cut to length: `[CLS] first [SEP] second [SEP]`.
+"""Texts and pairs as an encoder's sequences, cut to length: `[CLS] first [SEP] second [SEP]` for BERT.
 
-Shapes as in `layerbeam.transforms.blocks`; P pieces (tokens without [CLS] and [SEP]) of first and second texts.
+Shapes as in `layerbeam.transforms.blocks`; P pieces (tokens without special ones) of first and second texts.
 Source: `extract_features.py` of google-research/bert.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import (
+    BoolArray,
     DroppedTokens,
     Int32Array,
     Int64Array,
@@ -21,9 +24,11 @@ from layerbeam.transforms.blocks import (
     row_of_each,
     row_splits_of,
 )
-from layerbeam.transforms.encoders.source import EncoderSource
+from layerbeam.transforms.encoders import EncoderSource, load_library_tokenizer, load_vocabulary
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.subset import leave_out, reject, take_texts
+from layerbeam.transforms.tokenize.library import LibraryTokenizer
+from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer
 from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View
@@ -32,53 +37,62 @@ from layerbeam.transforms.views import View
 _STAGE = "wordpiece"
 
 
-def kept_pieces(first: Int64Array, second: Int64Array, max_seq_length: int) -> tuple[Int64Array, Int64Array]:
+def kept_pieces(
+    first: Int64Array, second: Int64Array, max_seq_length: int, around_pair: int = 3
+) -> tuple[Int64Array, Int64Array]:
     """The number of pieces kept of each first and second text, [T] each; `second` is 0 for a single text.
 
     A pair loses pieces from the end of its longer text, or of the second if both are equally long, until both fit:
-    `_truncate_seq_pair`.
+    `_truncate_seq_pair`. `around_pair`: its special tokens.
 
     >>> [kept.tolist() for kept in kept_pieces(np.array([9, 9, 2, 9]), np.array([0, 9, 9, 2]), 10)]
     [[8, 4, 2, 5], [0, 3, 5, 2]]
     """
-    room = max_seq_length - 3
+    room = max_seq_length - around_pair
     kept = np.minimum(first, np.maximum((room + 1) // 2, room - second))
     kept_second = np.minimum(second, room - kept)
     single = np.minimum(first, max_seq_length - 2)
     return np.where(second > 0, kept, single), np.where(second > 0, kept_second, 0)
 
 
-def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSettings) -> TokenBlock:
+def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSettings) -> TokenBlock:
     """The tokens of a block's texts. The word index of a second text continues that of the first.
 
-    `start`, `end`, `word_index` and `form` of special tokens are -1. Segment 1 is the second text with its [SEP].
+    `start`, `end`, `anchor`, `word_index` and `form` of special tokens are -1, and so are those of a prompt. Segment 1
+    is the second text with its [SEP].
     """
-    num_texts = len(block.texts)
+    num_texts, special = len(block.texts), tokenizer.special
     texts, offset = block.texts, block.offset
+    if settings.prompt:
+        texts = pc.binary_join_element_wise(pa.scalar(settings.prompt), texts, "")
     if block.pairs is not None and block.pair_offset is not None:
         texts = pa.concat_arrays([texts, block.pairs.fill_null("")])
         offset = np.concatenate([offset, block.pair_offset])
-    pieces = wordpiece.tokenize(texts)
+    pieces = tokenizer.tokenize(texts)
     side = row_of_each(pieces.row_splits)  # [P]: of first text t it is t, of second text t it is T + t
+    if settings.prompt:
+        pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
     counts, counts_second = np.pad(np.diff(pieces.row_splits), (0, 2 * num_texts - len(texts))).reshape(2, num_texts)
-    keep, keep_second = kept_pieces(counts, counts_second, settings.max_seq_length)
+    keep, keep_second = kept_pieces(counts, counts_second, settings.max_seq_length, special.around_pair)
     lost = counts + counts_second - keep - keep_second
     if settings.long_text == "window":
         keep, keep_second, lost = counts, counts_second, np.zeros_like(lost)
     elif settings.long_text == "reject" and lost.any():
-        lengths = 2 + counts + counts_second + (counts_second > 0)
+        lengths = 2 + counts + counts_second + len(special.between) * (counts_second > 0)
         reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with [CLS] and [SEP])"
         reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(lost)}
-        return tokenize_block(reject(block, reasons, _STAGE), wordpiece, settings)
-    row_splits = row_splits_of(2 + keep + keep_second + (keep_second > 0))
+        return tokenize_block(reject(block, reasons, _STAGE), tokenizer, settings)
+    extra = len(special.between) * (keep_second > 0)
+    row_splits = row_splits_of(2 + keep + keep_second + extra)
     behind_first = row_splits[:-1] + 1 + keep
     within = np.arange(len(side)) - pieces.row_splits[side]
     is_kept = within < np.concatenate([keep, keep_second])[side]
-    place = (np.concatenate([row_splits[:-1], behind_first])[side] + 1 + within)[is_kept]
+    place = (np.concatenate([row_splits[:-1] + 1, behind_first + extra])[side] + within)[is_kept]
+    is_text, is_word = pieces.start >= 0, pieces.word_index >= 0
     words = np.zeros(2 * num_texts, np.int32)  # before each first and second text
-    words[num_texts:][counts > 0] = pieces.word_index[pieces.row_splits[1:][:num_texts][counts > 0] - 1] + 1
-    word_index = pieces.word_index + words[side]
-    start = pieces.start + offset[side]
+    np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
+    word_index = np.where(is_word, pieces.word_index + words[side], -1)
+    anchor = np.where(is_word, pieces.anchor + offset[side], -1)
 
     def spread(values: Int32Array) -> Int32Array:
         result = np.full(row_splits[-1], -1, np.int32)
@@ -86,21 +100,23 @@ def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSet
         return result
 
     token_ids = spread(pieces.ids)
-    token_ids[row_splits[:-1]] = wordpiece.cls_id
-    token_ids[behind_first] = wordpiece.sep_id
-    token_ids[row_splits[1:] - 1] = wordpiece.sep_id
+    token_ids[row_splits[:-1]] = special.first
+    for place_between, token in enumerate(special.between):
+        token_ids[(behind_first + place_between)[keep_second > 0]] = token
+    token_ids[row_splits[1:] - 1] = special.last
     text, segment = side % max(num_texts, 1), (side >= num_texts).astype(np.int8)
     segment_ids = np.zeros(row_splits[-1], np.int8)
     segment_ids[place] = segment[is_kept]
     segment_ids[row_splits[1:][keep_second > 0] - 1] = 1
-    is_cut = ~is_kept
+    is_cut = ~is_kept & is_word
     return TokenBlock(
         text=block,
         row_splits=row_splits,
         token_ids=token_ids,
         segment_ids=segment_ids,
-        start=spread(start),
-        end=spread(pieces.end + offset[side]),
+        start=spread(np.where(is_text, pieces.start + offset[side], -1)),
+        end=spread(np.where(is_text, pieces.end + offset[side], -1)),
+        anchor=spread(anchor),
         word_index=spread(word_index),
         num_dropped=lost.astype(np.int32),
         form=spread(pieces.form),
@@ -108,27 +124,57 @@ def tokenize_block(block: TextBlock, wordpiece: WordPiece, settings: SequenceSet
         dropped=DroppedTokens(
             text=text[is_cut].astype(np.int32),
             segment=segment[is_cut].astype(np.int32),
-            start=start[is_cut],
+            anchor=anchor[is_cut],
             word_index=word_index[is_cut],
             form=pieces.form[is_cut],
         ),
     )
 
 
+def _hide_prompt(pieces: Pieces, side: Int64Array, num_texts: int, length: int) -> Pieces:
+    """The pieces of texts behind a prompt of this length, with places in the texts; the prompt's have none, as -1."""
+    shift = np.where(side < num_texts, length, 0)
+    is_text = pieces.end > shift
+    is_word = is_text & (pieces.word_index >= 0)
+    first_word = np.full(2 * num_texts, np.iinfo(np.int32).max, np.int32)
+    np.minimum.at(first_word, side[is_word], pieces.word_index[is_word])
+
+    def shown(values: Int32Array | Int64Array, where: BoolArray) -> Int32Array:
+        return np.where(where, values, -1).astype(np.int32)
+
+    return dataclasses.replace(
+        pieces,
+        start=shown(np.maximum(pieces.start - shift, 0), is_text),
+        end=shown(pieces.end - shift, is_text),
+        anchor=shown(np.maximum(pieces.anchor - shift, 0), is_word),
+        word_index=shown(pieces.word_index - first_word[side], is_word),
+        form=shown(pieces.form, is_word),
+    )
+
+
+def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
+    """The tokenizer of an encoder: TF Text's WordPiece, or that of the library tokenizers."""
+    vocabulary = load_vocabulary(encoder)
+    if vocabulary.library == "tokenizers":
+        return LibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file), vocabulary.special)
+    special, longest = vocabulary.special, vocabulary.max_chars_per_word
+    return WordPiece(vocabulary.entries, encoder.do_lower_case, longest, special)
+
+
 class Tokenizer:
     """Texts to tokens and to the rows of views. If all views keep some words only, texts without any are dropped.
 
-    Not thread-safe. To build one takes 0.1 s and runs a TensorFlow operation: see `WordPiece`.
+    Not thread-safe. To build one takes 0.1 s and may run a TensorFlow operation: see `WordPiece`.
     """
 
     def __init__(self, encoder: EncoderSource, views: Sequence[View], settings: SequenceSettings) -> None:
-        self.wordpiece = WordPiece(encoder.vocabulary, encoder.do_lower_case, encoder.max_chars_per_word)
+        self.text_tokenizer = load_text_tokenizer(encoder)
         self._views = views
         self._settings = settings
-        self._keep = {view.name: KeepWords(view, self.wordpiece) for view in views if view.keep_words is not None}
+        self._keep = {view.name: KeepWords(view, self.text_tokenizer) for view in views if view.keep_words is not None}
 
     def __call__(self, block: TextBlock) -> TokenBlock:
-        tokens = tokenize_block(block, self.wordpiece, self._settings)
+        tokens = tokenize_block(block, self.text_tokenizer, self._settings)
         tokens.rows = {view.name: rows_of(view, tokens, self._keep.get(view.name)) for view in self._views}
         if self._keep and len(self._keep) == len(self._views):
             has_rows = np.zeros(len(tokens.num_dropped), bool)

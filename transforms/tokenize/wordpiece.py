@@ -10,7 +10,6 @@ and its Unicode tables are not Python's, which the reference uses.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import unicodedata
@@ -23,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
-from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD
+from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
+from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, join_texts
 
 UInt8Array = npt.NDArray[np.uint8]
-UInt32Array = npt.NDArray[np.uint32]
 
 _CODE_POINTS = 0x110000
 # Unicode, UAX #15, table "Maximum Expansion Factor": NFD makes at most 4 code points of one (U+1F82).
@@ -39,24 +38,6 @@ _CJK = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 _CAPITAL_SIGMA, _FINAL_SIGMA, _DOTTED_CAPITAL_I = 0x03A3, 0x03C2, 0x0130
-
-
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
-
-    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_index`, `form`: int32 [P]. `start` and `end` count code
-    points of the source text; `word_index` counts words (BERT's basic tokens) from 0 in each text. `forms[form]` is the
-    normalized word that the piece belongs to; `forms` are distinct.
-    """
-
-    row_splits: Int64Array
-    ids: Int32Array
-    start: Int32Array
-    end: Int32Array
-    word_index: Int32Array
-    form: Int32Array
-    forms: pa.StringArray
 
 
 def normalize_character(character: str, do_lower_case: bool) -> str:
@@ -158,7 +139,7 @@ class Normalizer:
         cleaned = source[kept]
         # `lower` expands only this character. Any cased neighbour has the same effect on a sigma.
         cleaned[cleaned == _DOTTED_CAPITAL_I] = ord("I")
-        lowered = _code_points(_text(cleaned).lower())
+        lowered = code_points(_text(cleaned).lower())
         result: UInt32Array = source.copy()
         result[kept[(cleaned == _CAPITAL_SIGMA) & (lowered == _FINAL_SIGMA)]] = _FINAL_SIGMA
         return result
@@ -175,6 +156,7 @@ class WordPiece:
         vocab: The entries in the order of their ids.
         do_lower_case: Lower-case the text and strip accents, as an uncased model needs.
         max_chars_per_word: A longer word is one [UNK].
+        special: The ids around a text; by default those of [CLS], [SEP] and [PAD].
 
     Raises:
         ValueError: An entry of [PAD], [UNK], [CLS], [SEP] is missing, or TF Text refuses the vocabulary.
@@ -185,19 +167,25 @@ class WordPiece:
     ([4, 5, 1], [0, 5, 7], [5, 6, 11])
     """
 
-    def __init__(self, vocab: Sequence[str], do_lower_case: bool, max_chars_per_word: int = MAX_CHARS_PER_WORD) -> None:
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        do_lower_case: bool,
+        max_chars_per_word: int = MAX_CHARS_PER_WORD,
+        special: SpecialTokens | None = None,
+    ) -> None:
         self.vocab = tuple(vocab)
         self.do_lower_case = do_lower_case
         self._max_chars_per_word = max_chars_per_word
         # As in the reference, the last of equal entries wins.
         ids = {entry: index for index, entry in enumerate(self.vocab)}
-        missing = [entry for entry in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if entry not in ids]
+        missing = [entry for entry in SPECIAL_TOKENS if entry not in ids] if special is None else []
         if missing:
             raise ValueError(
                 f"vocab: no entry {', '.join(missing)} among {len(self.vocab):,}; use the vocab.txt that belongs to "
                 "the encoder, one entry per line without the line end"
             )
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id = (ids[e] for e in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
+        self.special = special or SpecialTokens.of_bert(ids)
         self._normalizer = Normalizer(do_lower_case)
         # TF Text refuses equal entries. No word matches the placeholder: punctuation is always a word by itself.
         usable = tuple(e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab))
@@ -231,6 +219,7 @@ class WordPiece:
             ids=ids,
             start=(start - text_start[row]).astype(np.int32),
             end=(end - text_start[row]).astype(np.int32),
+            anchor=(start - text_start[row]).astype(np.int32),
             word_index=(words - first_word[row]).astype(np.int32),
             form=form,
             forms=forms,
@@ -273,16 +262,6 @@ def _word_cutter(vocab: tuple[str, ...], max_chars_per_word: int) -> Any:
         )
     except RuntimeError as error:
         raise ValueError(f"vocab: TF Text refuses it: {error}") from error
-
-
-def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:
-    """(code points of the texts, a line end after each but the last; the index of each text's first: int64 [T])."""
-    lengths = np.array([len(text) for text in texts], np.int64)
-    return _code_points("\n".join(texts)), row_splits_of(lengths + 1)[:-1]
-
-
-def _code_points(text: str) -> UInt32Array:
-    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _text(code_points: UInt32Array) -> str:

@@ -26,7 +26,7 @@ import layerbeam
 from layerbeam.pipeline.in_beam import embed_text
 from layerbeam.pipeline.in_beam.embed_text import EmbedText
 from layerbeam.transforms import embed
-from layerbeam.transforms.encoders.bert import Bert
+from layerbeam.transforms.encoders.network import Network
 
 SMALL = str(DATA / "hf_uncased")
 TEXT = {"t": {"level": "text", "layers": [-1]}}
@@ -272,7 +272,7 @@ def test_without_a_second_output_such_a_text_is_an_error():
 
 
 def test_a_text_that_the_encoder_fails_on_does_not_harm_the_others(monkeypatch):
-    encode = Bert.__call__
+    encode = Network.__call__
 
     def fail_on_poison(self, token_ids, lengths, segment_ids):
         layers, pooled = encode(self, token_ids, lengths, segment_ids)
@@ -281,7 +281,7 @@ def test_a_text_that_the_encoder_fails_on_does_not_harm_the_others(monkeypatch):
         layers[3][first[lengths == POISON_TOKENS]] = np.nan
         return layers, pooled
 
-    monkeypatch.setattr(Bert, "__call__", fail_on_poison)
+    monkeypatch.setattr(Network, "__call__", fail_on_poison)
     texts = [(number, POISON if number == 7 else "a river bank") for number in range(20)]
 
     def check_good(pairs):

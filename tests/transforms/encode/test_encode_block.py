@@ -45,7 +45,7 @@ def tokens() -> TokenBlock:
     )
     splits = np.cumsum([0, *map(len, TEXTS)])
     zeros = np.zeros(len(ids), np.int32)
-    return TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, none)
+    return TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 4, 8, 1000])

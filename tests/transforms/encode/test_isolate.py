@@ -60,7 +60,7 @@ def block_of(texts: list[list[int]], lines: list[int]) -> TokenBlock:
     text = TextBlock(block, names, np.array(lines, np.int64), none, none, counts, [])
     zeros = np.zeros(len(ids), np.int32)
     splits = np.cumsum([0, *map(len, texts)])
-    tokens = TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, none, form=zeros)
+    tokens = TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none, form=zeros)
     return dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in VIEWS})
 
 

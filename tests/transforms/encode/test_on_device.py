@@ -10,7 +10,7 @@ from layerbeam.transforms import columns
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
-from layerbeam.transforms.encoders import bert, load_encoder, open_encoder
+from layerbeam.transforms.encoders import load_encoder, network, open_encoder
 from layerbeam.transforms.encoders.device import DeviceLayer
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.sequences import Tokenizer
@@ -47,7 +47,7 @@ def vectors_of(source, view: View, window: bool) -> list[np.ndarray]:
 def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, pooling, window):
     view = View(name="v", level=level, layers=(1, 3), hidden_size=source.hidden_size, combine=combine, pooling=pooling)
     expected = vectors_of(source, view, window)
-    monkeypatch.setattr(bert, "has_accelerator", lambda: True)
+    monkeypatch.setattr(network, "has_accelerator", lambda: True)
     found = vectors_of(source, view, window)
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -57,7 +57,7 @@ def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, po
 
 def test_token_vectors_of_pooled_views_are_not_fetched(source, monkeypatch):
     view = View(name="v", level="text", layers=(1, 3), hidden_size=source.hidden_size, combine="sum", pooling="mean")
-    monkeypatch.setattr(bert, "has_accelerator", lambda: True)
+    monkeypatch.setattr(network, "has_accelerator", lambda: True)
     fetched = []
     monkeypatch.setattr(DeviceLayer, "take", lambda *_: fetched.append("take"))
     monkeypatch.setattr(DeviceLayer, "__array__", lambda *_: fetched.append("all"))
@@ -66,7 +66,7 @@ def test_token_vectors_of_pooled_views_are_not_fetched(source, monkeypatch):
 
 
 def test_a_row_without_tokens_is_zero():
-    layer = DeviceLayer(bert.tf.constant(np.ones((3, 2), np.float32)))
+    layer = DeviceLayer(network.tf.constant(np.ones((3, 2), np.float32)))
     positions, splits = np.array([0, 1, 2]), np.array([0, 0, 2, 3])
     for pooling in ("first", "last", "mean", "sum", "max"):
         expected = columns.pool(np.ones((3, 2), np.float32), splits, pooling)

@@ -11,11 +11,12 @@ from weights import in_float64, random_weights
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches
 from layerbeam.transforms.encoders import load_encoder, onednn, open_encoder
-from layerbeam.transforms.encoders.bert import Bert, BertConfig, blocks_needed, weight_shapes
+from layerbeam.transforms.encoders.architectures import Bert
+from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.reference import forward
 
-TINY = BertConfig(
+TINY = Bert(
     vocab_size=50,
     hidden_size=24,
     num_hidden_layers=2,
@@ -81,13 +82,13 @@ def how(request, monkeypatch) -> dict:
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
 def test_agrees_with_numpy(hidden_act, how):
-    config = BertConfig(**{**vars(TINY), "hidden_act": hidden_act, "layer_norm_eps": 1e-3})
+    config = Bert(**{**vars(TINY), "hidden_act": hidden_act, "layer_norm_eps": 1e-3})
     weights = random_weights(config)
     random = np.random.default_rng(1)
     rows = [random.integers(0, 50, length) for length in (20, 3, 1, 9)]
     token_ids, lengths, segment_ids = batch(rows)
     segment_ids[:, 2:7] = 1
-    layers, pooled = Bert(config, weights, layers=[0, 1, 2], pooler=True, **how)(token_ids, lengths, segment_ids)
+    layers, pooled = Network(config, weights, layers=[0, 1, 2], pooler=True, **how)(token_ids, lengths, segment_ids)
     expected = [forward(config, in_float64(weights), row, segment_ids[i, : len(row)]) for i, row in enumerate(rows)]
     for layer in range(3):
         np.testing.assert_allclose(layers[layer], np.concatenate([e[0][layer] for e in expected]), rtol=0, atol=2e-5)
@@ -97,8 +98,8 @@ def test_agrees_with_numpy(hidden_act, how):
 def test_bfloat16_turns_vectors_a_little_and_keeps_the_embeddings(how):
     weights = random_weights(TINY)
     random = np.random.default_rng(3)
-    exact = Bert(TINY, weights, layers=[0, 1, 2], pooler=True)
-    coarse = Bert(TINY, weights, layers=[0, 1, 2], pooler=True, compute_dtype="bfloat16", **how)
+    exact = Network(TINY, weights, layers=[0, 1, 2], pooler=True)
+    coarse = Network(TINY, weights, layers=[0, 1, 2], pooler=True, compute_dtype="bfloat16", **how)
     for rows in (3, 40, 3):  # the packed weights serve batches of every size
         ids = batch([random.integers(0, 50, n) for n in random.integers(1, 21, rows)])
         (expected, expected_pooled), (layers, pooled) = exact(*ids), coarse(*ids)
@@ -110,7 +111,7 @@ def test_bfloat16_turns_vectors_a_little_and_keeps_the_embeddings(how):
 
 
 def test_compiled_once_for_each_shape_from_one_trace():
-    encoder = Bert(TINY, random_weights(TINY), layers=[2], xla=True)
+    encoder = Network(TINY, random_weights(TINY), layers=[2], xla=True)
     lengths = np.random.default_rng(4).integers(1, 17, 60)
     shapes = set()
     for planned in plan_batches(lengths, 64, [8, 16]):
@@ -126,14 +127,14 @@ def test_compiled_once_for_each_shape_from_one_trace():
 def test_the_two_forms_of_gelu_differ():
     weights, ids = random_weights(TINY), batch([np.arange(9)])
     exact, approximate = (
-        Bert(BertConfig(**{**vars(TINY), "hidden_act": act}), weights, layers=[2])(*ids)[0][2]
+        Network(Bert(**{**vars(TINY), "hidden_act": act}), weights, layers=[2])(*ids)[0][2]
         for act in ("gelu", "gelu_tanh")
     )
     assert 1e-5 < np.abs(exact - approximate).max() < 1e-2
 
 
 def test_segments_count():
-    encoder = Bert(TINY, random_weights(TINY), layers=[0])
+    encoder = Network(TINY, random_weights(TINY), layers=[0])
     token_ids, lengths, segment_ids = batch([np.arange(5)])
     assert (
         np.abs(
@@ -148,14 +149,14 @@ def test_segments_count():
 )
 def test_only_the_blocks_that_the_layers_take(layers, pooler, blocks):
     weights = random_weights(TINY)
-    needed = weight_shapes(TINY, num_blocks=blocks, pooler=pooler)
-    encoder = Bert(TINY, {name: weights[name] for name in needed}, layers=layers, pooler=pooler)
+    needed = TINY.weight_shapes(num_blocks=blocks, pooler=pooler)
+    encoder = Network(TINY, {name: weights[name] for name in needed}, layers=layers, pooler=pooler)
     # Five variables of embeddings, twelve a block (query, key and value are one), two of the pooler.
     assert len(encoder._graph.variables) == 5 + 12 * blocks + 2 * pooler
     operations = [operation.type for operation in encoder._graph.graph.get_operations()]
     assert operations.count("Softmax") == blocks
     got, pooled = encoder(*batch([np.arange(9)]))
-    everything, everything_pooled = Bert(TINY, weights, layers=[0, 1, 2], pooler=True)(*batch([np.arange(9)]))
+    everything, everything_pooled = Network(TINY, weights, layers=[0, 1, 2], pooler=True)(*batch([np.arange(9)]))
     assert list(got) == layers
     for layer in layers:
         assert got[layer].tobytes() == everything[layer].tobytes()
@@ -165,7 +166,7 @@ def test_only_the_blocks_that_the_layers_take(layers, pooler, blocks):
 
 
 def test_one_trace_for_all_shapes_and_results_of_their_own():
-    encoder = Bert(TINY, random_weights(TINY), layers=[2, 0])
+    encoder = Network(TINY, random_weights(TINY), layers=[2, 0])
     first, _ = encoder(*batch([np.arange(9), np.arange(3)]))
     kept = {layer: values.copy() for layer, values in first.items()}
     for length in range(1, 20):
@@ -178,7 +179,7 @@ def test_one_trace_for_all_shapes_and_results_of_their_own():
 
 
 def test_two_threads_get_the_same_bytes():
-    encoder = Bert(TINY, random_weights(TINY), layers=[1, 2], pooler=True)
+    encoder = Network(TINY, random_weights(TINY), layers=[1, 2], pooler=True)
     random = np.random.default_rng(2)
     batches = [batch([random.integers(0, 50, n) for n in random.integers(1, 21, 8)]) for _ in range(40)]
 
@@ -200,7 +201,7 @@ def test_two_threads_get_the_same_bytes():
 
 
 def test_a_row_without_real_tokens_spoils_nothing():
-    encoder = Bert(TINY, random_weights(TINY), layers=[2], pooler=True)
+    encoder = Network(TINY, random_weights(TINY), layers=[2], pooler=True)
     layers, pooled = encoder(*batch([np.arange(4), np.arange(0)]))
     assert layers[2].shape == (4, 24)
     assert np.isfinite(layers[2]).all()
@@ -208,13 +209,13 @@ def test_a_row_without_real_tokens_spoils_nothing():
 
 
 def test_longer_than_the_positions():
-    encoder = Bert(TINY, random_weights(TINY), layers=[1])
+    encoder = Network(TINY, random_weights(TINY), layers=[1])
     with pytest.raises(ValueError, match="rows of 21 tokens; the encoder has 20 positions: lower max_seq_length"):
         encoder(*batch([np.arange(21)]))
 
 
 def test_id_outside_the_vocabulary(tensorflow):
-    encoder = Bert(TINY, random_weights(TINY), layers=[1])
+    encoder = Network(TINY, random_weights(TINY), layers=[1])
     with pytest.raises(tensorflow.errors.InvalidArgumentError, match="50"):
         encoder(*batch([np.array([50])]))
 
@@ -222,4 +223,4 @@ def test_id_outside_the_vocabulary(tensorflow):
 @pytest.mark.parametrize("layers", [[3], [-1], [], [0, 1, 2, 3]])
 def test_layers_that_there_are_not(layers):
     with pytest.raises(ValueError, match="wanted is at least one of 0 to 2, or the pooler"):
-        blocks_needed(TINY, layers, pooler=False)
+        TINY.blocks_needed(layers, pooler=False)

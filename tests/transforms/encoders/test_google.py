@@ -13,8 +13,8 @@ from repository import DATA
 from tampering import deny, edit, flip
 from weights import in_float64, random_weights, refused, same_weights
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders.architectures import Bert
 from layerbeam.transforms.encoders.source import lower_cases
 from layerbeam.transforms.hardware import Hardware, import_tensorflow, load_tensorflow
 from layerbeam.transforms.reference import forward
@@ -71,6 +71,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
     assert re.fullmatch(r"[0-9a-f]{64}", described["fingerprint"])
     assert described | {"fingerprint": ""} == {
         "handle": str(folder),
+        "architecture": "Bert",
         "kind": "google",
         "engine": "native",
         "engine_because": "bert_config.json says plain BERT",
@@ -90,7 +91,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
         "layer_norm_eps": 1e-12,
     }
     assert source.layers == (0, 1, 2, 3)
-    assert source.vocabulary[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert load_vocabulary(source).entries[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert [Path(file).name for file in source.weight_files] == [
         "bert_model.ckpt.data-00000-of-00001",
         "bert_model.ckpt.index",
@@ -102,7 +103,7 @@ def test_weights_are_those_of_the_checkpoint():
     source = open_encoder(str(UNCASED))
     theirs = read(UNCASED)
     weights = load_weights(source)
-    assert {name: values.shape for name, values in weights.items()} == weight_shapes(source.config)
+    assert {name: values.shape for name, values in weights.items()} == source.architecture.weight_shapes()
     assert len(weights) == 55
     # What is no part of the encoder is left where it is.
     assert sorted(set(theirs) - set(weights)) == ["cls/predictions/output_bias", "global_step"]
@@ -117,7 +118,9 @@ def test_forward_pass_agrees_with_the_plain_computation():
     token_ids = np.array([[2, 40, 41, 3, 50, 3, 0, 0]], np.int32)
     segment_ids = np.array([[0, 0, 0, 0, 1, 1, 0, 0]], np.int32)
     given, pooled = encoder(token_ids, np.array([6], np.int32), segment_ids)
-    exact, exact_pooled = forward(source.config, in_float64(load_weights(source)), token_ids[0, :6], segment_ids[0, :6])
+    exact, exact_pooled = forward(
+        source.architecture, in_float64(load_weights(source)), token_ids[0, :6], segment_ids[0, :6]
+    )
     for layer in (0, 3):
         np.testing.assert_allclose(given[layer], exact[layer], rtol=0, atol=1e-5)
     np.testing.assert_allclose(pooled[0], exact_pooled, rtol=0, atol=1e-5)
@@ -171,7 +174,7 @@ def test_another_name_of_the_checkpoint(folder):
         f"{folder}: {folder} holds several checkpoints (model.ckpt-1000, model.ckpt-900) and none is bert_model.ckpt: "
         "keep one"
     )
-    write(folder, random_weights(source.config), CHECKPOINT)
+    write(folder, random_weights(source.architecture), CHECKPOINT)
     assert "bert_model.ckpt.index" in [Path(file).name for file in open_encoder(str(folder)).weight_files]
     assert not same_weights(folder, UNCASED)
 
@@ -357,7 +360,7 @@ def test_vocabularies_that_cannot_be_used(folder, content, message):
 def test_embedding_longer_than_the_vocabulary(folder):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     source = open_encoder(str(folder))
-    assert (len(source.vocabulary), source.config.vocab_size) == (4, 818)
+    assert (len(load_vocabulary(source).entries), source.architecture.vocab_size) == (4, 818)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +391,17 @@ def test_casing_from_the_vocabulary(tmp_path):
 
 
 def test_other_numbers_of_segments_and_positions(folder):
-    config = BertConfig(818, 32, 1, 2, 48, 512, 4, "gelu_tanh", 1e-12)
+    config = Bert(
+        vocab_size=818,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=512,
+        type_vocab_size=4,
+        hidden_act="gelu_tanh",
+        layer_norm_eps=1e-12,
+    )
     weights = random_weights(config)
     edit(
         folder / "bert_config.json",
@@ -401,7 +414,7 @@ def test_other_numbers_of_segments_and_positions(folder):
     )
     write(folder, weights)
     source = open_encoder(str(folder))
-    assert (source.config, source.max_position_embeddings) == (config, 512)
+    assert (source.architecture, source.max_position_embeddings) == (config, 512)
     token_ids = np.random.default_rng(0).integers(0, 818, (1, 512)).astype(np.int32)
     segment_ids = (np.arange(512, dtype=np.int32) % 4)[None]
     given, pooled = load_encoder(source, layers=[1], pooler=True)(token_ids, np.array([512], np.int32), segment_ids)

@@ -20,8 +20,7 @@ from safetensors.numpy import load_file, save_file
 from tampering import deny, edit
 from weights import refused, same_weights
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
-from layerbeam.transforms.encoders.bert import weight_shapes
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
 
 UNCASED = DATA / "hf_uncased"
 
@@ -40,7 +39,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np
 def test_what_is_in_the_folder():
     source = open_encoder(str(UNCASED))
     assert (source.handle, source.kind, source.folder) == (str(UNCASED), "huggingface", str(UNCASED))
-    assert dataclasses.asdict(source.config) == {
+    assert dataclasses.asdict(source.architecture) == {
         "vocab_size": 818,
         "hidden_size": 64,
         "num_hidden_layers": 3,
@@ -51,8 +50,8 @@ def test_what_is_in_the_folder():
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
     }
-    assert len(source.vocabulary) == 818
-    assert source.vocabulary[:6] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!")
+    assert len(load_vocabulary(source).entries) == 818
+    assert load_vocabulary(source).entries[:6] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!")
     assert (source.do_lower_case, source.casing_from) == (True, "tokenizer_config.json")
     assert source.has_pooler
     assert pickle.loads(pickle.dumps(source)) == source
@@ -64,7 +63,9 @@ def test_what_is_in_the_folder():
 def test_weights_are_those_of_the_file_with_kernels_turned():
     theirs = load_file(UNCASED / "model.safetensors")
     weights = load_weights(open_encoder(str(UNCASED)))
-    assert {name: values.shape for name, values in weights.items()} == weight_shapes(open_encoder(str(UNCASED)).config)
+    assert {name: values.shape for name, values in weights.items()} == open_encoder(
+        str(UNCASED)
+    ).architecture.weight_shapes()
     assert all(values.dtype == np.float32 for values in weights.values())
     kernel = "encoder.layer.2.intermediate.dense.weight"
     np.testing.assert_array_equal(weights["bert/encoder/layer_2/intermediate/dense/kernel"], theirs[kernel].T)
@@ -159,13 +160,17 @@ def test_fingerprint_is_of_what_decides_vectors(folder):
 )
 def test_forms_of_gelu(folder, theirs, ours):
     edit(folder / "config.json", hidden_act=theirs)
-    assert open_encoder(str(folder)).config.hidden_act == ours
+    assert open_encoder(str(folder)).architecture.hidden_act == ours
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "roberta"}, 'model_type is "roberta"; it must be "bert" (RoBERTa'),
+        (
+            {"model_type": "albert"},
+            'model_type is "albert"; it must be one of bert, distilbert, electra, roberta, xlm-roberta, camembert, '
+            "mpnet, modernbert (BERT, DistilBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet and ModernBERT)",
+        ),
         ({"model_type": None}, "model_type is missing"),
         ({"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),
         ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu"'),
@@ -258,15 +263,15 @@ def test_vocabulary_longer_than_the_embedding(folder):
 
 def test_embedding_longer_than_the_vocabulary(folder):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
-    assert open_encoder(str(folder)).config.vocab_size == 818
+    assert open_encoder(str(folder)).architecture.vocab_size == 818
 
 
 def test_lines_of_a_vocabulary(folder):
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "", "\u2028", "a\u0085b", " c", "[PAD]"]
     for end, tail in (("\n", ""), ("\r\n", "\r\n"), ("\n", "\n\n")):
         (folder / "vocab.txt").write_bytes((end.join(entries) + tail).encode())
-        assert open_encoder(str(folder)).vocabulary == tuple(entries)
-    assert open_encoder(str(folder)).pad_id == 8  # as Google's, the last of equal entries
+        assert load_vocabulary(open_encoder(str(folder))).entries == tuple(entries)
+    assert open_encoder(str(folder)).special.pad == 8  # as Google's, the last of equal entries
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,12 @@ import numpy as np
 from weights import random_weights
 from test_bert import TINY, batch
 from layerbeam.transforms.encoders import onednn
-from layerbeam.transforms.encoders.bert import Bert
+from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 load_tensorflow(Hardware(1))
 assert not onednn.is_available()
 for dtype in ("float32", "bfloat16"):
-    layers, _ = Bert(TINY, random_weights(TINY), layers=[2], compute_dtype=dtype)(*batch([np.arange(9)]))
+    layers, _ = Network(TINY, random_weights(TINY), layers=[2], compute_dtype=dtype)(*batch([np.arange(9)]))
     print(dtype, layers[2].shape, np.isfinite(layers[2]).all())
 """
 

@@ -43,10 +43,10 @@ def test_plain_bert_is_told_by_its_graph(tmp_path, differences, hidden_act, epsi
     source = open_encoder(str(folder))
     assert (source.engine, source.engine_because) == ("native", "variables and graph are plain BERT's")
     blocks = len(differences.get("activations", "ab"))
-    assert source.config is not None
-    assert (source.config.hidden_act, source.config.layer_norm_eps) == (hidden_act, epsilon)
-    assert (source.config.num_hidden_layers, source.config.num_attention_heads) == (blocks, 2)
-    assert (source.config.vocab_size, source.config.max_position_embeddings) == (10, 32)
+    assert source.architecture is not None
+    assert (source.architecture.hidden_act, source.architecture.layer_norm_eps) == (hidden_act, epsilon)
+    assert (source.architecture.num_hidden_layers, source.architecture.num_attention_heads) == (blocks, 2)
+    assert (source.architecture.vocab_size, source.architecture.max_position_embeddings) == (10, 32)
     assert_engines_agree(folder)
 
 
@@ -85,7 +85,7 @@ def test_plain_bert_without_pooler(tmp_path):
 def test_near_berts_are_called_as_they_are(tmp_path, differences, reason):
     folder = save_bert(tmp_path / "bert", **differences)
     source = open_encoder(str(folder))
-    assert (source.engine, source.engine_because, source.config) == ("savedmodel", reason, None)
+    assert (source.engine, source.engine_because, source.architecture) == ("savedmodel", reason, None)
     assert (source.layers, source.hidden_size, source.has_pooler) == ((1, 2), 16, True)
     assert source.max_position_embeddings == 32
     assert f"engine native runs plain BERT only, and {reason}; take engine savedmodel" in refused(

@@ -11,7 +11,7 @@ import pytest
 from repository import DATA
 from saved_models import CASED, UNCASED, WORDS, assert_engines_agree
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -28,6 +28,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
     assert json.loads(json.dumps(described)) == described
     assert described | {"fingerprint": ""} == {
         "handle": str(folder),
+        "architecture": "Bert",
         "kind": "savedmodel",
         "engine": "native",
         "engine_because": "variables and graph are plain BERT's",
@@ -47,7 +48,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
         "layer_norm_eps": 1e-12,
     }
     assert source.layers == (0, 1, 2, 3)
-    assert source.vocabulary[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert load_vocabulary(source).entries[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert source.folder == str(folder)
     assert [Path(file).name for file in source.weight_files] == [
         "saved_model.pb",
@@ -61,7 +62,7 @@ def test_the_other_engine_can_be_asked_for():
     native, called = open_encoder(str(UNCASED)), open_encoder(str(UNCASED), engine="savedmodel")
     assert (called.engine, called.engine_because) == ("savedmodel", "engine savedmodel was asked for")
     assert called.layers == (1, 2, 3)
-    assert (called.config, called.fingerprint) == (native.config, native.fingerprint)
+    assert (called.architecture, called.fingerprint) == (native.architecture, native.fingerprint)
     assert (called.hidden_size, called.num_hidden_layers, called.max_position_embeddings) == (64, 3, 128)
     assert called.has_pooler
     assert pickle.loads(pickle.dumps(called)) == called

@@ -15,7 +15,7 @@ from repository import DATA
 from tampering import edit
 from weights import refused
 
-from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders import load_vocabulary, open_encoder
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
@@ -85,17 +85,19 @@ def change(folder: Path, changed: Callable[[CONTENT], Any]) -> None:
 
 def ids(handle: Path, text: str) -> list[int]:
     source = open_encoder(str(handle))
-    wordpiece = WordPiece(source.vocabulary, source.do_lower_case, source.max_chars_per_word)
+    vocabulary = load_vocabulary(source)
+    wordpiece = WordPiece(vocabulary.entries, source.do_lower_case, vocabulary.max_chars_per_word)
     found: list[int] = wordpiece.tokenize(pa.array([text])).ids.tolist()
-    reference = ReferenceWordPiece(source.vocabulary, source.do_lower_case, source.max_chars_per_word)
+    reference = ReferenceWordPiece(vocabulary.entries, source.do_lower_case, vocabulary.max_chars_per_word)
     assert found == reference.tokenize(text)
     return found
 
 
 def test_a_folder_saved_by_transformers_5(folder):
     old, new = open_encoder(str(UNCASED)), open_encoder(str(folder))
-    assert new.vocabulary == old.vocabulary
-    assert (new.do_lower_case, new.casing_from, new.max_chars_per_word) == (True, "tokenizer_config.json", 100)
+    assert load_vocabulary(new).entries == load_vocabulary(old).entries
+    assert (new.do_lower_case, new.casing_from) == (True, "tokenizer_config.json")
+    assert load_vocabulary(new).max_chars_per_word == 100
     (folder / "tokenizer_config.json").unlink()
     assert open_encoder(str(folder)).casing_from == "tokenizer.json"
 
@@ -140,15 +142,15 @@ def test_gaps_between_ids_stay(folder):
     """Of equal entries in a vocab.txt transformers keeps the last id."""
     change(folder, lambda content: content["model"]["vocab"].pop("##a"))
     source, old = open_encoder(str(folder)), open_encoder(str(UNCASED))
-    place = old.vocabulary.index("##a")
-    assert source.vocabulary[place] == ""
-    assert source.vocabulary[place + 1 :] == old.vocabulary[place + 1 :]
+    place = load_vocabulary(old).entries.index("##a")
+    assert load_vocabulary(source).entries[place] == ""
+    assert load_vocabulary(source).entries[place + 1 :] == load_vocabulary(old).entries[place + 1 :]
 
 
 def test_vocab_txt_counts_and_tokenizer_json_must_agree(folder):
     shutil.copy(UNCASED / "vocab.txt", folder)
     both, one = open_encoder(str(folder)), open_encoder(str(UNCASED))
-    assert (both.fingerprint, both.max_chars_per_word) == (one.fingerprint, 200)
+    assert (both.fingerprint, load_vocabulary(both).max_chars_per_word) == (one.fingerprint, 200)
     entries = (folder / "vocab.txt").read_text().splitlines()
     entries[10], entries[11] = entries[11], entries[10]
     (folder / "vocab.txt").write_text("\n".join(entries))
@@ -164,7 +166,11 @@ def test_neither_file(folder):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda c: c["model"].update(type="BPE"), 'model.type is "BPE"; it must be "WordPiece"'),
+        (
+            lambda c: c["model"].update(type="Word"),
+            'model.type is "Word"; it must be "WordPiece" or "BPE"',
+        ),
+        (lambda c: c["model"].update(type="BPE"), "tokenizers cannot read it (Missing vocab/merges"),
         (lambda c: c["model"].update(unk_token="<unk>"), 'model.unk_token is "<unk>"; it must be "[UNK]"'),
         (lambda c: c["model"].update(continuing_subword_prefix="@@"), "model.continuing_subword_prefix is"),
         (lambda c: c.update(normalizer={"type": "NFC"}), 'normalizer.type is "NFC"; it must be "BertNormalizer"'),
@@ -216,6 +222,6 @@ def test_bert_processing(folder):
     """The post-processor of older files."""
     processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
     edit(folder / "tokenizer.json", post_processor=processor)
-    assert open_encoder(str(folder)).vocabulary[2] == "[CLS]"
+    assert load_vocabulary(open_encoder(str(folder))).entries[2] == "[CLS]"
     edit(folder / "tokenizer.json", post_processor=processor | {"sep": ["[SEP]", 4]})
     assert "post_processor is" in refused(folder)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import dataclasses
+import shutil
+from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.internal import pickler
+from repository import DATA
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders import load_vocabulary, open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
@@ -34,7 +36,7 @@ def block_of(texts: list[str], offset: list[int] | None = None) -> TextBlock:
 
 @pytest.fixture(scope="module")
 def wordpiece() -> WordPiece:
-    return WordPiece(open_encoder("minilm").vocabulary, do_lower_case=True)
+    return WordPiece(load_vocabulary(open_encoder("minilm")).entries, do_lower_case=True)
 
 
 def truncate_as_google_does(first: int, second: int, room: int) -> tuple[int, int]:
@@ -93,7 +95,7 @@ def test_what_is_cut_off_is_in_the_block() -> None:
     dropped = tokens.dropped
     assert dropped.text.tolist() == [0, 0, 0, 3]
     assert dropped.segment.tolist() == [0] * 4
-    assert dropped.start.tolist() == [1, 2, 4, 32]
+    assert dropped.anchor.tolist() == [1, 2, 4, 32]
     assert dropped.word_index.tolist() == [0, 0, 1, 1]
     assert tokens.forms.take(pa.array(dropped.form)).to_pylist() == ["acc", "acc", "b", "b"]
     assert tokens.num_dropped.tolist() == [3, 0, 0, 1]
@@ -127,10 +129,10 @@ def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
     assert len(tokens.token_ids) == len(tokens.segment_ids) == len(tokens.num_dropped) == 0
 
 
-def test_tokenize_blocks() -> None:
-    vocabulary = (*SPECIAL, "a", "##b")
-    encoder = dataclasses.replace(open_encoder("minilm"), vocabulary=vocabulary, do_lower_case=True)
-    stage = TokenizeBlocks(encoder, views=(), settings=SequenceSettings(8))
+def test_tokenize_blocks(tmp_path: Path) -> None:
+    folder = shutil.copytree(DATA / "hf_uncased", tmp_path / "encoder")
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, "a", "##b"]))
+    stage = TokenizeBlocks(open_encoder(str(folder)), views=(), settings=SequenceSettings(8))
     tokenize = pickler.loads(pickler.dumps(_TokenizeBlock(stage)))
     tokenize.setup()
     (tokens,) = tokenize.process(block_of(["AB", "c"]))

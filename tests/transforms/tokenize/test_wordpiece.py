@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repository import DATA
 
+from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
@@ -287,7 +288,7 @@ def test_a_missing_special_entry_is_named(entry: str) -> None:
 
 def test_ids_of_special_entries_are_their_places() -> None:
     wordpiece = WordPiece(["a", "[SEP]", "[UNK]", "[CLS]", "[PAD]"], True)
-    assert (wordpiece.sep_id, wordpiece.unk_id, wordpiece.cls_id, wordpiece.pad_id) == (1, 2, 3, 4)
+    assert wordpiece.special == SpecialTokens(first=3, between=(1,), last=1, pad=4, has_second_segment=True)
 
 
 def test_empty_and_repeated_entries_keep_their_places() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
 from layerbeam.transforms.encoders.fetch.cache import CacheError, cached, create
-from layerbeam.transforms.encoders.source import EncoderError, at, first_line
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.encoders.source import EncoderError, LocalFolder
+from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.source import LocalFolder
 
 # The last part of errors about a handle that leads to no encoder.
 SUPPORTED = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
     SUPPORTED,
@@ -29,7 +30,7 @@ from layerbeam.transforms.encoders.fetch.cache import (
     one_folder_deep,
 )
 from layerbeam.transforms.encoders.formats import minilm
-from layerbeam.transforms.encoders.source import EncoderError, LocalFolder
+from layerbeam.transforms.encoders.source import LocalFolder
 from layerbeam.transforms.hardware import import_tensorflow
 
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")

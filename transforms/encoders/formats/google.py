@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.architectures import Architecture, Bert
+from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError
 from layerbeam.transforms.encoders.formats.weights import Checkpoint, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
-    EncoderError,
     EncoderSource,
     LocalFolder,
-    bert_config,
+    casing_of,
     common_fields,
     native_source,
-    read_json,
     read_vocabulary,
-    wrong_field,
 )
 
 # `layer_norm` of modeling.py calls tf.contrib.layers.layer_norm, whose variance epsilon for float32 is this.
@@ -31,11 +29,11 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     """The encoder in a folder. EncoderError if it cannot be used."""
     folder = located.folder
     config_file = folder / "bert_config.json"
-    fields = read_json(handle, config_file)
-    if fields.get("hidden_act") != "gelu":
-        raise wrong_field(handle, config_file, fields, "hidden_act", '"gelu"')
+    config = ConfigFile(handle, config_file)
+    if config.fields.get("hidden_act") != "gelu":
+        raise config.wrong("hidden_act", '"gelu"')
     # `gelu` of modeling.py is the tanh approximation.
-    config = bert_config(handle, config_file, fields, hidden_act="gelu_tanh", layer_norm_eps=_LAYER_NORM_EPS)
+    bert = Bert.of_sizes(config, hidden_act="gelu_tanh", layer_norm_eps=_LAYER_NORM_EPS)
     prefix = _find_checkpoint(handle, folder)
     checkpoint = Checkpoint(handle, prefix)
     found = {
@@ -45,7 +43,7 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     tensors = find_weights(
         handle,
         config_file,
-        config,
+        bert,
         found,
         spellings=lambda name: (name,),
         is_turned=False,
@@ -53,20 +51,21 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
         words=("variable", "checkpoint", "floats"),
     )
     checkpoint.check(tensors)
-    vocabulary = read_vocabulary(handle, folder / "vocab.txt", config.vocab_size)
+    vocabulary = read_vocabulary(handle, folder / "vocab.txt", bert.vocab_size)
     weight_files = [str(path) for path in sorted(folder.glob(f"{prefix.name}.*")) if path.suffix != ".meta"]
+    casing = casing_of(do_lower_case, None, located, vocabulary)
     return native_source(
         kind="google",
         engine_because="bert_config.json says plain BERT",
-        config=config,
+        architecture=bert,
         has_pooler="bert/pooler/dense/kernel" in tensors,
-        **common_fields(handle, located, weight_files, vocabulary, config.vocab_size, (do_lower_case, None), config),
+        **common_fields(handle, located, weight_files, vocabulary, bert.vocab_size, casing, bert),
     )
 
 
-def read_weights(source: EncoderSource, config: BertConfig) -> Mapping[str, Float32Array]:
+def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array}, each read at its access. EncoderError for a damaged checkpoint."""
-    shapes = weight_shapes(config, pooler=source.has_pooler)
+    shapes = architecture.weight_shapes(pooler=source.has_pooler)
     prefix = _find_checkpoint(source.handle, Path(source.folder))
     return Checkpoint(source.handle, prefix).weights({name: name for name in shapes}, shapes)
 

@@ -6,7 +6,6 @@ Pickles are never opened.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,106 +15,93 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import Activation, BertConfig
+from layerbeam.transforms.encoders.architectures import Architecture, Bert, read_architecture
+from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
 from layerbeam.transforms.encoders.formats.tokenizer_json import check_same_entries, read_tokenizer_json
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
-    EncoderError,
     EncoderSource,
     LocalFolder,
-    bert_config,
+    Vocabulary,
+    casing_of,
     common_fields,
     native_source,
-    read_json,
     read_vocabulary,
-    wrong_field,
 )
 
-# Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
-# quick_gelu is another function.
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-}
 # The number types of floats, as safetensors names them.
 _DTYPES = ("F32", "F16", "BF16", "F64")
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
     """The encoder in a folder. EncoderError if it cannot be used."""
-    folder = located.folder
-    config = _read_config(handle, folder / "config.json")
-    weight_files = _find_weight_files(handle, folder)
-    tensors = _find_tensors(handle, weight_files, config)
-    tokenizer_file = folder / "tokenizer_config.json"
-    tokenizer = read_json(handle, tokenizer_file) if tokenizer_file.is_file() else {}
-    declared = tokenizer.get("do_lower_case")
-    if do_lower_case is None and declared not in (None, True, False):
-        raise wrong_field(handle, tokenizer_file, tokenizer, "do_lower_case", "true or false")
-    found = (declared, "tokenizer_config.json") if isinstance(declared, bool) else None
-    fast_file, vocabulary_file = folder / "tokenizer.json", folder / "vocab.txt"
-    if fast_file.is_file():
-        fast = read_tokenizer_json(handle, fast_file, config.vocab_size)
-        vocabulary = fast.vocabulary
-        if do_lower_case is None and found and declared != fast.lowercase:
-            raise EncoderError(
-                f"{handle}: tokenizer_config.json says do_lower_case {json.dumps(declared)}, tokenizer.json lowercase "
-                f"{json.dumps(fast.lowercase)}; set do_lower_case as the encoder was trained"
-            )
-        found = found or (fast.lowercase, "tokenizer.json")
-    if vocabulary_file.is_file() or not fast_file.is_file():
-        vocabulary = read_vocabulary(handle, vocabulary_file, config.vocab_size)
-        if fast_file.is_file():
-            check_same_entries(handle, vocabulary, fast.vocabulary)
-    source = native_source(
+    config = ConfigFile(handle, located.folder / "config.json")
+    architecture = read_architecture(config)
+    weight_files = _find_weight_files(handle, located.folder)
+    tensors = _find_tensors(handle, weight_files, architecture)
+    vocabulary, casing = _read_tokenizer(handle, located, architecture, do_lower_case)
+    said = "plain BERT" if type(architecture) is Bert else config.fields["model_type"]
+    return native_source(
         kind="huggingface",
-        engine_because="config.json says plain BERT",
-        config=config,
+        engine_because=f"config.json says {said}",
+        architecture=architecture,
         has_pooler="bert/pooler/dense/kernel" in tensors,
-        **common_fields(handle, located, weight_files, vocabulary, config.vocab_size, (do_lower_case, found), config),
+        **common_fields(handle, located, weight_files, vocabulary, architecture.vocab_size, casing, architecture),
     )
-    _check_tokenizer(handle, "tokenizer_config.json", tokenizer, source.do_lower_case)
-    if fast_file.is_file():
-        _check_tokenizer(handle, "tokenizer.json", {"strip_accents": fast.strip_accents}, source.do_lower_case)
-    return source
 
 
-def read_weights(source: EncoderSource, config: BertConfig) -> Mapping[str, Float32Array]:
+def _read_tokenizer(
+    handle: str, located: LocalFolder, architecture: Architecture, do_lower_case: bool | None
+) -> tuple[Vocabulary, tuple[bool, str]]:
+    """The vocabulary; whether texts are lower-cased, and the source of that."""
+    names = ("tokenizer_config.json", "tokenizer.json", "vocab.txt")
+    config_file, fast_file, vocabulary_file = (located.folder / name for name in names)
+    vocab_size = architecture.vocab_size
+    fast = read_tokenizer_json(handle, fast_file, vocab_size) if fast_file.is_file() else None
+    if fast is not None and fast.vocabulary.library == "tokenizers":
+        if do_lower_case not in (None, fast.lowercase):
+            raise EncoderError(f"{handle}: {fast_file} decides whether texts are lower-cased: remove do_lower_case")
+        return fast.vocabulary, (fast.lowercase, fast_file.name)
+    config = ConfigFile(handle, config_file) if config_file.is_file() else None
+    declared = config.fields.get("do_lower_case") if config else None
+    if config and do_lower_case is None and declared not in (None, True, False):
+        raise config.wrong("do_lower_case", "true or false")
+    if fast and do_lower_case is None and isinstance(declared, bool) and declared != fast.lowercase:
+        raise EncoderError(
+            f"{handle}: tokenizer_config.json says do_lower_case {json.dumps(declared)}, tokenizer.json lowercase "
+            f"{json.dumps(fast.lowercase)}; set do_lower_case as the encoder was trained"
+        )
+    if fast and (architecture.vocabulary_file == fast_file.name or not vocabulary_file.is_file()):
+        vocabulary = fast.vocabulary
+    elif architecture.vocabulary_file == fast_file.name:
+        raise EncoderError(
+            f"{handle}: {fast_file} is missing; it holds the tokenizer: download it too, or make it where transformers "
+            "is installed: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    else:
+        vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
+        if fast:
+            check_same_entries(handle, vocabulary, fast.vocabulary)
+    found = (declared, config_file.name) if isinstance(declared, bool) else None
+    if found is None and fast:
+        found = (fast.lowercase, fast_file.name)
+    casing = casing_of(do_lower_case, found, located, vocabulary)
+    if config:
+        _check_tokenizer(handle, config_file.name, config.fields, casing[0])
+    if fast:
+        _check_tokenizer(handle, fast_file.name, {"strip_accents": fast.strip_accents}, casing[0])
+    return vocabulary, casing
+
+
+def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array}, each read at its access."""
-    return LazyWeights(_find_tensors(source.handle, source.weight_files, config), _read_tensor)
+    return LazyWeights(_find_tensors(source.handle, source.weight_files, architecture), _read_tensor)
 
 
 def _read_tensor(name: str, tensor: Tensor) -> Float32Array:
     with safe_open(tensor.file, framework="numpy") as file:
         values: Float32Array = file.get_tensor(tensor.name).astype(np.float32, copy=False)
     return values.T if name.endswith("/kernel") else values
-
-
-def _read_config(handle: str, path: Path) -> BertConfig:
-    """config.json as a BertConfig. EncoderError for another architecture or a BERT variant with other computations."""
-    fields = read_json(handle, path)
-
-    def refuse(field: str, allowed: str) -> EncoderError:
-        return wrong_field(handle, path, fields, field, allowed)
-
-    if fields.get("model_type") != "bert":
-        raise refuse("model_type", '"bert" (RoBERTa, ALBERT, ELECTRA, DistilBERT and others compute differently)')
-    if fields.get("position_embedding_type", "absolute") != "absolute":
-        raise refuse("position_embedding_type", '"absolute"')
-    for field in ("is_decoder", "add_cross_attention"):
-        if fields.get(field):
-            raise refuse(field, "false")
-    activation = _ACTIVATIONS.get(str(fields.get("hidden_act")))
-    if activation is None:
-        raise refuse("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
-    epsilon = fields.get("layer_norm_eps", 1e-12)
-    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
-        raise refuse("layer_norm_eps", "a number from 0 to 1")
-    return bert_config(handle, path, fields, hidden_act=activation, layer_norm_eps=float(epsilon))
 
 
 def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
@@ -187,35 +173,17 @@ def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
     return tensors
 
 
-def _find_tensors(handle: str, weight_files: Sequence[str], config: BertConfig) -> dict[str, Tensor]:
+def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Architecture) -> dict[str, Tensor]:
     """The tensors by their names in `weight_shapes`; kernels are [out, in], as in PyTorch."""
     found = _list_tensors(handle, weight_files)
-    prefix = "bert." if any(name.startswith("bert.embeddings.") for name in found) else ""
-
-    def spellings(name: str) -> tuple[str, str]:
-        theirs = prefix + transformers_name(name)
-        # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
-        old = theirs.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        return theirs, old
-
+    prefix = architecture.prefix if any(name.startswith(f"{architecture.prefix}embeddings.") for name in found) else ""
     return find_weights(
         handle,
         Path(weight_files[0]).parent / "config.json",
-        config,
+        architecture,
         found,
-        spellings=spellings,
+        spellings=lambda name: [prefix + theirs for theirs in architecture.spellings(name)],
         is_turned=True,
         dtypes=_DTYPES,
         words=("tensor", "weights", f"one of {', '.join(_DTYPES)}"),
     )
-
-
-def transformers_name(name: str) -> str:
-    """Transformers' name of a weight, without prefix.
-
-    >>> transformers_name("bert/encoder/layer_11/attention/output/LayerNorm/gamma")
-    'encoder.layer.11.attention.output.LayerNorm.weight'
-    """
-    name = re.sub(r"/(kernel|gamma)$", "/weight", name.removeprefix("bert/"))
-    name = re.sub(r"/beta$", "/bias", re.sub(r"_embeddings$", "_embeddings/weight", name))
-    return re.sub(r"layer_(\d+)/", r"layer/\1/", name).replace("/", ".")

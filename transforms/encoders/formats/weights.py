@@ -1,4 +1,4 @@
-"""Weights in files: those of plain BERT found by name, checked and read one at a time; TensorFlow's checkpoints."""
+"""Weights in files: those of an architecture by name, checked and read one at a time; TensorFlow's checkpoints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
-from layerbeam.transforms.encoders.source import EncoderError, first_line
+from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.config_file import EncoderError, first_line
 from layerbeam.transforms.hardware import tf
 
 
@@ -45,7 +45,7 @@ class LazyWeights(Mapping[str, Float32Array]):
 def find_weights(
     handle: str,
     config_file: Path,
-    config: BertConfig,
+    architecture: Architecture,
     found: Mapping[str, Tensor],
     *,
     spellings: Callable[[str], Sequence[str]],
@@ -60,13 +60,13 @@ def find_weights(
     EncoderError if a tensor is missing or not as the configuration says.
     """
     tensor_word, weights_word, allowed = words
-    if config.num_hidden_layers > len(found):  # before billions of names are made for them
+    if architecture.num_hidden_layers > len(found):  # before billions of names are made for them
         raise EncoderError(
-            f"{handle}: {config_file}: num_hidden_layers is {config.num_hidden_layers:,}, and the weights have no more "
-            f"than {len(found):,} tensors; they do not belong together: download both again"
+            f"{handle}: {config_file}: num_hidden_layers is {architecture.num_hidden_layers:,}, and the weights have "
+            f"no more than {len(found):,} tensors; they do not belong together: download both again"
         )
     tensors = {}
-    for name, shape in weight_shapes(config).items():
+    for name, shape in architecture.weight_shapes().items():
         theirs = spellings(name)
         tensor = next((found[spelling] for spelling in theirs if spelling in found), None)
         if tensor is None:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.bert import BertConfig, weight_shapes
+from layerbeam.transforms.encoders.architectures import Architecture, Bert
+from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.formats.saved_model.graph import UnlikeBertError, missing_operation, read_graph
 from layerbeam.transforms.encoders.formats.saved_model.interface import (
     Interface,
@@ -26,9 +27,9 @@ from layerbeam.transforms.encoders.formats.saved_model.interface import (
 )
 from layerbeam.transforms.encoders.formats.weights import Checkpoint
 from layerbeam.transforms.encoders.source import (
-    EncoderError,
     EncoderSource,
     LocalFolder,
+    casing_of,
     common_fields,
     native_source,
     read_vocabulary,
@@ -79,12 +80,12 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, e
     # All variables, heads too: TensorFlow restores them with the rest.
     model.checkpoint.check(sorted(model.checkpoint.shapes))
     vocabulary_file = _vocabulary_file(handle, folder, model)
-    config, because = None, "variables and graph are plain BERT's"
+    bert, because = None, "variables and graph are plain BERT's"
     try:
-        config = _plain_bert(model)
+        bert = _plain_bert(model)
     except UnlikeBertError as error:
         because = str(error)
-    if engine == "native" and config is None:
+    if engine == "native" and bert is None:
         raise EncoderError(f"{handle}: engine native runs plain BERT only, and {because}; take engine savedmodel")
     shapes = model.shapes(model.keys)
     declared = None
@@ -94,11 +95,13 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, e
     # The same for both engines, whose outputs differ by rounding only: no configuration in the fingerprint.
     vocab_size = _rows_of(shapes, "word_embedding")
     vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
-    casing = (do_lower_case, declared)
-    common = common_fields(handle, located, weight_files, vocabulary, vocab_size, casing, config=None)
-    if config is not None and engine != "savedmodel":
+    casing = casing_of(do_lower_case, declared, located, vocabulary)
+    common = common_fields(handle, located, weight_files, vocabulary, vocab_size, casing, None)
+    if bert is not None and engine != "savedmodel":
         has_pooler = any(name.endswith("pooler_transform/kernel") for name in shapes)
-        return native_source(kind="savedmodel", engine_because=because, config=config, has_pooler=has_pooler, **common)
+        return native_source(
+            kind="savedmodel", engine_because=because, architecture=bert, has_pooler=has_pooler, **common
+        )
     missing = missing_operation(model.graph)
     if missing is not None:
         raise EncoderError(
@@ -110,8 +113,8 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, e
     return EncoderSource(
         kind="savedmodel",
         engine="savedmodel",
-        engine_because=because if config is None else "engine savedmodel was asked for",
-        config=config,
+        engine_because=because if bert is None else "engine savedmodel was asked for",
+        architecture=bert,
         hidden_size=interface.hidden_size,
         num_hidden_layers=num_layers,
         layers=(num_layers,) if interface.is_last_only else tuple(range(1, num_layers + 1)),
@@ -121,13 +124,13 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, e
     )
 
 
-def read_weights(source: EncoderSource, config: BertConfig) -> Mapping[str, Float32Array]:
+def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array} of a plain BERT, each read at its access.
 
     In the exporter's attention, heads and their sizes are separate axes.
     """
     model = _read(source.handle, Path(source.folder))
-    keys, shapes = _canonical(model.keys), weight_shapes(config, pooler=source.has_pooler)
+    keys, shapes = _canonical(model.keys), architecture.weight_shapes(pooler=source.has_pooler)
     return model.checkpoint.weights({name: keys[name] for name in shapes}, shapes)
 
 
@@ -233,7 +236,7 @@ def _vocabulary_file(handle: str, folder: Path, model: _Model) -> Path:
     )
 
 
-def _plain_bert(model: _Model) -> BertConfig:
+def _plain_bert(model: _Model) -> Bert:
     """The configuration. UnlikeBertError, with the reason, unless variables and graph are plain BERT's."""
     if model.repeated:
         raise UnlikeBertError(f"several of its variables are called {model.repeated[0]}")
@@ -255,8 +258,18 @@ def _plain_bert(model: _Model) -> BertConfig:
     if num_layers > len(shapes):
         raise UnlikeBertError(f"its blocks are numbered up to {num_layers - 1:,}, and not all are there")
     pooler = "bert/pooler/dense/kernel" in shapes
-    config = BertConfig(vocab_size, hidden, num_layers, heads, intermediate, positions, types, "gelu_tanh", 1e-12)
-    expected = weight_shapes(config, pooler=pooler)
+    bert = Bert(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=num_layers,
+        num_attention_heads=heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=positions,
+        type_vocab_size=types,
+        hidden_act="gelu_tanh",
+        layer_norm_eps=1e-12,
+    )
+    expected = bert.weight_shapes(pooler=pooler)
     if expected.keys() != shapes.keys():
         raise UnlikeBertError(f"plain BERT's variables and these differ by {min(expected.keys() ^ shapes.keys())}")
     for name, shape in expected.items():
@@ -266,7 +279,7 @@ def _plain_bert(model: _Model) -> BertConfig:
     if given != num_layers and not model.interface.is_last_only:
         raise UnlikeBertError(f"it has {num_layers} blocks and {given} encoder_outputs")
     activation, epsilon = read_graph(model.graph, num_layers, head_size=hidden // heads, pooler=pooler)
-    return dataclasses.replace(config, hidden_act=activation, layer_norm_eps=epsilon)
+    return dataclasses.replace(bert, hidden_act=activation, layer_norm_eps=epsilon)
 
 
 def _canonical(keys: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from layerbeam.transforms.encoders.bert import Activation
+from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.hardware import tf
 
 _PRODUCTS = ("Einsum", "MatMul", "BatchMatMulV2", "BatchMatMul")

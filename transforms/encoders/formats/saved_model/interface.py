@@ -159,7 +159,7 @@ class SavedModelEncoder:
     """
 
     def __init__(self, source: EncoderSource, interface: Interface, *, layers: Sequence[int], pooler: bool) -> None:
-        self.pad_id = source.pad_id
+        self.pad_id = source.special.pad
         self._arguments = interface.arguments
         self._model = tf.saved_model.load(source.folder)
         name = interface.signature

@@ -1,0 +1,240 @@
+"""Encoders of every architecture with random weights, and what Hugging Face transformers makes of texts with them.
+
+Runs in the environment of requirements.txt: python expect_architectures.py FOLDER. Writes FOLDER/<name>/encoder and
+FOLDER/<name>/expected.npz for each, and the texts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from hostile import hostile_texts
+from texts import read_sentences
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+NUM_HOSTILE = 10_000
+MAX_SEQ_LENGTH = 300
+WORDPIECE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+SIZES: dict[str, Any] = {
+    "hidden_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "intermediate_size": 160,
+}
+
+
+def corpus() -> list[str]:
+    """What the tokenizers are trained on."""
+    data = Path(__file__).resolve().parents[1] / "data" / "sentences"
+    return [*read_sentences(), *(path.read_text(encoding="utf-8") for path in sorted(data.glob("*.txt")))]
+
+
+def train(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return tokenizer
+
+
+def wordpiece(specials: list[str]) -> list[str]:
+    """The entries of a WordPiece vocabulary, in the order of their ids."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    train(tokenizer, trainers.WordPieceTrainer(vocab_size=2000, special_tokens=specials, show_progress=False))
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.get)
+
+
+def byte_pairs(specials: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    return train(tokenizer, trainer)
+
+
+def unigram(specials: list[str]) -> list[tuple[str, float]]:
+    """The entries of a Unigram vocabulary with their scores."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    train(tokenizer, trainer)
+    return [(token, score) for token, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+
+
+def bert_tokenizer(kind: Any) -> Any:
+    return kind(vocab={entry: index for index, entry in enumerate(wordpiece(WORDPIECE))})
+
+
+def mpnet_tokenizer() -> Any:
+    entries = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *wordpiece(["[UNK]"])[1:], "<mask>"]
+    return transformers.MPNetTokenizer(vocab={entry: index for index, entry in enumerate(entries)})
+
+
+def roberta_tokenizer() -> Any:
+    model = json.loads(byte_pairs(ROBERTA).to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    return transformers.RobertaTokenizer(vocab=model["vocab"], merges=merges)
+
+
+def modernbert_tokenizer() -> Any:
+    """As ModernBERT's: runs of spaces and some tags are added tokens; the offsets keep leading spaces."""
+    tokenizer = byte_pairs(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken(" " * count, normalized=False) for count in (4, 3, 2)])
+    tokenizer.add_tokens([AddedToken("|||EMAIL_ADDRESS|||", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    names = dict(zip(("unk", "cls", "sep", "pad", "mask"), ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"), strict=True))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **{f"{kind}_token": token for kind, token in names.items()},
+    )
+
+
+def distilbert(tokens: int) -> Any:
+    names = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    sizes = {names.get(name, "hidden_dim"): size for name, size in SIZES.items()}
+    return transformers.DistilBertConfig(vocab_size=tokens + 3, max_position_embeddings=320, **sizes)
+
+
+def modernbert(tokens: int) -> Any:
+    return transformers.ModernBertConfig(
+        vocab_size=tokens + 3,
+        max_position_embeddings=1024,
+        local_attention=32,
+        pad_token_id=3,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+        **SIZES,
+    )
+
+
+def config(kind: Any, **differences: Any) -> Callable[[int], Any]:
+    return lambda tokens: kind(**{"vocab_size": tokens + 3, "max_position_embeddings": 320} | SIZES | differences)
+
+
+# {name: (its tokenizer, its configuration for that many tokens)}
+CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
+    "bert": (lambda: bert_tokenizer(transformers.BertTokenizer), config(transformers.BertConfig)),
+    "distilbert": (lambda: bert_tokenizer(transformers.DistilBertTokenizer), distilbert),
+    "electra": (
+        lambda: bert_tokenizer(transformers.ElectraTokenizer),
+        config(transformers.ElectraConfig, embedding_size=40),
+    ),
+    "electra-wide": (
+        lambda: bert_tokenizer(transformers.ElectraTokenizer),
+        config(transformers.ElectraConfig, embedding_size=96, num_attention_heads=2),
+    ),
+    "roberta": (roberta_tokenizer, config(transformers.RobertaConfig, max_position_embeddings=330, type_vocab_size=1)),
+    "xlm-roberta": (
+        lambda: transformers.XLMRobertaTokenizer(vocab=unigram(ROBERTA[:4])),
+        config(transformers.XLMRobertaConfig, max_position_embeddings=330, type_vocab_size=1, hidden_act="gelu_new"),
+    ),
+    "camembert": (
+        lambda: transformers.CamembertTokenizer(vocab=unigram(["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>"])),
+        config(transformers.CamembertConfig, max_position_embeddings=330, type_vocab_size=1),
+    ),
+    "bert-xlm-roberta": (
+        lambda: transformers.XLMRobertaTokenizer(vocab=unigram(ROBERTA[:4])),
+        config(transformers.BertConfig),
+    ),
+    "mpnet": (mpnet_tokenizer, config(transformers.MPNetConfig, max_position_embeddings=330)),
+    "modernbert": (modernbert_tokenizer, modernbert),
+    "modernbert-biases": (
+        modernbert_tokenizer,
+        lambda tokens: transformers.ModernBertConfig(
+            **{**modernbert(tokens).to_dict(), "norm_bias": True, "attention_bias": True, "mlp_bias": True}
+        ),
+    ),
+}
+
+
+def texts() -> list[tuple[str, str | None]]:
+    """Texts and pairs: short, long, odd lengths, cut off."""
+    sentences = read_sentences()
+    singles = [*sentences[:60], " ".join(sentences[60:80]), " ".join(sentences[80:84]), "a", "\u4f60\u597d \U0001f600"]
+    pairs = list(zip(sentences[100:120], sentences[120:140], strict=True))
+    return [*((text, None) for text in singles), *pairs, ("short", " ".join(sentences[140:144]))]
+
+
+def make(name: str, folder: Path) -> None:
+    """Write an encoder, and what transformers gives for it."""
+    torch.manual_seed(sum(map(ord, name)))
+    make_tokenizer, make_config = CASES[name]
+    tokenizer = make_tokenizer()
+    model = transformers.AutoModel.from_config(make_config(len(tokenizer))).eval()
+    # As large as in trained encoders, so that attention and GELU matter. ModernBERT's blocks add to each other without
+    # a layer norm, and rounding grows with the sum.
+    scale = 0.05 if name.startswith("modernbert") else 0.15
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.1)
+    encoder = str(folder / name / "encoder")
+    model.save_pretrained(encoder)
+    tokenizer.save_pretrained(encoder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
+    model = transformers.AutoModel.from_pretrained(encoder, dtype=torch.float32, attn_implementation="eager").eval()
+
+    saved: dict[str, Any] = {}
+    for number, (text, pair) in enumerate(texts()):
+        encoded = tokenizer(text, pair, truncation=True, max_length=MAX_SEQ_LENGTH, return_tensors="pt")
+        with torch.inference_mode():
+            got = model(**encoded, output_hidden_states=True)
+        saved[f"ids_{number}"] = encoded["input_ids"][0].numpy()
+        saved[f"hidden_{number}"] = torch.cat(got.hidden_states).numpy()
+        if getattr(got, "pooler_output", None) is not None:
+            saved[f"pooler_{number}"] = got.pooler_output[0].numpy()
+
+    # WordPiece follows Google's code, with which transformers does not agree; other tests compare it.
+    if json.loads(Path(encoder, "tokenizer.json").read_text())["model"]["type"] != "WordPiece":
+        saved |= tokenize_hostile(tokenizer, folder / name)
+    np.savez(folder / name / "expected.npz", **saved)
+    print(f"{name}: {type(model).__name__}, {type(tokenizer).__name__}, {len(tokenizer):,} tokens")
+
+
+def tokenize_hostile(tokenizer: Any, folder: Path) -> dict[str, Any]:
+    """The ids, tokens and offsets of hostile texts, which are written to a file."""
+    hostile = hostile_texts(NUM_HOSTILE, len(folder.name), tuple(tokenizer.all_special_tokens))
+    (folder / "hostile.json").write_text(json.dumps(hostile))
+    encodings = tokenizer(
+        hostile, add_special_tokens=False, return_offsets_mapping=True, padding=False, truncation=False
+    )
+    ids = np.concatenate([np.array(of_text, np.int64) for of_text in encodings["input_ids"]])
+    offsets = [np.array(spans, np.int64).reshape(-1, 2) for spans in encodings["offset_mapping"]]
+    return {
+        "hostile_splits": np.cumsum([0, *map(len, encodings["input_ids"])]),
+        "hostile_ids": ids,
+        "hostile_offsets": np.concatenate(offsets),
+        "hostile_tokens": np.array(tokenizer.convert_ids_to_tokens(ids.tolist()), dtype=np.str_),
+    }
+
+
+def main(output: str, *names: str) -> None:
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    folder = Path(output)
+    for name in names or CASES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        make(name, folder)
+    with (folder / "texts.jsonl").open("w", encoding="utf-8") as file:
+        for text, pair in texts():
+            file.write(json.dumps({"text": text, "pair": pair}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,28 @@
+"""The architectures that a Hugging Face folder may have: one class per file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from layerbeam.transforms.encoders.architectures.architecture import Architecture
+from layerbeam.transforms.encoders.architectures.bert import Bert
+from layerbeam.transforms.encoders.architectures.distilbert import DistilBert
+from layerbeam.transforms.encoders.architectures.electra import Electra
+from layerbeam.transforms.encoders.architectures.modernbert import ModernBert
+from layerbeam.transforms.encoders.architectures.mpnet import MPNet
+from layerbeam.transforms.encoders.architectures.roberta import Roberta
+from layerbeam.transforms.encoders.config_file import ConfigFile, listed
+
+__all__ = ["ARCHITECTURES", "Architecture", "Bert", "read_architecture"]
+
+ARCHITECTURES: tuple[type[Architecture], ...] = (Bert, DistilBert, Electra, Roberta, MPNet, ModernBert)
+_BY_TYPE: Mapping[str, type[Architecture]] = {name: kind for kind in ARCHITECTURES for name in kind.model_types}
+
+
+def read_architecture(config: ConfigFile) -> Architecture:
+    """The architecture that a config.json describes. EncoderError for one that is not supported."""
+    kind = _BY_TYPE.get(str(config.fields.get("model_type")))
+    if kind is None:
+        titles = listed([kind.title for kind in ARCHITECTURES])
+        raise config.wrong("model_type", f"one of {', '.join(_BY_TYPE)} ({titles})")
+    return kind.read(config)

@@ -1,0 +1,116 @@
+"""Errors about an encoder's files, and the JSON files among them, read field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+Activation = Literal["gelu", "gelu_tanh"]
+
+# Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
+# quick_gelu is another function.
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+}
+
+
+class EncoderError(ValueError):
+    """An encoder cannot be used: handle, file, field, what was found, what is allowed, what to do."""
+
+
+class ConfigFile:
+    """The object in a JSON file of an encoder. Its methods raise EncoderError for a field that cannot be used."""
+
+    def __init__(self, handle: str, path: Path) -> None:
+        self.handle, self.path = handle, path
+        self.fields = read_json(handle, path)
+
+    def wrong(self, field: str, allowed: str) -> EncoderError:
+        """The error for a field."""
+        found = json.dumps(self.fields[field]) if field in self.fields else "missing"
+        return EncoderError(
+            f"{self.handle}: {self.path}: {field} is {found}; it must be {allowed}: take another encoder"
+        )
+
+    def integer(self, field: str, *, least: int = 1) -> int:
+        """A size, at least `least`."""
+        value = self.fields.get(field)
+        if type(value) is not int or value < least:
+            raise self.wrong(field, "a positive integer" if least else "an integer from 0")
+        return value
+
+    def number(self, field: str, default: float, *, below: float = 1) -> float:
+        """A number from 0 to `below`."""
+        value = self.fields.get(field, default)
+        if type(value) not in (int, float) or not 0 <= value < below:
+            raise self.wrong(field, f"a number from 0 to {below:g}")
+        return float(value)
+
+    def activation(self, field: str) -> Activation:
+        """The form of GELU."""
+        activation = _ACTIVATIONS.get(str(self.fields.get(field)))
+        if activation is None:
+            raise self.wrong(field, f"one of {', '.join(_ACTIVATIONS)}")
+        return activation
+
+    def require(self, field: str, *allowed: Any) -> Any:
+        """The value, which is one of `allowed`; the first of them if the field is missing or null."""
+        value = self.fields.get(field)
+        if value is None:
+            return allowed[0]
+        if json.dumps(value) not in map(json.dumps, allowed):  # as JSON, because 1 == True
+            raise self.wrong(field, " or ".join(map(json.dumps, allowed)))
+        return value
+
+    def sizes(self, names: Mapping[str, str]) -> dict[str, int]:
+        """{our name: size} for {our name: name in the file}. A hidden size must be a multiple of the heads."""
+        sizes = {ours: self.integer(theirs) for ours, theirs in names.items()}
+        heads = sizes["num_attention_heads"]
+        if sizes["hidden_size"] % heads:
+            raise self.wrong(names["hidden_size"], f"a multiple of {names['num_attention_heads']}, {heads}")
+        return sizes
+
+
+def read_json(handle: str, path: Path) -> dict[str, Any]:
+    """The object in a JSON file. EncoderError if it holds none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
+    return content
+
+
+def at(handle: str, path: Path) -> str:
+    """The start of an error message: the handle, with the path unless that is the handle itself.
+
+    >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json"))
+    ('bert.zip', 'hf://org/bert: /cache/config.json')
+    """
+    return handle if handle.rstrip("/") == str(path) else f"{handle}: {path}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if the message is empty.
+
+    >>> first_line(ValueError("not opened:\\n- as gz\\n- as xz")), first_line(EOFError())
+    ('not opened', 'EOFError')
+    """
+    return next(iter(str(error).splitlines()), "").rstrip(":") or type(error).__name__
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names as an English list.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

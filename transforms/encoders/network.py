@@ -1,0 +1,187 @@
+"""An architecture's forward pass as a TensorFlow graph: from token ids to the requested layers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer
+from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders.architectures.architecture import Architecture
+from layerbeam.transforms.encoders.config_file import Activation
+from layerbeam.transforms.encoders.device import DeviceLayer, has_accelerator
+from layerbeam.transforms.hardware import slow_bfloat16, tf
+
+Tensor = Any  # TensorFlow's
+
+ComputeDtype = Literal["float32", "bfloat16"]
+
+# Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, whereas the
+# largest negative number would overflow. A row without any real token gives numbers, not NaN.
+_MASKED = -1e9
+
+_FUSED_GELU: dict[Activation | None, str] = {"gelu": "GeluExact", "gelu_tanh": "GeluApproximate"}
+
+
+class Batch(NamedTuple):
+    """A batch within the graph: int32 [B, S] token and segment ids, [B] lengths; B and S as tensors."""
+
+    token_ids: Tensor
+    lengths: Tensor
+    segment_ids: Tensor
+    rows: Tensor
+    longest: Tensor
+
+    @property
+    def is_real(self) -> Tensor:
+        """bool [B, S]: whether a place holds a token, not padding."""
+        return tf.sequence_mask(self.lengths, self.longest)
+
+
+class Network:
+    """A forward pass that gives `layers`, and the pooled output if `pooler`; several threads may call it at once.
+
+    `weights`: by name, with the shapes of `weight_shapes`; those of blocks that `layers` do not need are ignored.
+    `pad_id`: for callers that pad batches; padding has no influence. `has_segments`: if not, all segment ids are 0.
+    `compute_dtype`: of the matrix products; the residual stream, layer norm and results are float32. `xla`: compile
+    it, once per batch shape. ValueError for an unknown layer.
+
+    One trace serves all shapes. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal
+    bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
+
+    Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding, in fuller
+    batches (MiniLM 1 %, BERT-base bfloat16 1 to 4 % faster); the residual stream in bfloat16, added by the product
+    (MiniLM 1 to 4 % faster, BERT-base 1 %, and less exact); packed weights in float32 (MiniLM 1 to 3 % faster,
+    BERT-base 2 to 4 % slower, twice the memory); weights as constants (BERT-base: no faster than packed ones, 20 s to
+    load, 13 times their memory); XLA on the CPU (float32 8 to 19 % slower, bfloat16 5 times, without such products);
+    two threads within an operation (13 % slower, and other bits).
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Mapping[str, Float32Array],
+        *,
+        layers: Sequence[int],
+        pooler: bool = False,
+        pad_id: int = 0,
+        has_segments: bool = True,
+        compute_dtype: ComputeDtype = "float32",
+        xla: bool = False,
+    ) -> None:
+        self.architecture = architecture
+        self.pad_id = pad_id
+        self.layers = tuple(layers)
+        self.pooler = pooler
+        self._has_segments = has_segments
+        self._on_accelerator = has_accelerator()
+        slow = slow_bfloat16(compute_dtype)
+        if slow is not None:
+            logging.getLogger(__name__).warning("encoder: %s", slow)
+        self._num_blocks = architecture.blocks_needed(layers, pooler=pooler)
+        self._dtype = tf.as_dtype(compute_dtype)
+        self._has_kernels = not xla and onednn.is_available()
+        # float32 products are as fast with weights packed at each call; bfloat16 products are not.
+        self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
+        # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
+        self._variables = {}
+        for name, values in architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler):
+            dtype = self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32  # of products, or of the rest
+            self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
+        self._encode = tf.function(self._encode_batch, autograph=False, jit_compile=True) if xla else self._encode_batch
+        ids = tf.TensorSpec([None, None], tf.int32)
+        signature = [ids, tf.TensorSpec([None], tf.int32), ids]
+        self._graph = tf.function(self._forward, input_signature=signature, autograph=False).get_concrete_function()
+
+    def __call__(
+        self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
+    ) -> tuple[dict[int, Layer], Float32Array | None]:
+        """Layers and pooled output of one batch; see `layerbeam.transforms.encode.forward.Encoder`.
+
+        ValueError if S exceeds the encoder's positions; TensorFlow's InvalidArgumentError for an id outside the
+        vocabulary.
+        """
+        if token_ids.shape[1] > self.architecture.max_length:
+            raise ValueError(
+                f"token_ids: rows of {token_ids.shape[1]} tokens; the encoder has "
+                f"{self.architecture.max_length} positions: lower max_seq_length"
+            )
+        segment_ids = segment_ids if self._has_segments else np.zeros_like(segment_ids)
+        outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
+        pooled = np.asarray(outputs.pop()) if self.pooler else None
+        layers: Iterable[Layer] = map(DeviceLayer if self._on_accelerator else np.asarray, outputs)
+        return dict(zip(self.layers, layers, strict=True)), pooled
+
+    def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
+        outputs = self._encode(token_ids, lengths, segment_ids)
+        # XLA needs static shapes, and the number of real tokens is not one: gather them from its result.
+        real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
+        real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
+        return [tf.gather(layer, real_rows) for layer in outputs[: len(self.layers)]] + outputs[len(self.layers) :]
+
+    def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
+        """The requested layers, [B S, H] each, and the pooled output if requested."""
+        batch = Batch(token_ids, lengths, segment_ids, *tf.unstack(tf.shape(token_ids)))
+        hidden = self.architecture.embed(self, batch)
+        outputs = {0: hidden}
+        shared = self.architecture.prepare(self, batch)
+        for index in range(self._num_blocks):
+            hidden = outputs[index + 1] = self.architecture.block(self, batch, index, hidden, shared)
+        results = [outputs[layer] for layer in self.layers]
+        if self.pooler:
+            first = tf.reshape(hidden, [batch.rows, batch.longest, self.architecture.hidden_size])[:, 0]
+            results.append(tf.cast(tf.tanh(self.dense("bert/pooler/dense", first)), tf.float32))
+        return results
+
+    def weight(self, name: str) -> Tensor:
+        """A weight, such as a table of embeddings."""
+        return self._variables[name]
+
+    def mask_bias(self, batch: Batch, bias: Tensor | None = None, *, is_hidden: Tensor | None = None) -> Tensor:
+        """What is added to the scores, [B or 1, heads or 1, S or 1, S]: `bias`, if any; where it masks, -1e9.
+
+        Masked are padding and, if given, the places that `is_hidden`, bool [1, 1, S, S].
+        """
+        is_masked = ~batch.is_real[:, None, None, :]
+        if is_hidden is not None:
+            is_masked |= is_hidden
+        return tf.cast(tf.where(is_masked, _MASKED, 0.0 if bias is None else bias), self._dtype)
+
+    def heads(self, batch: Batch, query_key_value: Tensor) -> list[Tensor]:
+        """Query, key and value of each head: [B S, 3 H] -> three of [B, heads, S, d]."""
+        heads, size = self.architecture.num_attention_heads, self.architecture.hidden_size
+        split = tf.reshape(query_key_value, [batch.rows, batch.longest, 3, heads, size // heads])
+        three: list[Tensor] = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
+        return three
+
+    def attend(self, batch: Batch, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """softmax(Q K' + bias) V: three of [B, heads, S, d] -> [B S, H]; the query's weights include the scale."""
+        if self._has_kernels:
+            scores = onednn.biased_scores(query, key, bias)
+        else:
+            scores = tf.matmul(query, key, transpose_b=True) + bias
+        context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
+        return tf.reshape(context, [batch.rows * batch.longest, self.architecture.hidden_size])
+
+    def dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:
+        """activation(values kernel + bias), in the number type of the products."""
+        values = tf.cast(values, self._dtype)
+        kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
+        if self._is_packed:
+            return onednn.packed_dense(values, kernel, bias, _FUSED_GELU.get(activation))
+        # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in
+        # the optimized graph, TensorFlow 2.21, weights as variables).
+        product = tf.nn.bias_add(tf.matmul(values, kernel), bias)
+        return tf.nn.gelu(product, approximate=activation == "gelu_tanh") if activation else product
+
+    def layer_norm(self, name: str, values: Tensor) -> Tensor:
+        """Over the last axis, in float32."""
+        beta, gamma = self._variables[f"{name}/LayerNorm/beta"], self._variables[f"{name}/LayerNorm/gamma"]
+        epsilon = self.architecture.layer_norm_eps
+        if self._has_kernels:
+            return onednn.layer_norm(values, gamma, beta, epsilon)
+        mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
+        return tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)

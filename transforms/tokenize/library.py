@@ -1,0 +1,133 @@
+"""Texts cut by Hugging Face's tokenizers, from an encoder's tokenizer.json: byte-level BPE, Unigram and others.
+
+Ids and places are the library's. The words are ours, because the library has others for each tokenizer: runs of
+characters between white space, in which each punctuation mark is a word by itself; where a piece covers the border of
+two words, they are one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from layerbeam.transforms.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
+from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, join_texts
+
+_SPACE, _ALONE, _LETTER = range(3)
+_CODE_POINTS = 0x110000
+
+
+class LibraryTokenizer:
+    """A tokenizer of the library `tokenizers`: the same ids and places, and our words. One instance per thread."""
+
+    def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
+        self.special = special
+        self._tokenizer = tokenizer
+        self._kind = np.full(_CODE_POINTS, 255, np.uint8)
+
+    def tokenize(self, texts: pa.StringArray) -> Pieces:
+        """The pieces of `texts`: string [T] without nulls. A special token written in a text is that token."""
+        strings = texts.to_pylist()
+        encodings = self._tokenizer.encode_batch(strings, add_special_tokens=False)
+        row_splits = row_splits_of(np.array([len(encoding) for encoding in encodings], np.int64))
+        row = row_of_each(row_splits)
+        count = int(row_splits[-1])
+        ids = np.fromiter(itertools.chain.from_iterable(encoding.ids for encoding in encodings), np.int32, count)
+        spans = itertools.chain.from_iterable(itertools.chain.from_iterable(e.offsets for e in encodings))
+        start, end = np.fromiter(spans, np.int64, 2 * count).reshape(-1, 2).T
+        theirs = (-1 if word is None else word for encoding in encodings for word in encoding.word_ids)
+        their_word = np.fromiter(theirs, np.int64, count)
+
+        source, text_start = join_texts(strings)
+        kind = self._kinds(source)
+        anchor = _anchors(start + text_start[row], end + text_start[row], kind == _SPACE, row, their_word)
+        word, begins, ends = _words(anchor, end + text_start[row], kind)
+        joined = "\n".join(strings)
+        form, forms = self._forms(pa.array([joined[a:b] for a, b in zip(begins, ends, strict=True)], pa.string()))
+        first_word = np.searchsorted(begins, text_start)
+        return Pieces(
+            row_splits=row_splits,
+            ids=ids,
+            start=start.astype(np.int32),
+            end=end.astype(np.int32),
+            anchor=np.where(word < 0, -1, anchor - text_start[row]).astype(np.int32),
+            word_index=np.where(word < 0, -1, word - first_word[row]).astype(np.int32),
+            form=np.append(form, -1)[word].astype(np.int32),
+            forms=forms,
+        )
+
+    def _forms(self, words: pa.StringArray) -> tuple[Int64Array, pa.StringArray]:
+        """(the normalized form of each word, the distinct forms)."""
+        words = words.dictionary_encode()
+        forms, normalizer = words.dictionary, self._tokenizer.normalizer
+        if normalizer is not None:
+            forms = pa.array([normalizer.normalize_str(form).strip() for form in forms.to_pylist()], pa.string())
+        distinct = forms.dictionary_encode()
+        form: Int64Array = distinct.indices.take(words.indices).to_numpy(zero_copy_only=False)
+        return form, distinct.dictionary
+
+    def _kinds(self, source: UInt32Array) -> Any:
+        unseen = np.unique(source[self._kind[source] == 255])
+        self._kind[unseen] = [_kind(chr(code_point)) for code_point in unseen.tolist()]
+        return self._kind[source]
+
+
+def _kind(character: str) -> int:
+    """White space, a mark that is a word by itself, or a part of words.
+
+    >>> [_kind(character) for character in "a1 \\u2028$-\\u4f60"]
+    [2, 2, 0, 0, 1, 1, 2]
+    """
+    if character.isspace():
+        return _SPACE
+    category = unicodedata.category(character)
+    return _ALONE if category[0] == "P" or (character.isascii() and not character.isalnum()) else _LETTER
+
+
+def _anchors(start: Int64Array, end: Int64Array, is_space: BoolArray, row: Int64Array, their_word: Int64Array) -> Any:
+    """The first character of each piece that is not white space; -1 if there is none.
+
+    A piece of white space that the library counts to the next piece's word, such as the `\\u2581` of Unigram before
+    Chinese, has the next piece's anchor.
+    """
+    size = len(is_space)
+    # The next character that is not white space: a running minimum from the end.
+    following = np.append(np.where(is_space, size, np.arange(size)), size)
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    anchor = following[start]
+    is_empty = anchor >= end
+    joins_next = np.zeros(len(start), bool)
+    joins_next[:-1] = (
+        is_empty[:-1] & (row[:-1] == row[1:]) & (their_word[:-1] == their_word[1:]) & (their_word[1:] >= 0)
+    )
+    anchor[is_empty] = -1
+    for place in np.flatnonzero(joins_next)[::-1].tolist():
+        anchor[place] = anchor[place + 1]
+    return np.where(anchor < 0, -1, np.maximum.accumulate(anchor))
+
+
+def _words(anchor: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Any, Any]:
+    """(the word of each piece, or -1; the first character, and the one after the last, of each word with pieces)."""
+    size = len(kind)
+    breaks = kind != _LETTER
+    is_first = breaks.copy()
+    is_first[1:] |= breaks[:-1]
+    is_first[:1] = True
+    has_word = anchor >= 0
+    covers = np.zeros(size + 1, np.int64)  # how many pieces cover the border before each character
+    np.add.at(covers, anchor[has_word] + 1, 1)
+    np.add.at(covers, np.maximum(end, anchor + 1)[has_word], -1)
+    is_first &= np.cumsum(covers)[:size] == 0
+    firsts = np.flatnonzero(is_first)
+    of_piece = np.searchsorted(firsts, anchor, side="right") - 1
+    used, number = np.unique(of_piece[has_word], return_inverse=True)
+    word = np.full(len(anchor), -1, np.int64)
+    word[has_word] = number
+    is_last = np.append(firsts[1:], size)
+    begins, ends = firsts[used], is_last[used]
+    return word, begins, ends

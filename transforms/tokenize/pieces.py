@@ -1,0 +1,55 @@
+"""What every tokenizer gives: the pieces of texts, their places, and the words that they belong to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of
+from layerbeam.transforms.encoders.source import SpecialTokens
+
+UInt32Array = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
+
+    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `anchor`, `word_index`, `form`: int32 [P]. `start` and `end`
+    count code points of the source text; `anchor` is a character of the piece's word. `word_index` counts words from 0
+    in each text. `forms[form]` is the normalized word that the piece belongs to; `forms` are distinct. A piece of white
+    space alone belongs to no word: the last three are -1.
+    """
+
+    row_splits: Int64Array
+    ids: Int32Array
+    start: Int32Array
+    end: Int32Array
+    anchor: Int32Array
+    word_index: Int32Array
+    form: Int32Array
+    forms: pa.StringArray
+
+
+class TextTokenizer(Protocol):
+    """Cuts texts into pieces. Not thread-safe: use one instance per thread."""
+
+    special: SpecialTokens
+
+    def tokenize(self, texts: pa.StringArray) -> Pieces:
+        """The pieces of `texts`: string [T] without nulls."""
+
+
+def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:
+    """(code points of the texts, a line end after each but the last; the index of each text's first: int64 [T])."""
+    lengths = np.array([len(text) for text in texts], np.int64)
+    return code_points("\n".join(texts)), row_splits_of(lengths + 1)[:-1]
+
+
+def code_points(text: str) -> UInt32Array:
+    """The code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
