@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,15 @@ from layerbeam.transforms.blocks import (
 )
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.views import COLUMNS, Combine, View
+
+# Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
+# sentence-transformers' mean_sqrt_len_tokens and weightedmean (its modules/pooling.py).
+SUMS: Mapping[str, Callable[[Int64Array], npt.NDArray[Any]]] = {
+    "sum": np.ones_like,
+    "mean": np.asarray,
+    "mean_sqrt_len": np.sqrt,
+    "weighted_mean": lambda counts: counts * (counts + 1) // 2,
+}
 
 
 def schema(view: View) -> pa.Schema:
@@ -225,7 +234,7 @@ def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32
 def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Array:
     """[R, W] from [P, W]: row r pools `vectors[splits[r]:splits[r + 1]]`; zeros if that is empty.
 
-    `pooling`: first, last, mean, sum, max, or mean_max (both concatenated).
+    `pooling`: first, last, max, mean_max (both concatenated), or one of SUMS.
     """
     if pooling == "mean_max":
         return np.concatenate([pool(vectors, splits, part) for part in ("mean", "max")], axis=1)
@@ -238,17 +247,37 @@ def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Arra
         pooled = vectors[splits[1:][filled] - 1]
     elif pooling == "max":
         pooled = np.maximum.reduceat(vectors, starts, axis=0)
-    elif pooling in ("mean", "sum"):
-        pooled = np.add.reduceat(vectors, starts, axis=0)
-        if pooling == "mean":
-            pooled = (pooled / counts[filled].astype(np.float32)[:, None]).astype(np.float32, copy=False)
+    elif pooling in SUMS:
+        weighted = vectors * places(counts)[:, None] if pooling == "weighted_mean" else vectors
+        pooled = np.add.reduceat(weighted, starts, axis=0)
+        if pooling != "sum":
+            pooled = (pooled / divisors(counts[filled], pooling)[:, None]).astype(np.float32, copy=False)
     else:
-        raise ValueError(f"pooling is {pooling!r}; allowed: first, last, mean, sum, max, mean_max")
+        raise ValueError(f"pooling is {pooling!r}; allowed: first, last, max, mean_max, {', '.join(SUMS)}")
     if len(filled) == len(counts):
         return pooled
     padded = np.zeros((len(counts), vectors.shape[1]), np.float32)
     padded[filled] = pooled
     return padded
+
+
+def places(counts: Int64Array) -> Float32Array:
+    """[P]: the place of each vector in its row, from 1: its weight in a weighted mean.
+
+    >>> places(np.array([2, 0, 3])).tolist()
+    [1.0, 2.0, 1.0, 2.0, 3.0]
+    """
+    before = np.cumsum(counts) - counts
+    return (np.arange(1, counts.sum() + 1) - np.repeat(before, counts)).astype(np.float32)
+
+
+def divisors(counts: Int64Array, pooling: str) -> Float32Array:
+    """[R]: what the sum of n vectors is divided by: 1, n, the square root of n, or the sum of the weights 1 to n.
+
+    >>> divisors(np.array([4]), "mean_sqrt_len").tolist(), divisors(np.array([4]), "weighted_mean").tolist()
+    ([2.0], [10.0])
+    """
+    return np.asarray(SUMS[pooling](counts), np.float32)
 
 
 def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:

@@ -14,7 +14,7 @@ from layerbeam.transforms.settings import REQUIRED, Settings, setting
 Level = Literal["token", "word", "text", "record", "word_type"]
 Combine = Literal["separate", "sum", "mean", "concat"]
 WordPooling = Literal["first", "last", "mean", "sum", "max"]
-TextPooling = Literal["cls", "pooler", "mean", "max", "mean_max"]
+TextPooling = Literal["cls", "pooler", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean"]
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 

@@ -202,6 +202,10 @@ def _pool(values: Array, pooling: str) -> Array:
         return np.concatenate([values.mean(axis=0), values.max(axis=0)])
     if pooling in ("first", "last", "cls"):
         return np.asarray(values[-1 if pooling == "last" else 0])
+    if pooling == "mean_sqrt_len":
+        return np.asarray(values.sum(axis=0) / np.sqrt(len(values)))
+    if pooling == "weighted_mean":
+        return np.average(values, axis=0, weights=np.arange(1, len(values) + 1))
     return np.asarray(getattr(values, pooling)(axis=0))  # mean, sum or max
 
 

@@ -209,7 +209,14 @@ def plain_pool(block: Case, column: np.ndarray, text: int, view: View) -> np.nda
     if len(rows) == 0:
         return np.zeros(column.shape[1] * (2 if view.pooling == "mean_max" else 1))
     means, maxima = rows.mean(axis=0), rows.max(axis=0)
-    return {"mean": means, "max": maxima, "mean_max": np.concatenate([means, maxima])}[view.pooling]
+    return {
+        "last": rows[-1],
+        "mean": means,
+        "max": maxima,
+        "mean_max": np.concatenate([means, maxima]),
+        "mean_sqrt_len": rows.sum(axis=0) / len(rows) ** 0.5,
+        "weighted_mean": sum(place * row for place, row in enumerate(rows, 1)) / sum(range(1, len(rows) + 1)),
+    }[view.pooling]
 
 
 def plain_word(rows: np.ndarray, view: View) -> np.ndarray:
@@ -222,7 +229,7 @@ COMBINATIONS = [
     for level, poolings in (
         ("token", ["mean"]),
         ("word", ["first", "last", "mean", "sum", "max"]),
-        ("text", ["cls", "mean", "max", "mean_max"]),
+        ("text", ["cls", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean"]),
         ("record", ["mean"]),
     )
     for pooling, combine in itertools.product(poolings, ["separate", "sum", "mean", "concat"])
@@ -265,6 +272,9 @@ def test_one_text_does_not_leak_into_the_next():
     assert pool(values, splits, "first").tolist() == [[1.0], [0.0], [30.0]]
     assert pool(values, splits, "last").tolist() == [[2.0], [0.0], [50.0]]
     assert pool(values, splits, "mean_max").tolist() == [[1.5, 2.0], [0.0, 0.0], [40.0, 50.0]]
+    np.testing.assert_allclose(pool(values, splits, "mean_sqrt_len"), np.array([[3], [0], [80]]) / 2**0.5, rtol=1e-6)
+    # (1 * 1 + 2 * 2) / 3 and (1 * 30 + 2 * 50) / 3
+    np.testing.assert_allclose(pool(values, splits, "weighted_mean"), np.array([[5], [0], [130]]) / 3, rtol=1e-6)
 
 
 def test_summing_does_not_change_the_layers():

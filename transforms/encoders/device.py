@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms.blocks import Float32Array, Int64Array
+from layerbeam.transforms.columns import divisors, places
 from layerbeam.transforms.hardware import tf
 
 
@@ -32,7 +33,7 @@ class DeviceLayer:
     def pool(self, positions: Int64Array, splits: Int64Array, pooling: str) -> Float32Array:
         """[R, H]: row r pools the vectors at `positions[splits[r]:splits[r + 1]]`; zeros if there are none.
 
-        `pooling`: first, last, mean, sum or max.
+        `pooling`: first, last, max, or one of `columns.SUMS`.
         """
         counts = np.diff(splits)
         if pooling in ("first", "last"):
@@ -45,6 +46,7 @@ class DeviceLayer:
         if pooling == "max":
             pooled = np.asarray(tf.math.unsorted_segment_max(values, rows, len(counts)))
             return np.where(counts[:, None] > 0, pooled, np.float32(0))
+        if pooling == "weighted_mean":
+            values *= places(counts)[:, None]
         pooled = np.asarray(tf.math.unsorted_segment_sum(values, rows, len(counts)))
-        divisor = np.maximum(counts, 1) if pooling == "mean" else np.ones_like(counts)
-        return np.asarray(pooled / divisor[:, None], np.float32)
+        return np.asarray(pooled / divisors(np.maximum(counts, 1), pooling)[:, None], np.float32)

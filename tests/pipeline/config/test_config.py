@@ -109,7 +109,8 @@ def test_defaults():
         ),
         (
             "views: {tokens: {level: text, pooling: first}}",
-            "c.yaml: views.tokens.pooling: is first; level text allows cls, pooler, mean, max, mean_max",
+            "c.yaml: views.tokens.pooling: is first; level text allows cls, pooler, last, mean, max, "
+            "mean_max, mean_sqrt_len, weighted_mean",
         ),
         (
             "views: {tokens: {level: text, pooling: pooler}}",

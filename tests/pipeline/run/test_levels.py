@@ -223,7 +223,7 @@ def test_long_texts_rejected(workplace):
 LEVELS = {
     "token": [None],
     "word": ["first", "last", "mean", "sum", "max"],
-    "text": ["cls", "mean", "max", "mean_max"],
+    "text": ["cls", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean"],
     "record": [None],
 }
 

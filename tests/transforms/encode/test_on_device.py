@@ -23,7 +23,11 @@ VIEWS = [
         for level in ("text", "word")
         for pooling in ("mean", "max", "first", "last", "sum")
     ),
-    *(("text", combine, pooling) for combine in ("sum", "concat", "mean") for pooling in ("mean", "max", "mean_max")),
+    *(
+        ("text", combine, pooling)
+        for combine in ("sum", "concat", "mean")
+        for pooling in ("mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean")
+    ),
     ("text", "sum", "cls"),
     ("token", "separate", "mean"),
     ("record", "mean", "mean"),
@@ -68,6 +72,6 @@ def test_token_vectors_of_pooled_views_are_not_fetched(source, monkeypatch):
 def test_a_row_without_tokens_is_zero():
     layer = DeviceLayer(network.tf.constant(np.ones((3, 2), np.float32)))
     positions, splits = np.array([0, 1, 2]), np.array([0, 0, 2, 3])
-    for pooling in ("first", "last", "mean", "sum", "max"):
+    for pooling in ("first", "last", "max", *columns.SUMS):
         expected = columns.pool(np.ones((3, 2), np.float32), splits, pooling)
         assert layer.pool(positions, splits, pooling).tolist() == expected.tolist()
