@@ -211,7 +211,14 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.config import template
 
     _refuse_arguments(beam_arguments)
-    template.write(options.config)
+    model = None
+    if options.model is not None:
+        from layerbeam.pipeline.config.sentence_transformers import read_model
+
+        model = read_model(options.model)
+        if model.is_plain:
+            echo(f"{options.model}: has no modules.json: a plain encoder, whose tokens sentence-transformers averages")
+    template.write(options.config, model)
     following = f"{command_name()} run {shlex.quote(options.config)}"
     echo(f"{options.config}: written; it reads {template.INPUT}. Next: {following}")
     return DONE

@@ -12,6 +12,7 @@ from layerbeam.pipeline.errors import UsageError, did_you_mean
 PATHS = {
     "CONFIG": "FILE",
     "FILE": "FILE",
+    "FOLDER": "DIRECTORY",
     "OUT": "DIRECTORY",
     "PATH": "DIRECTORY",
     "HANDLE": "DIRECTORY",
@@ -191,6 +192,12 @@ def _init(commands: _Commands) -> None:
     )
     command.add_argument(
         "config", metavar="FILE", nargs="?", default="layerbeam.yaml", help="default: layerbeam.yaml, in this folder"
+    )
+    command.add_argument(
+        "--from",
+        dest="model",
+        metavar="FOLDER",
+        help="a model of sentence-transformers, also minilm or hf://org/name: the view has the vectors of its `encode`",
     )
 
 

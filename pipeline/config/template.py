@@ -1,18 +1,22 @@
-"""`layerbeam init`: a first configuration, with every setting and its meaning."""
+"""`layerbeam init`: a configuration to start from, with every setting and its meaning."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.settings import Settings
+
+if TYPE_CHECKING:
+    from layerbeam.pipeline.config.sentence_transformers import Model
 
 NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"
@@ -22,9 +26,11 @@ _HEAD = f"""\
 #
 #     layerbeam run {{path}}
 #
-# It reads {INPUT} and writes two views: a vector for each token in four layers, and one for each line.
+# It reads {INPUT} and writes {{content}}.
 # Lines that begin with # and a letter are settings with their default: remove the # to change one.
 """
+_CONTENT = "two views: a vector for each token in four layers, and one for each line"
+_CONTENT_OF_MODEL = "one view: for each line the vector of sentence-transformers' `encode`"
 # What the configuration sets; the other settings are comments. `views` by name.
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
@@ -37,11 +43,11 @@ _VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
-def write(path: str) -> None:
+def write(path: str, model: Model | None = None) -> None:
     """Write it to `path`. UsageError if there is a file already, or it cannot be written."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(text(path))
+            file.write(text(path, model))
     except FileExistsError:
         raise UsageError(
             f"{path}: already exists and is not overwritten; give another name: layerbeam init FILE"
@@ -50,17 +56,19 @@ def write(path: str) -> None:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def text(path: str = NAME) -> str:
-    """The whole file."""
-    lines = _HEAD.format(path=shlex.quote(path)).splitlines()
-    for section, model in SECTIONS.items():
-        lines += ["", f"# {model.__doc__}", f"{section}:"]
-        if section in _GIVEN:
-            lines += _settings(model, _GIVEN[section], "  ", set())
+def text(path: str = NAME, model: Model | None = None) -> str:
+    """The whole file: with four layers of `minilm`, or with the settings of a model of sentence-transformers."""
+    lines = _HEAD.format(path=shlex.quote(path), content=_CONTENT_OF_MODEL if model else _CONTENT).splitlines()
+    sections = {**_GIVEN, "encoder": model.encoder} if model else _GIVEN
+    views = {"sentences": model.view} if model else _VIEWS
+    for section, settings in SECTIONS.items():
+        lines += ["", f"# {settings.__doc__}", f"{section}:"]
+        if section in sections:
+            lines += _settings(settings, sections[section], "  ", set())
             continue
         explained: set[str] = set()
-        for view, given in _VIEWS.items():
-            lines += [f"  {view}:", *_settings(model, given, "    ", explained)]
+        for view, given in views.items():
+            lines += [f"  {view}:", *_settings(settings, given, "    ", explained)]
     return "\n".join([*lines, "", f"# {BEAM}", "#beam: {}"]) + "\n"
 
 
@@ -88,8 +96,10 @@ def _settings(model: type[Settings], given: Mapping[str, Any], margin: str, expl
 def to_yaml(value: Any) -> str:
     """The value as YAML on one line.
 
-    >>> to_yaml(None), to_yaml([-1, "0..2"]), to_yaml({}), to_yaml(1.0)
-    ('null', '[-1, 0..2]', '{}', '1.0')
+    >>> to_yaml(None), to_yaml([-1, "0..2"]), to_yaml({}), to_yaml(1.0), to_yaml("two\\nlines ")
+    ('null', '[-1, 0..2]', '{}', '1.0', '"two\\\\nlines "')
     """
+    style = '"' if isinstance(value, str) and "\n" in value else None
+    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf)
     # The dumper ends a plain scalar with the document's end.
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+    return dumped.removesuffix("\n").removesuffix("\n...")

@@ -36,6 +36,8 @@ from layerbeam.transforms.hardware import import_tensorflow
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
 # A name as Hugging Face writes it: org/name.
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+# Files of sentence-transformers, for `layerbeam init --from`: a few kilobytes.
+_SETTINGS = ("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json")
 _TIMEOUT_SECONDS = 60
 
 
@@ -172,7 +174,9 @@ def _from_huggingface(handle: str) -> LocalFolder:
         raise EncoderError(f"{handle}: needs the extra hf: {storage.install_command('hf')}") from None
     repository = match["repository"]
     try:
-        folder = huggingface_hub.snapshot_download(repository, revision=match["revision"], allow_patterns=list(WANTED))
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=match["revision"], allow_patterns=[*WANTED, *_SETTINGS]
+        )
     except Exception as error:  # also those of its HTTP client, which differs between versions
         reason = " ".join(str(error).split())
         raise EncoderError(
