@@ -88,6 +88,10 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture
 	$(BIN)/python tests/parity/compare.py out/parity.npz
 	$(PARITY)/bin/python tests/parity/expect_architectures.py out/architectures
 	$(BIN)/python tests/parity/compare_architectures.py out/architectures
+	$(PARITY)/bin/python tests/parity/expect_sentence_transformers.py \
+		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
+		out/parity-models
+	$(BIN)/python tests/parity/compare_sentence_transformers.py out/parity-models
 
 $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(need_python)

@@ -1,0 +1,61 @@
+"""Models of sentence-transformers with each of its poolings, and what their `encode` gives for the sentences.
+
+Runs in its own environment, made from requirements.txt: python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from texts import read_sentences
+
+MAX_SEQ_LENGTH = 32  # cuts some sentences
+# Pooling, whether Normalize follows, and other arguments of SentenceTransformer.
+MODELS: dict[str, tuple[Any, bool, dict[str, Any]]] = {
+    "cls": ("cls", False, {}),
+    "max": ("max", True, {}),
+    "mean": ("mean", False, {"truncate_dim": 100}),
+    "mean_max": (("mean", "max"), True, {}),
+    "mean_sqrt_len": ("mean_sqrt_len_tokens", False, {}),
+    "weighted_mean": ("weightedmean", True, {}),
+    "last": ("lasttoken", False, {}),
+}
+
+
+def main(encoder: str, output: str) -> None:
+    """Write a folder OUTPUT/NAME for each model, and its vectors [200, W] to OUTPUT/NAME.npy."""
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)  # batches are small, and threads wait for each other
+    shutil.rmtree(output, ignore_errors=True)
+    root = Path(output).resolve()
+    weights = Path(encoder) / "model.safetensors"
+    for name, (pooling, is_normalized, given) in MODELS.items():
+        transformer = Transformer(encoder, max_seq_length=MAX_SEQ_LENGTH)
+        modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
+        modules += [Normalize()] if is_normalized else []
+        SentenceTransformer(modules=modules, device="cpu", **given).save(str(root / name), create_model_card=False)
+        # The same weights for all.
+        (root / name / "model.safetensors").unlink()
+        (root / name / "model.safetensors").symlink_to(weights)
+    # Without the files of sentence-transformers; and as its version 2 saved it.
+    (root / "plain").mkdir()
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(root / "mean" / file, root / "plain")
+    (root / "plain" / "model.safetensors").symlink_to(weights)
+    (root / "version_2").symlink_to(encoder)
+    for name in (*MODELS, "plain", "version_2"):
+        vectors = SentenceTransformer(str(root / name), device="cpu").encode(read_sentences(), show_progress_bar=False)
+        np.save(root / f"{name}.npy", vectors)
+        print(f"{name}: {vectors.shape}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
