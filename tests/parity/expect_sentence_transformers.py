@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     "mean_sqrt_len": ("mean_sqrt_len_tokens", False, {}),
     "weighted_mean": ("weightedmean", True, {}),
     "last": ("lasttoken", False, {}),
+    "prompt": ("mean", True, {"prompts": {"query": "query: "}, "default_prompt_name": "query"}),
 }
 
 

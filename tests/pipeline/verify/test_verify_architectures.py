@@ -1,0 +1,70 @@
+"""`layerbeam run` and `verify` with every architecture: sound runs pass, a planted error of 1e-3 does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from architectures import CONFIGS, write_encoder
+from workplace import Workplace
+
+from layerbeam.transforms.encoders.network import Network
+
+TEXTS = [
+    "A river bank.",
+    "the bank in the river's bank...",
+    "k",
+    "in the bank, a river",
+    "\u4f60\u597d \U0001f600 bank",
+]
+PAIRS = ["a bank", "rivers", "in", "the bank \U0001f600", "."]
+
+
+@pytest.fixture(params=CONFIGS)
+def configured(request, workplace: Workplace, tmp_path: Path) -> Workplace:
+    """A corpus of pairs, and views of every level."""
+    folder = write_encoder(tmp_path / "encoder", request.param)
+    records = zip(TEXTS * 3, PAIRS * 3, strict=True)
+    workplace.write("corpus/a.jsonl", "".join(json.dumps({"text": t, "pair": p}) + "\n" for t, p in records))
+    workplace.configure(
+        input={"files": ["corpus/*.jsonl"], "format": "jsonl", "pair_field": "pair"},
+        encoder={"handle": str(folder), "max_seq_length": 24, "batch_tokens": 100},
+        views={
+            "tokens": {"level": "token", "layers": "all"},
+            "words": {"level": "word", "layers": [-1], "include_text": True},
+            "texts": {"level": "text", "layers": [2]},
+            "spaced": {"level": "word", "layers": [1], "words": "whitespace"},
+            "banks": {"level": "word_type", "layers": [-1], "keep_words": ["bank"]},
+        },
+    )
+    return workplace
+
+
+def test_sound_runs_pass(configured: Workplace, request: pytest.FixtureRequest):
+    name = request.node.callspec.params["configured"]
+    configured.run()
+    assert "pass" in configured.verify("--sample", "100").out
+    rows = configured.rows("words").to_pylist()
+    words = [[row["word"] for row in rows if row["line"] == line] for line in (0, 1)]
+    assert words[0] == ["A", "river", "bank", ".", "a", "bank"]
+    # Byte-level BPE has one token for each of the last; where a token covers several words, they are one.
+    last = ["'s", "bank", "..."] if name.startswith(("roberta", "modernbert")) else ["'", "s", "bank", ".", ".", "."]
+    assert words[1] == ["the", "bank", "in", "the", "river", *last, "rivers"]
+    spaced = [row for row in configured.rows("spaced").to_pylist() if row["line"] == 1]
+    assert [row["word"] for row in spaced] == ["the", "bank", "in", "the", "river's", "bank...", "rivers"]
+    (bank,) = configured.rows("banks").to_pylist()
+    assert (bank["word"], bank["count"]) == ("bank", 3 * 7)
+
+
+def test_a_planted_thousandth_is_found(configured: Workplace, monkeypatch: pytest.MonkeyPatch):
+    sound = Network.__call__
+
+    def planted(self, *batch):
+        layers, pooled = sound(self, *batch)
+        return {layer: values + 1e-3 * (layer == 2) for layer, values in layers.items()}, pooled
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Network, "__call__", planted)
+        configured.run()
+    assert "layer_2" in configured.verify(status=1).out

@@ -1,0 +1,136 @@
+"""Small encoders of every architecture with random weights, as Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from weights import random_weights
+
+from layerbeam.transforms.encoders.architectures import read_architecture
+from layerbeam.transforms.encoders.config_file import ConfigFile
+
+WORDS = ["a", "river", "bank", "the", "in", "##s", "##er", ".", ",", "'", "k", "##k", "b", "##b"]
+_SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
+_COMMON = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
+
+# config.json, by the name in the tests.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", "type_vocab_size": 2} | _COMMON,
+    "distilbert": {
+        "model_type": "distilbert",
+        "vocab_size": 300,
+        "max_position_embeddings": 64,
+        "dim": 24,
+        "n_layers": 3,
+        "n_heads": 3,
+        "hidden_dim": 40,
+        "activation": "gelu",
+    },
+    "electra": {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 16} | _COMMON,
+    "electra-wide": {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 24} | _COMMON,
+    "roberta": {"model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1} | _COMMON,
+    "mpnet": {"model_type": "mpnet", "pad_token_id": 1, "relative_attention_num_buckets": 32} | _COMMON,
+    "modernbert": {
+        "model_type": "modernbert",
+        "hidden_activation": "gelu",
+        "norm_eps": 1e-5,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+    }
+    | _COMMON,
+    "modernbert-biases": {
+        "model_type": "modernbert",
+        "hidden_activation": "gelu",
+        "local_attention": 8,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "norm_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+    }
+    | _COMMON,
+}
+
+
+def byte_level(*, trim_offsets: bool = True) -> Tokenizer:
+    """A byte-level tokenizer of 300 tokens at most: bytes, and some merges of English."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("r", "i"), ("v", "er"), ("e", "r"), ("ri", "ver"), ("a", "n"), ("b", "an"), ("ban", "k"), ("Ġ", "a")]
+    merges += [("Ġ", "ban"), ("Ġ", "ri"), ("'", "s"), (".", "."), ("..", ".")]
+    merges.sort(key=lambda pair: len(pair[0] + pair[1]))
+    entries = ["<s>", "<pad>", "</s>", "<unk>", *alphabet, *dict.fromkeys(first + second for first, second in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={entry: i for i, entry in enumerate(entries)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(entries[:4])
+    if trim_offsets:
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    else:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+    return tokenizer
+
+
+def _wordpiece(folder: Path) -> None:
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(entries))
+
+
+def _mpnet(folder: Path) -> None:
+    entries = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *WORDS, "<mask>"]
+    ids = {entry: number for number, entry in enumerate(entries)}
+    special = [
+        {"id": ids[name], "content": name, "special": True} for name in ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
+    ]
+    content = {
+        "added_tokens": special,
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": ids},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+_TOKENIZERS: dict[str, Callable[[Path], None]] = {
+    "roberta": lambda folder: byte_level().save(str(folder / "tokenizer.json")),
+    "mpnet": _mpnet,
+    "modernbert": lambda folder: byte_level(trim_offsets=False).save(str(folder / "tokenizer.json")),
+}
+
+
+def write_encoder(folder: Path, name: str, *, prefixed: bool = False) -> Path:
+    """A folder with an encoder. `prefixed`: its tensors are those of a model with a head."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
+    architecture = read_architecture(ConfigFile("test", folder / "config.json"))
+    weights = random_weights(architecture, seed=len(name))
+    prefix = architecture.prefix if prefixed else ""
+    tensors = {
+        prefix + architecture.spellings(weight)[0]: np.ascontiguousarray(
+            values.T if weight.endswith("/kernel") else values
+        )
+        for weight, values in weights.items()
+    }
+    if prefixed:
+        tensors["classifier.weight"] = np.zeros((2, 24), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    _TOKENIZERS.get(name.split("-")[0], _wordpiece)(folder)
+    return folder

@@ -1,0 +1,185 @@
+"""Every architecture: the graph against NumPy, the names of the weights, the blocks that are needed, refusals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from architectures import CONFIGS, write_encoder
+from tampering import edit
+from weights import in_float64, refused, same_weights
+
+from layerbeam.pipeline.verify.compare import cosines
+from layerbeam.transforms.encoders import load_encoder, load_weights, onednn, open_encoder
+from layerbeam.transforms.encoders.architectures import ARCHITECTURES
+from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
+from layerbeam.transforms.encoders.network import Network
+from layerbeam.transforms.reference import forward
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: write_encoder(root / name, name) for name in CONFIGS}
+
+
+@pytest.fixture(params=CONFIGS)
+def folder(request, folders) -> Path:
+    return folders[request.param]
+
+
+@pytest.fixture(params=["kernels", "public operations", "xla"])
+def how(request, monkeypatch) -> dict:
+    if request.param == "public operations":
+        monkeypatch.setattr(onednn, "is_available", lambda: False)
+    return {"xla": request.param == "xla"}
+
+
+def batch_of(lengths: list[int], longest: int) -> tuple[np.ndarray, ...]:
+    """Random token ids [B, S] with the padding's id within a text, lengths, segment ids: 1 in the second half."""
+    random = np.random.default_rng(5)
+    token_ids = random.integers(0, 300, (len(lengths), longest)).astype(np.int32)
+    token_ids[:, 3] = 1
+    real = np.arange(longest) < np.array(lengths)[:, None]
+    second = np.arange(longest) >= np.array(lengths)[:, None] // 2
+    return np.where(real, token_ids, 7).astype(np.int32), np.array(lengths, np.int32), (second & real).astype(np.int32)
+
+
+def test_every_architecture_has_a_case():
+    types = {config["model_type"] for config in CONFIGS.values()}
+    assert all(types & set(kind.model_types) for kind in ARCHITECTURES)
+
+
+def test_agrees_with_numpy(folder, how):
+    source = open_encoder(str(folder))
+    encoder = load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler, **how)
+    token_ids, lengths, segment_ids = batch_of([61, 7, 1, 20], 61)
+    layers, pooled = encoder(token_ids, lengths, segment_ids)
+    weights = in_float64(load_weights(source))
+    expected = [
+        forward(source.architecture, weights, ids[:length], segments[:length] * source.has_segments)
+        for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
+    ]
+    for layer in range(4):
+        wanted = np.concatenate([of_text[layer] for of_text, _ in expected])
+        np.testing.assert_allclose(layers[layer], wanted, rtol=2e-5, atol=2e-5)
+    if source.has_pooler:
+        np.testing.assert_allclose(pooled, np.stack([of_text for _, of_text in expected]), rtol=0, atol=2e-5)
+    else:
+        assert pooled is None
+
+
+def test_bfloat16_is_near(folder, how):
+    source = open_encoder(str(folder))
+    exact, coarse = (
+        load_encoder(source, layers=[0, 3], pooler=False, compute_dtype=dtype, **how)(*batch_of([61, 7, 20], 61))[0]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert coarse[3].dtype == np.float32
+    assert np.abs(coarse[3] - exact[3]).max() > 1e-4
+    assert cosines(coarse[3], exact[3]).min() > 0.995
+
+
+@pytest.mark.parametrize(("layers", "blocks"), [([0], 0), ([1, 0], 1), ([3], 3)])
+def test_only_the_blocks_that_the_layers_take(folder, layers, blocks):
+    source = open_encoder(str(folder))
+    weights = load_weights(source)
+    needed = source.architecture.weight_shapes(num_blocks=blocks, pooler=False)
+    network = Network(
+        source.architecture, {name: weights[name] for name in needed}, layers=layers, has_segments=source.has_segments
+    )
+    whole = Network(source.architecture, weights, layers=[0, 1, 2, 3], has_segments=source.has_segments)
+    batch = batch_of([9, 5], 9)
+    got, everything = network(*batch)[0], whole(*batch)[0]
+    assert list(got) == layers
+    for layer in layers:
+        np.testing.assert_array_equal(got[layer], everything[layer])
+
+
+def test_padding_and_neighbours_have_no_influence(folder):
+    source = open_encoder(str(folder))
+    encoder = load_encoder(source, layers=[3], pooler=False)
+    token_ids, lengths, segment_ids = batch_of([20, 7], 40)
+    together, _ = encoder(token_ids, lengths, segment_ids)
+    alone, _ = encoder(token_ids[1:, :7], lengths[1:], segment_ids[1:, :7])
+    np.testing.assert_allclose(together[3][20:], alone[3], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_names_of_a_model_with_a_head(folders, name, tmp_path):
+    assert same_weights(write_encoder(tmp_path / "with a head", name, prefixed=True), folders[name])
+
+
+def test_the_fingerprint_tells_architectures_apart(folders):
+    sources = [open_encoder(str(folder)) for folder in folders.values()]
+    assert len({source.fingerprint for source in sources}) == len(CONFIGS)
+    assert {source.describe()["architecture"] for source in sources} == {kind.__name__ for kind in ARCHITECTURES}
+
+
+def test_positions_counted_from_the_padding_leave_fewer_tokens(folders):
+    lengths = {name: open_encoder(str(folder)).max_position_embeddings for name, folder in folders.items()}
+    assert (lengths["bert"], lengths["roberta"], lengths["mpnet"]) == (64, 62, 62)
+    encoder = load_encoder(open_encoder(str(folders["roberta"])), layers=[0], pooler=False)
+    assert encoder(*batch_of([62], 62))[0][0].shape == (62, 24)
+    with pytest.raises(ValueError, match="rows of 63 tokens; the encoder has 62 positions"):
+        encoder(*batch_of([63], 63))
+
+
+def test_second_texts_are_a_segment_only_where_the_encoder_says_so(folders):
+    has_segments = {name: open_encoder(str(folder)).has_segments for name, folder in folders.items()}
+    assert {name for name, has in has_segments.items() if has} == {"bert", "electra", "electra-wide"}
+
+
+def test_distances_share_buckets():
+    buckets = distance_buckets(512)
+    assert (buckets.min(), buckets.max(), buckets[511]) == (0, 31, 0)
+    assert np.flatnonzero(np.diff(buckets[511:])).tolist()[:10] == [0, 1, 2, 3, 4, 5, 6, 7, 11, 15]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("distilbert", {"n_heads": 5}, "dim is 24; it must be a multiple of n_heads, 5"),
+        ("distilbert", {"activation": "relu"}, 'activation is "relu"; it must be one of gelu,'),
+        ("electra", {"embedding_size": None}, "embedding_size is null; it must be a positive integer"),
+        ("roberta", {"pad_token_id": -1}, "pad_token_id is -1; it must be an integer from 0"),
+        ("roberta", {"max_position_embeddings": 4}, "max_position_embeddings is 4; it must be at least pad"),
+        ("roberta", {"is_decoder": True}, "is_decoder is true; it must be false"),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64; it must be 32"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id is 0; it must be 1"),
+        ("modernbert", {"layer_types": ["full_attention"]}, "layer_types is"),
+        ("modernbert", {"layer_types": ["full_attention", "other", "x"]}, "a list of full_attention or sliding"),
+        ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0; it must be a positive"),
+        ("modernbert", {"rope_scaling": {"type": "yarn"}}, "rope_scaling is"),
+        ("modernbert", {"global_rope_theta": "1"}, "global_rope_theta is"),
+        ("modernbert", {"norm_bias": 1}, "norm_bias is 1; it must be false or true"),
+        ("modernbert", {"num_attention_heads": 8}, "hidden_size is 24; it must be num_attention_heads times an even"),
+        ("modernbert-biases", {"rope_parameters": {"full_attention": {}}}, "rope_parameters is"),
+        (
+            "modernbert-biases",
+            {"rope_parameters": {kind: {"rope_theta": 1.0, "rope_type": "yarn"} for kind in
+             ("full_attention", "sliding_attention")}},
+            'of rope_type "default"',
+        ),
+    ],
+)  # fmt: skip
+def test_configurations_that_compute_something_else(folders, name, fields, message, tmp_path):
+    folder = Path(shutil.copytree(folders[name], tmp_path / "encoder"))
+    edit(folder / "config.json", **fields)
+    if fields == {"embedding_size": None}:
+        message = "embedding_size is missing"
+    assert message in refused(folder)
+
+
+@pytest.mark.parametrize("name", ["roberta", "mpnet", "modernbert"])
+def test_a_missing_tokenizer_is_named_with_the_way_to_make_it(folders, name, tmp_path):
+    folder = Path(shutil.copytree(folders[name], tmp_path / "encoder"))
+    (folder / "tokenizer.json").unlink()
+    assert refused(folder) == (
+        f"{folder}: {folder}/tokenizer.json is missing; it holds the tokenizer: download it too, or make it where "
+        "transformers is installed: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    )
