@@ -15,7 +15,7 @@ from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
-from layerbeam.transforms.encoders import EncoderSource, load_vocabulary
+from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.views import View
@@ -43,7 +43,7 @@ class Embedder:
         settings: EncodeSettings,
     ) -> None:
         self.views = views
-        self.vocabulary = pa.array(load_vocabulary(source).entries, pa.string())
+        self.vocabulary = pa.array(source.vocabulary, pa.string())
         self._forward = forward
         self._tokenize = Tokenizer(source, views, sequences)
         self._settings = settings

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+
 from layerbeam.pipeline.config.rules import find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
@@ -204,7 +206,7 @@ def _resolve_view(
     unsupported_reason = encoder.unsupported_reason(tuple(layers), pooler=pooler)
     if unsupported_reason is not None:
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {unsupported_reason}")
-    forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder.do_lower_case)
+    forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder)
     resolved = {"layers": tuple(layers), "given_layers": tuple(layers.values()), "keep_words": forms}
     view = View(**vars(settings) | resolved, name=name, hidden_size=encoder.hidden_size, fields=fields)
     if view.truncate_dim is not None and view.truncate_dim > view.full_width:
@@ -250,7 +252,7 @@ def expand_layers(
     return expanded
 
 
-def _forms_to_keep(where: str, view: ViewSettings, do_lower_case: bool) -> tuple[str, ...] | None:
+def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tuple[str, ...] | None:
     """The forms of `keep_words`, a list or a file with one per line. UsageError for a form of several words."""
     given = view.keep_words
     if given is None:
@@ -266,15 +268,26 @@ def _forms_to_keep(where: str, view: ViewSettings, do_lower_case: bool) -> tuple
     forms = tuple(dict.fromkeys(form.strip() for form in given if form.strip()))
     if not forms:
         raise UsageError(f"{where}: has no forms; name at least one, or remove it")
-    reference = ReferenceWordPiece([], do_lower_case)
     for form in forms:
-        words = form.split() if view.words == "whitespace" else reference.words(form)
+        words = form.split() if view.words == "whitespace" else _basic_words(form, encoder)
         if len(words) > 1:
             hint = "" if view.words == "whitespace" or " " in form else ", or use level word and words: whitespace"
             raise UsageError(
                 f"{where}: {form!r} is several words ({', '.join(words)}) and would never match; name one of them{hint}"
             )
     return forms
+
+
+def _basic_words(form: str, encoder: EncoderSource) -> list[str]:
+    """The words of a form, as views with `words: basic` have them."""
+    if encoder.tokenizer == "tensorflow_text":
+        return ReferenceWordPiece([], encoder.do_lower_case).words(form)
+    # Imported here: it loads Beam.
+    from layerbeam.transforms.tokenize.sequences import load_text_tokenizer
+
+    pieces = load_text_tokenizer(encoder).tokenize(pa.array([form], pa.string()))
+    words = dict(zip(pieces.word_index.tolist(), pieces.form.tolist(), strict=True))
+    return [pieces.forms[number].as_py() for word, number in words.items() if word >= 0]
 
 
 def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.fetch.locate import locate
-from layerbeam.transforms.encoders.source import EncoderError
 
 _MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 # The names of the transformer's own file: sentence-transformers takes the first that is not empty.

@@ -24,7 +24,6 @@ from layerbeam.transforms.encode.batching import equal_texts
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
-from layerbeam.transforms.encoders import load_vocabulary
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.slice.slices import byte_ranges
 from layerbeam.transforms.write.block import write_parts
@@ -85,7 +84,7 @@ def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int)
     encoder = job.load_encoder()
     load_seconds = time.perf_counter() - started
     forward = Forward(encoder, workers)
-    vocabulary = pa.array(load_vocabulary(job.encoder).entries, pa.string())
+    vocabulary = pa.array(job.encoder.vocabulary, pa.string())
     copies = list(itertools.islice(itertools.cycle(blocks), max(_BLOCKS, 2 * workers)))
 
     def run(num_texts: int) -> _Round:

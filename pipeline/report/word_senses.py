@@ -61,7 +61,10 @@ def word_senses(context: ReportContext) -> Section:
 
 def _not_found(context: ReportContext, word: str, search: WordSearch | None, similar: Sequence[str]) -> str:
     """What to do about a word that does not occur."""
-    words = ReferenceWordPiece([], bool(context.summary.encoder["do_lower_case"])).words(word)
+    encoder = context.summary.encoder
+    words = re.findall(r"\w+|[^\w\s]", word)
+    if encoder.get("tokenizer") != "tokenizers":  # BERT's basic tokens; Chinese characters are words
+        words = ReferenceWordPiece([], bool(encoder["do_lower_case"])).words(word)
     if len(words) > 1:
         whole = (
             "" if re.search(r"\s", word) else f", or keep it whole: {_view_to_add(context, word)}, words: whitespace}}`"

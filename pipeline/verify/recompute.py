@@ -31,7 +31,7 @@ class RecomputedJob:
         load_tensorflow(Hardware(1))
         self.job = job
         self.encoder = ReferenceEncoder(job.encoder)
-        self.vocabulary = pa.array(load_vocabulary(job.encoder).entries, pa.string())
+        self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
         self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
 

@@ -21,11 +21,10 @@ from layerbeam.transforms.encode.batching import equal_texts, plan_batches
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.encoders import load_vocabulary, onednn
+from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.tokenize.sequences import tokenize_block
-from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.tokenize.sequences import load_text_tokenizer, tokenize_block
 
 ROWS = 1024
 PRODUCT_SECONDS = 3.0
@@ -33,15 +32,15 @@ PRODUCT_SECONDS = 3.0
 
 def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     """All batches of the run, block by block."""
-    wordpiece = WordPiece(load_vocabulary(job.encoder).entries, job.encoder.do_lower_case)
+    tokenizer = load_text_tokenizer(job.encoder)
     batches = []
     for work in find_work(job.config.input.files, "no such folder", prune_missing=False).to_read:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
-            tokens = tokenize_block(block, wordpiece, job.sequences)  # type: ignore[arg-type]
+            tokens = tokenize_block(block, tokenizer, job.sequences)  # type: ignore[arg-type]
             first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
             sequences = cut_sequences(tokens, first, job.encoding.max_seq_length, job.encoding.window_overlap)
             for batch in plan_batches(np.diff(sequences.splits), job.encoding.batch_tokens):
-                batches.append(pad_batch(tokens, sequences, batch, job.encoder.pad_id))
+                batches.append(pad_batch(tokens, sequences, batch, job.encoder.special.pad))
     return batches
 
 

@@ -1,4 +1,4 @@
-"""Encoders of any size with random weights, in the layouts of Hugging Face and Google.
+"""Encoders of any architecture and size with random weights, in the layouts of Hugging Face and Google.
 
 Random weights are enough for benchmarks: speed does not depend on them.
 """
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerbeam.transforms.encoders.architectures import Bert
-from layerbeam.transforms.encoders.formats.huggingface import transformers_name
+from layerbeam.transforms.encoders.architectures import Architecture, Bert
 
 BASE = Bert(
     vocab_size=30522,
@@ -37,26 +36,30 @@ LARGE = Bert(
 )
 
 
-def make_weights(config: Bert) -> dict[str, np.ndarray]:
+def make_weights(architecture: Architecture) -> dict[str, np.ndarray]:
     """BERT's own initializer: normal, standard deviation 0.02.
 
     Biases are random, too: TensorFlow would remove zeros from the graph.
     """
     random = np.random.default_rng(0)
     weights = {}
-    for name, shape in config.weight_shapes().items():
+    for name, shape in architecture.weight_shapes().items():
         values = 0.02 * random.standard_normal(shape, np.float32)
         weights[name] = values + np.float32(name.endswith("gamma"))
     return weights
 
 
 def write_huggingface(folder: Path, config: Bert, weights: dict[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
-
     fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **_sizes(config)}
     (folder / "config.json").write_text(json.dumps(fields))
+    write_safetensors(folder, config, weights)
+
+
+def write_safetensors(folder: Path, architecture: Architecture, weights: dict[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
     turned = {
-        transformers_name(name): np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
+        architecture.spellings(name)[0]: np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
         for name, values in weights.items()
     }
     save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import inspect
 import json
 import os
 import sys
@@ -44,9 +45,12 @@ def torch_model(folder: str, dtype: str, attention: str):
             super().__init__()
             kind = getattr(torch, dtype)
             self.model = transformers.AutoModel.from_pretrained(folder, dtype=kind, attn_implementation=attention)
+            self.has_segments = "token_type_ids" in inspect.signature(self.model.forward).parameters
 
         def forward(self, ids, mask, segments):
-            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+            given = {"input_ids": ids, "attention_mask": mask}
+            if self.has_segments:
+                given["token_type_ids"] = segments
             hidden = self.model(**given, output_hidden_states=True).hidden_states
             return tuple(hidden[k] for k in LAYERS)
 

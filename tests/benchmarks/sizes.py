@@ -6,7 +6,7 @@ import pyarrow as pa
 from corpus import read_bible
 
 from layerbeam.pipeline.cli.console import size_text
-from layerbeam.transforms.encoders import load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 ENCODERS = {"MiniLM": 384, "BERT-base": 768, "BERT-large": 1024}
@@ -18,7 +18,7 @@ def main() -> None:
     verses = read_bible()
     size = sum(len(verse.encode()) + 1 for verse in verses)
     source = open_encoder("minilm")
-    tokens = len(WordPiece(load_vocabulary(source).entries, source.do_lower_case).tokenize(pa.array(verses)).ids)
+    tokens = len(WordPiece(source.vocabulary, source.do_lower_case).tokenize(pa.array(verses)).ids)
     rows = tokens + 2 * len(verses)  # [CLS] and [SEP]
     print(f"{size / tokens:.1f} bytes of text per token, {size / len(verses):.0f} per line")
     for name, hidden_size in ENCODERS.items():

@@ -22,7 +22,7 @@ from compare import TOLERANCE, read_view
 
 from layerbeam import __version__
 from layerbeam.pipeline.cli.main import main
-from layerbeam.transforms.encoders import load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.tokenize.sequences import load_text_tokenizer
 
 MAX_SEQ_LENGTH = 300
@@ -34,7 +34,7 @@ def tokenizer_differences(folder: Path, expected: np.lib.npyio.NpzFile) -> int:
     source = open_encoder(str(folder / "encoder"))
     texts = json.loads((folder / "hostile.json").read_text())
     pieces = load_text_tokenizer(source).tokenize(pa.array(texts, pa.string()))
-    entries = np.array(load_vocabulary(source).entries)
+    entries = np.array(source.vocabulary)
     names = ("splits", "offsets", "ids", "tokens")
     splits, offsets, ids, tokens = (expected[f"hostile_{name}"] for name in names)
     different = []

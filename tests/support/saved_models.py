@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from repository import DATA
 
-from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import import_tensorflow
 
 tf = import_tensorflow()
@@ -44,7 +44,7 @@ def assert_engines_agree(folder: Path, *, pooler: bool = True) -> None:
     assert called.layers == tuple(layers)
     one, other = (load_encoder(source, layers=layers, pooler=pooler) for source in (native, called))
     for lengths, longest in (([7], 7), ([3, 12, 1, 9], 12), ([5, 2], 16)):
-        inputs = batch(lengths, longest=longest, vocab_size=len(load_vocabulary(native).entries))
+        inputs = batch(lengths, longest=longest, vocab_size=len(native.vocabulary))
         (expected, pooled), (got, got_pooled) = one(*inputs), other(*inputs)
         assert list(got) == list(layers)
         for layer in layers:
@@ -160,7 +160,7 @@ def assert_runs(folder: Path, *, layers: Sequence[int] = (1, 2, 3), pooler: bool
     assert source.layers == tuple(layers)
     assert (source.hidden_size, source.num_hidden_layers) == (HIDDEN, max(layers))
     assert source.has_pooler == pooler
-    assert load_vocabulary(source).entries == WORDS
+    assert source.vocabulary == WORDS
     assert pickle.loads(pickle.dumps(source)) == source
     wanted = list(reversed(layers))
     encoder = load_encoder(source, layers=wanted, pooler=pooler)

@@ -85,8 +85,9 @@ class EncoderSource:
     `folder`: its files on this machine. `engine_because`: the reason for `engine`. `architecture`: None if it is not
     known, and the engine is `savedmodel`. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`.
     `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
-    embedding; None if unknown. `vocabulary_file`: in `folder`; `load_vocabulary` reads it where it is needed.
-    `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256 of weights, vocabulary and configuration.
+    embedding; None if unknown. `tokenizer`: the library that cuts texts. `vocabulary_file`: in `folder`;
+    `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256
+    of weights, vocabulary and configuration.
     """
 
     handle: str
@@ -101,6 +102,7 @@ class EncoderSource:
     layers: tuple[int, ...]
     max_position_embeddings: int | None
     vocab_size: int | None
+    tokenizer: Literal["tensorflow_text", "tokenizers"]
     vocabulary_file: str
     vocabulary_size: int
     vocabulary_sha256: str
@@ -111,6 +113,13 @@ class EncoderSource:
     fingerprint: str
 
     @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The entries in the order of their ids, which each access reads from the encoder's files: keep them."""
+        from layerbeam.transforms.encoders.open import load_vocabulary
+
+        return load_vocabulary(self).entries
+
+    @property
     def has_segments(self) -> bool:
         """Whether the second text of a pair is another segment to the encoder."""
         has_second = self.special.has_second_segment
@@ -118,9 +127,9 @@ class EncoderSource:
 
     def describe(self) -> dict[str, Any]:
         """The encoder's entry in a manifest, which does not depend on where the files are."""
-        fields = ("kind", "engine", "engine_because", "fingerprint", "do_lower_case", "casing_from", "has_pooler")
-        sizes = ("hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size", "vocabulary_size")
-        described = {field: getattr(self, field) for field in ("handle", *fields, *sizes)}
+        fields = ("kind", "engine", "engine_because", "fingerprint", "tokenizer", "do_lower_case", "casing_from")
+        sizes = ("has_pooler", "hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size")
+        described = {field: getattr(self, field) for field in ("handle", *fields, *sizes, "vocabulary_size")}
         if self.architecture is not None:
             described = dataclasses.asdict(self.architecture) | described
             described["architecture"] = type(self.architecture).__name__
@@ -190,6 +199,7 @@ def common_fields(
         "folder": str(located.folder),
         "weight_files": tuple(weight_files),
         "vocab_size": vocab_size,
+        "tokenizer": vocabulary.library,
         "vocabulary_file": vocabulary.file.relative_to(located.folder).as_posix(),
         "vocabulary_size": len(vocabulary.entries),
         "vocabulary_sha256": vocabulary.sha256,

@@ -13,7 +13,7 @@ from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
 from layerbeam.transforms.committed import put_commit
-from layerbeam.transforms.encoders import EncoderSource, load_vocabulary
+from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import write_parts
@@ -55,7 +55,7 @@ class _WriteBlock(beam.DoFn):
         self._stage = stage
 
     def setup(self) -> None:
-        self._tokens = pa.array(load_vocabulary(self._stage.encoder).entries, pa.string())
+        self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
 
     def process(self, block: VectorBlock | Commit) -> Iterator[Commit | SkippedFile]:
         if isinstance(block, Commit):

@@ -14,7 +14,7 @@ from corpora import random_lines
 from repository import DATA
 from weights import in_float64, vectors
 
-from layerbeam.transforms.encoders import load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import ReferenceWordPiece, forward
 
 TEXTS = {"t": {"level": "text", "layers": [2], "pooling": "mean"}}
@@ -24,7 +24,7 @@ SMALL = {"slice_bytes": 700}
 def encode(first: str, second: str = "") -> np.ndarray:
     """The mean of layer 2 over a text or pair, in NumPy."""
     source = open_encoder(str(DATA / "hf_uncased"))
-    wordpiece = ReferenceWordPiece(load_vocabulary(source).entries, source.do_lower_case)
+    wordpiece = ReferenceWordPiece(source.vocabulary, source.do_lower_case)
     special = wordpiece.ids
     ids = [special["[CLS]"], *wordpiece.tokenize(first), special["[SEP]"]]
     segments = [0] * len(ids)

@@ -15,7 +15,7 @@ from corpora import random_lines
 from repository import DATA
 from weights import in_float64, vectors
 
-from layerbeam.transforms.encoders import load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
@@ -35,7 +35,7 @@ def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.nda
     """All layers [tokens, H] of each text, encoded individually in NumPy."""
     source = open_encoder(str(DATA / "hf_uncased"))
     weights = in_float64(load_weights(source))
-    wordpiece = WordPiece(load_vocabulary(source).entries, source.do_lower_case)
+    wordpiece = WordPiece(source.vocabulary, source.do_lower_case)
     for text in texts:
         pieces = wordpiece.tokenize(pa.array([text])).ids[: max_seq_length - 2]
         ids = np.concatenate([[wordpiece.special.first], pieces, [wordpiece.special.last]])

@@ -15,7 +15,7 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -45,7 +45,7 @@ def read_pairs(source: EncoderSource) -> TokenBlock:
         pairs=pa.array(seconds, pa.string()),
         pair_offset=zeros,
     )
-    return tokenize_block(block, WordPiece(load_vocabulary(source).entries, source.do_lower_case), SequenceSettings(32))
+    return tokenize_block(block, WordPiece(source.vocabulary, source.do_lower_case), SequenceSettings(32))
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
@@ -66,9 +66,7 @@ def test_tokens_and_layers(tmp_path, monkeypatch, case, kind, engine):
     assert tokens.segment_ids.any()
     for row, start, end in zip(expected, tokens.row_splits[:-1], tokens.row_splits[1:], strict=True):
         features = row["features"]
-        assert [load_vocabulary(source).entries[token] for token in tokens.token_ids[start:end]] == [
-            f["token"] for f in features
-        ]
+        assert [source.vocabulary[token] for token in tokens.token_ids[start:end]] == [f["token"] for f in features]
         for place, layer in enumerate((-1, -2, -3)):
             assert {f["layers"][place]["index"] for f in features} == {layer}
             values = [f["layers"][place]["values"] for f in features]

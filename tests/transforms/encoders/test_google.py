@@ -13,7 +13,7 @@ from repository import DATA
 from tampering import deny, edit, flip
 from weights import in_float64, random_weights, refused, same_weights
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import Bert
 from layerbeam.transforms.encoders.source import lower_cases
 from layerbeam.transforms.hardware import Hardware, import_tensorflow, load_tensorflow
@@ -91,7 +91,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
         "layer_norm_eps": 1e-12,
     }
     assert source.layers == (0, 1, 2, 3)
-    assert load_vocabulary(source).entries[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert source.vocabulary[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert [Path(file).name for file in source.weight_files] == [
         "bert_model.ckpt.data-00000-of-00001",
         "bert_model.ckpt.index",
@@ -360,7 +360,7 @@ def test_vocabularies_that_cannot_be_used(folder, content, message):
 def test_embedding_longer_than_the_vocabulary(folder):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     source = open_encoder(str(folder))
-    assert (len(load_vocabulary(source).entries), source.architecture.vocab_size) == (4, 818)
+    assert (len(source.vocabulary), source.architecture.vocab_size) == (4, 818)
 
 
 @pytest.mark.parametrize(

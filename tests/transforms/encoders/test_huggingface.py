@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from tampering import deny, edit
 from weights import refused, same_weights
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 
 UNCASED = DATA / "hf_uncased"
 
@@ -50,8 +50,8 @@ def test_what_is_in_the_folder():
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-12,
     }
-    assert len(load_vocabulary(source).entries) == 818
-    assert load_vocabulary(source).entries[:6] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!")
+    assert len(source.vocabulary) == 818
+    assert source.vocabulary[:6] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!")
     assert (source.do_lower_case, source.casing_from) == (True, "tokenizer_config.json")
     assert source.has_pooler
     assert pickle.loads(pickle.dumps(source)) == source
@@ -270,7 +270,7 @@ def test_lines_of_a_vocabulary(folder):
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "", "\u2028", "a\u0085b", " c", "[PAD]"]
     for end, tail in (("\n", ""), ("\r\n", "\r\n"), ("\n", "\n\n")):
         (folder / "vocab.txt").write_bytes((end.join(entries) + tail).encode())
-        assert load_vocabulary(open_encoder(str(folder))).entries == tuple(entries)
+        assert open_encoder(str(folder)).vocabulary == tuple(entries)
     assert open_encoder(str(folder)).special.pad == 8  # as Google's, the last of equal entries
 
 

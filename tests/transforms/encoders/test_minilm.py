@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from weights import refused
 
-from layerbeam.transforms.encoders import load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_encoder
 
 
 def test_minilm():
@@ -16,7 +16,7 @@ def test_minilm():
     config = source.architecture
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (6, 384, 30522)
     assert (source.do_lower_case, source.has_pooler) == (True, True)
-    assert load_vocabulary(source).entries[101:103] == ("[CLS]", "[SEP]")
+    assert source.vocabulary[101:103] == ("[CLS]", "[SEP]")
     weights = load_weights(source)
     assert weights["bert/encoder/layer_5/output/dense/kernel"].shape == (1536, 384)
     assert not weights["bert/encoder/layer_5/output/dense/kernel"].flags.owndata

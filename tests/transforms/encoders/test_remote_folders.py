@@ -22,7 +22,7 @@ from object_store import upload
 from repository import DATA, ROOT
 from weights import refused
 
-from layerbeam.transforms.encoders import load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.encoders.fetch.cache import CacheError
 from layerbeam.transforms.storage import copy_into
 
@@ -80,7 +80,7 @@ def test_changed_file_is_copied_anew(memory, change):
     assert len(memory.opened) == 4
     assert second.folder != first.folder
     assert second.fingerprint != first.fingerprint
-    assert ("xyz" in load_vocabulary(second).entries) == (change == "time")
+    assert ("xyz" in second.vocabulary) == (change == "time")
 
 
 def test_folder_one_deep_on_a_file_system(memory):

@@ -11,7 +11,7 @@ import pytest
 from repository import DATA
 from saved_models import CASED, UNCASED, WORDS, assert_engines_agree
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -48,7 +48,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
         "layer_norm_eps": 1e-12,
     }
     assert source.layers == (0, 1, 2, 3)
-    assert load_vocabulary(source).entries[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert source.vocabulary[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert source.folder == str(folder)
     assert [Path(file).name for file in source.weight_files] == [
         "saved_model.pb",

@@ -12,7 +12,7 @@ from saved_models import CASED, WORDS, assert_engines_agree, save
 from tampering import deny, flip
 from weights import refused
 
-from layerbeam.transforms.encoders import EncoderError, load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import EncoderError, open_encoder
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -110,7 +110,7 @@ def test_vocabularies_that_cannot_be_used(folder, content, message):
 def test_embedding_longer_than_the_vocabulary(folder):
     (folder / "assets" / "vocab.txt").write_text("\n".join(WORDS))
     source = open_encoder(str(folder))
-    assert (len(load_vocabulary(source).entries), source.architecture.vocab_size) == (10, 818)
+    assert (len(source.vocabulary), source.architecture.vocab_size) == (10, 818)
     assert_engines_agree(folder)
 
 

@@ -95,7 +95,7 @@ def ids(handle: Path, text: str) -> list[int]:
 
 def test_a_folder_saved_by_transformers_5(folder):
     old, new = open_encoder(str(UNCASED)), open_encoder(str(folder))
-    assert load_vocabulary(new).entries == load_vocabulary(old).entries
+    assert new.vocabulary == old.vocabulary
     assert (new.do_lower_case, new.casing_from) == (True, "tokenizer_config.json")
     assert load_vocabulary(new).max_chars_per_word == 100
     (folder / "tokenizer_config.json").unlink()
@@ -142,9 +142,9 @@ def test_gaps_between_ids_stay(folder):
     """Of equal entries in a vocab.txt transformers keeps the last id."""
     change(folder, lambda content: content["model"]["vocab"].pop("##a"))
     source, old = open_encoder(str(folder)), open_encoder(str(UNCASED))
-    place = load_vocabulary(old).entries.index("##a")
-    assert load_vocabulary(source).entries[place] == ""
-    assert load_vocabulary(source).entries[place + 1 :] == load_vocabulary(old).entries[place + 1 :]
+    place = old.vocabulary.index("##a")
+    assert source.vocabulary[place] == ""
+    assert source.vocabulary[place + 1 :] == old.vocabulary[place + 1 :]
 
 
 def test_vocab_txt_counts_and_tokenizer_json_must_agree(folder):
@@ -222,6 +222,6 @@ def test_bert_processing(folder):
     """The post-processor of older files."""
     processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
     edit(folder / "tokenizer.json", post_processor=processor)
-    assert load_vocabulary(open_encoder(str(folder))).entries[2] == "[CLS]"
+    assert open_encoder(str(folder)).vocabulary[2] == "[CLS]"
     edit(folder / "tokenizer.json", post_processor=processor | {"sep": ["[SEP]", 4]})
     assert "post_processor is" in refused(folder)

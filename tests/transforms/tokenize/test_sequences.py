@@ -12,7 +12,7 @@ from repository import DATA
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.encoders import load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
@@ -36,7 +36,7 @@ def block_of(texts: list[str], offset: list[int] | None = None) -> TextBlock:
 
 @pytest.fixture(scope="module")
 def wordpiece() -> WordPiece:
-    return WordPiece(load_vocabulary(open_encoder("minilm")).entries, do_lower_case=True)
+    return WordPiece(open_encoder("minilm").vocabulary, do_lower_case=True)
 
 
 def truncate_as_google_does(first: int, second: int, room: int) -> tuple[int, int]:

@@ -1,0 +1,168 @@
+"""The encoder alone, for every architecture at its usual size, compared with transformers at its best.
+
+python architectures.py RIVALS_PYTHON [--rounds N] [--lines N] [--only NAME ...] [--write]
+
+Needs Debian's package bible-kjv. The weights are random, the tokenizers are MiniLM's WordPiece or byte-level BPE made
+from the texts. transformers takes the faster of eager and torch.compile, and the fastest of five batch sizes. A round
+also compares the vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from corpus import read_bible
+from random_encoder import make_weights, write_safetensors
+from speed import ROOT, Bench, processor
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from layerbeam.transforms.encoders.architectures import read_architecture
+from layerbeam.transforms.encoders.config_file import ConfigFile
+
+BEGIN, END = "<!-- architectures: written by make bench-architectures -->", "<!-- end of architectures -->"
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+BASE = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+# {name: (config.json, whether the tokenizer is byte-level BPE)}
+CONFIGS: dict[str, tuple[dict[str, Any], bool]] = {
+    "BERT-base": ({"model_type": "bert", "type_vocab_size": 2}, False),
+    "DistilBERT-base": (
+        {
+            "model_type": "distilbert",
+            "dim": 768,
+            "n_layers": 6,
+            "n_heads": 12,
+            "hidden_dim": 3072,
+            "activation": "gelu",
+        },
+        False,
+    ),
+    "ELECTRA-base": ({"model_type": "electra", "type_vocab_size": 2, "embedding_size": 768}, False),
+    "ELECTRA-small": (
+        {
+            "model_type": "electra",
+            "type_vocab_size": 2,
+            "embedding_size": 128,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
+        False,
+    ),
+    "RoBERTa-base": (
+        {"model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 514},
+        True,
+    ),
+    "MPNet-base": (
+        {
+            "model_type": "mpnet",
+            "pad_token_id": 1,
+            "max_position_embeddings": 514,
+            "relative_attention_num_buckets": 32,
+        },
+        True,
+    ),
+    "ModernBERT-base": (
+        {
+            "model_type": "modernbert",
+            "hidden_activation": "gelu",
+            "norm_eps": 1e-5,
+            "num_hidden_layers": 22,
+            "intermediate_size": 1152,
+            "max_position_embeddings": 8192,
+            "local_attention": 128,
+            "global_attn_every_n_layers": 3,
+            "global_rope_theta": 160000.0,
+            "local_rope_theta": 10000.0,
+            "pad_token_id": 1,
+        },
+        True,
+    ),
+}
+
+
+def write_byte_pairs(folder: Path, texts: list[str]) -> None:
+    """A tokenizer.json of byte-level BPE."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=30_000,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"pad_token": "<pad>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
+
+
+def make_encoder(bench: Bench, name: str) -> None:
+    folder = bench.folder / name
+    folder.mkdir()
+    given, has_byte_pairs = CONFIGS[name]
+    (folder / "config.json").write_text(json.dumps(BASE | given))
+    architecture = read_architecture(ConfigFile(name, folder / "config.json"))
+    write_safetensors(folder, architecture, make_weights(architecture))
+    if has_byte_pairs:
+        write_byte_pairs(folder, read_bible())
+    else:
+        for file in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(Path(bench.encoders["MiniLM"], file), folder)
+    bench.encoders[name] = str(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rivals_python")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = Bench(Path(temporary), options.rivals_python, "", "", ("transformers",), options.lines)
+        for name in options.only:
+            make_encoder(bench, name)
+        for _ in range(options.rounds):
+            for name in options.only:
+                for dtype in bench.dtypes:
+                    bench.tokens(name, "verses", dtype)
+        lines = [
+            f"{processor()}, {bench.versions}; medians of {options.rounds} interleaved rounds.",
+            "",
+            "| encoder alone | tokens/s | transformers | ratio | to Parquet, ratio |",
+            "|---|---|---|---|---|",
+        ]
+        for name in options.only:
+            for dtype in bench.dtypes:
+                case = f"{name}, {dtype}, verses"
+                alone, theirs = f"{case}: our encoder alone", f"{case}: transformers"
+                ours, rival = bench.median(alone), bench.median(theirs, "encoder_seconds")
+                tokens, mode = bench.median(alone, "tokens"), bench.results[theirs][0]["mode"]
+                whole = bench.median(theirs) / bench.median(f"{case}: layerbeam")
+                rates = f"{tokens / ours:,.0f} | {mode}: {tokens / rival:,.0f} | {rival / ours:.2f} | {whole:.2f}"
+                lines.append(f"| {name}, {dtype} | {rates} |")
+    print("\n".join(lines))
+    if options.write:
+        page = ROOT / "docs/tuning.md"
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text("\n".join([before + BEGIN, *lines, END + rest.split(END)[1]]))
+
+
+if __name__ == "__main__":
+    main()

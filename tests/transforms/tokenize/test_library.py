@@ -1,0 +1,162 @@
+"""Tokenizers of the library `tokenizers`: its ids and places, our words, prompts, special tokens of pairs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from architectures import byte_level
+from test_sequences import block_of
+from test_wordpiece_property import random_text
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.reference import ReferenceLibraryTokenizer
+from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize.library import LibraryTokenizer
+from layerbeam.transforms.tokenize.pieces import Pieces
+from layerbeam.transforms.tokenize.row_index import rows_of
+from layerbeam.transforms.tokenize.sequences import tokenize_block
+from layerbeam.transforms.views import View
+
+ROBERTA = SpecialTokens(first=0, between=(2, 2), last=2, pad=1, has_second_segment=False)
+
+
+def unigram() -> Tokenizer:
+    """As XLM-R's: a mark before each word, compatibility characters normalized."""
+    pieces = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "\u2581",
+        "\u2581river",
+        "\u2581bank",
+        "s",
+        "fi",
+        "ne",
+        ".",
+        "'",
+        "\u4f60",
+    ]
+    model = models.Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)], unk_id=3)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.add_special_tokens(pieces[:4])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+TOKENIZERS = {"trimmed": byte_level, "whole": lambda: byte_level(trim_offsets=False), "unigram": unigram}
+
+
+def cut(tokenizer: Tokenizer, *texts: str) -> Pieces:
+    return LibraryTokenizer(tokenizer, ROBERTA).tokenize(pa.array(texts, pa.string()))
+
+
+def words_of(pieces: Pieces) -> list[tuple[int, str | None]]:
+    """(index, form) of each piece's word."""
+    forms = [None if form < 0 else pieces.forms[form].as_py() for form in pieces.form.tolist()]
+    return list(zip(pieces.word_index.tolist(), forms, strict=True))
+
+
+def test_places_are_code_points_within_characters_of_several_bytes():
+    text = "a bank \U0001f600\u4f60 b"
+    pieces = cut(byte_level(), text)
+    spans = [text[a:b] for a, b in zip(pieces.start, pieces.end, strict=True)]
+    assert spans == ["a", "", "bank", "", *["\U0001f600"] * 4, *["\u4f60"] * 3, "", "b"]
+    assert words_of(pieces) == [(0, "a"), *[(1, "bank")] * 2, *[(2, "\U0001f600\u4f60")] * 8, *[(3, "b")] * 2]
+
+
+def test_punctuation_is_a_word_unless_a_piece_covers_more():
+    assert words_of(cut(byte_level(), "b's (b)...")) == [
+        (0, "b"),
+        (1, "'s"),
+        (2, "("),
+        (2, "("),
+        (3, "b"),
+        (4, ")"),
+        (5, "..."),
+    ]
+
+
+@pytest.mark.parametrize("name", ["trimmed", "whole"])
+def test_white_space_belongs_to_no_word(name):
+    pieces = cut(TOKENIZERS[name](), "  b\n\nb ", " ", "")
+    assert [index for index, _ in words_of(pieces)] == [-1, 0, 0, -1, -1, 1, -1, -1]
+    assert pieces.row_splits.tolist() == [0, 7, 8, 8]
+    assert pieces.anchor.tolist() == [-1, 2, 2, -1, -1, 5, -1, -1]
+
+
+def test_the_mark_before_a_word_belongs_to_it():
+    pieces = cut(unigram(), "River \u4f60 Banks")
+    assert pieces.start.tolist() == [0, 5, 6, 7, 12]
+    assert words_of(pieces) == [(0, "river"), (1, "\u4f60"), (1, "\u4f60"), (2, "banks"), (2, "banks")]
+
+
+def test_words_are_normalized_as_the_tokenizer_does():
+    assert words_of(cut(unigram(), "\ufb01NE river")) == [(0, "fine")] * 3 + [(1, "river")]
+
+
+def test_special_tokens_in_a_text_are_what_they_say():
+    pieces = cut(byte_level(), "b</s> b")
+    assert pieces.ids.tolist()[1] == 2
+    assert (pieces.start.tolist()[1], pieces.end.tolist()[1]) == (1, 5)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_hostile_texts_are_cut_as_the_library_does_one_at_a_time(name, tmp_path):
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    reference = ReferenceLibraryTokenizer(tmp_path / "tokenizer.json")
+    rng = random.Random(3)
+    texts = [random_text(rng, ["river", "bank", "##s"]) for _ in range(1500)]
+    pieces = cut(tokenizer, *texts)
+    for number, text in enumerate(texts):
+        own = slice(*pieces.row_splits[number : number + 2])
+        assert [0, *pieces.ids[own], 2] == reference.sequence(text, "", 1 << 40)[0]
+        start, end, anchor, word = (getattr(pieces, column)[own] for column in ("start", "end", "anchor", "word_index"))
+        assert ((start >= 0) & (start <= end) & (end <= len(text))).all()
+        placed = anchor[word >= 0]
+        assert (np.diff(word[word >= 0]) >= 0).all()
+        assert sorted(set(word.tolist()) - {-1}) == list(range(word.max(initial=-1) + 1))
+        assert not any(text[place].isspace() for place in placed.tolist())
+
+
+@pytest.mark.parametrize("max_seq_length", [4, 5, 9, 10, 11, 100])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_pairs_are_put_together_as_the_library_does(name, max_seq_length, tmp_path):
+    tokenizer = TOKENIZERS[name]()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    reference = ReferenceLibraryTokenizer(tmp_path / "tokenizer.json")
+    special = ROBERTA if name != "whole" else SpecialTokens(0, (2,), 2, 1, has_second_segment=True)
+    firsts, seconds = ["a river bank", "b", "", "river " * 9], ["river banks.", "", "b", "bank " * 8]
+    block = block_of(firsts)
+    block.pairs, block.pair_offset = pa.array(seconds), np.full(4, 1000, np.int32)
+    tokens = tokenize_block(block, LibraryTokenizer(tokenizer, special), SequenceSettings(max_seq_length))
+    for text, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
+        own = slice(*tokens.row_splits[text : text + 2])
+        expected = reference.sequence(first, second, max_seq_length)
+        assert (tokens.token_ids[own].tolist(), tokens.segment_ids[own].tolist()) == expected
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(), unigram()], ids=["byte level", "unigram"])
+def test_a_prompt_is_read_and_has_no_place(tokenizer):
+    text_tokenizer = LibraryTokenizer(tokenizer, ROBERTA)
+    plain = tokenize_block(block_of(["river bank", ""], [0, 20]), text_tokenizer, SequenceSettings(100))
+    settings = SequenceSettings(100, prompt="a bank: ")
+    tokens = tokenize_block(block_of(["river bank", ""], [0, 20]), text_tokenizer, settings)
+    first = tokens.row_splits[1]
+    whole = tokenizer.encode("a bank: river bank").ids
+    assert tokens.token_ids[:first].tolist() == whole
+    assert set(tokens.word_index[:first].tolist()) == {-1, 0, 1}
+    assert tokens.end[:first].max() == 10
+    view = View(name="w", level="word", layers=(1,), hidden_size=2)
+    words = rows_of(view, tokens).words
+    assert (words.start.tolist(), words.end.tolist()) == ([0, 6], [5, 10])
+    assert (rows_of(view, plain).words.start.tolist()) == [0, 6]
