@@ -20,7 +20,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -252,6 +252,9 @@ bench-start: $(VENV)/installed ## a run of ten lines compared with the imports o
 
 bench-operations: $(VENV)/installed ## where a forward pass spends its time, by TensorFlow operation
 	$(BIN)/python tests/benchmarks/operations.py
+
+bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
+	$(BIN)/python tests/benchmarks/architectures.py $(PARITY)/bin/python --write
 
 bench-scaling: $(VENV)/installed ## one run in threads and in processes: speed and memory (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/scaling.py

@@ -21,7 +21,8 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.word_types import row_groups, sum_words
 
-UNKNOWN = "[UNK]"
+# Names of the unknown token; a vocabulary with both (MPNet) uses the first.
+UNKNOWN = ("[UNK]", "<unk>")
 _GZIP_LEVEL = 1
 
 
@@ -105,7 +106,8 @@ def _write_files(
 ) -> Commit:
     """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text
-    of_files = text.counts | count_tokens(block.tokens, vocabulary.index(UNKNOWN).as_py())
+    unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
+    of_files = text.counts | count_tokens(block.tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
     for of_view in block.tokens.rows.values():
         of_files |= of_view.counts
     kept = [number for number in range(len(text.files)) if number not in changed]

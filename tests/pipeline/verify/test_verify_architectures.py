@@ -68,3 +68,15 @@ def test_a_planted_thousandth_is_found(configured: Workplace, monkeypatch: pytes
         patched.setattr(Network, "__call__", planted)
         configured.run()
     assert "layer_2" in configured.verify(status=1).out
+
+
+def test_unknown_tokens_are_counted_by_the_name_that_they_have(workplace: Workplace, tmp_path: Path):
+    for name, expected in (("mpnet", 2), ("bert", 2), ("roberta", 0)):
+        workplace.write("corpus/a.txt", "a river \U0001f600 zzz bank\n")
+        workplace.configure(
+            encoder={"handle": str(write_encoder(tmp_path / name, name)), "max_seq_length": 32},
+            views={"texts": {"level": "text", "layers": [1]}},
+            output={"path": name},
+        )
+        workplace.run()
+        assert workplace.manifest(name)["counts"]["unknown_tokens"] == expected
