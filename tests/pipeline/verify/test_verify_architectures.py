@@ -74,7 +74,7 @@ def test_unknown_tokens_are_counted_by_the_name_that_they_have(workplace: Workpl
     for name, expected in (("mpnet", 2), ("bert", 2), ("roberta", 0)):
         workplace.write("corpus/a.txt", "a river \U0001f600 zzz bank\n")
         workplace.configure(
-            encoder={"handle": str(write_encoder(tmp_path / name, name)), "max_seq_length": 32},
+            encoder={"handle": str(write_encoder(tmp_path / "encoders" / name, name)), "max_seq_length": 32},
             views={"texts": {"level": "text", "layers": [1]}},
             output={"path": name},
         )
