@@ -128,6 +128,4 @@ def _words(anchor: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, 
     used, number = np.unique(of_piece[has_word], return_inverse=True)
     word = np.full(len(anchor), -1, np.int64)
     word[has_word] = number
-    is_last = np.append(firsts[1:], size)
-    begins, ends = firsts[used], is_last[used]
-    return word, begins, ends
+    return word, firsts[used], np.append(firsts[1:], size)[used]

@@ -35,7 +35,16 @@ class FastTokenizer:
 
 
 def read_tokenizer_json(handle: str, path: Path, vocab_size: int | None) -> FastTokenizer:
-    """The tokenizer in a file, with at most `vocab_size` entries. EncoderError if texts cannot be cut by it."""
+    """The tokenizer in a file, with at most `vocab_size` entries. EncoderError if texts cannot be cut by it.
+
+    Cached per process by size and time of the file: that of XLM-R takes a second.
+    """
+    stat = path.stat()
+    return _read(handle, path, vocab_size, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(handle: str, path: Path, vocab_size: int | None, size: int, modified: int) -> FastTokenizer:
     content = read_json(handle, path)
     model = content.get("model")
     if isinstance(model, dict) and model.get("type") in _LIBRARY_MODELS:
@@ -57,7 +66,7 @@ def load_library_tokenizer(handle: str, path: Path) -> Any:
         raise EncoderError(f"{handle}: {path}: tokenizers cannot read it ({first_line(error)})") from None
 
 
-@functools.lru_cache(maxsize=2)  # XLM-R's takes a second
+@functools.lru_cache(maxsize=2)
 def _load(path: str, size: int, modified: int) -> Any:
     from tokenizers import Tokenizer
 
