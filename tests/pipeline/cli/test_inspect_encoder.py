@@ -16,6 +16,8 @@ def test_json_output(workplace):
     assert what.pop("weight_bytes") > 2_000_000
     assert what == {
         "handle": str(DATA / "tfhub_cased"),
+        "architecture": "Bert",
+        "tokenizer": "tensorflow_text",
         "kind": "savedmodel",
         "engine": "native",
         "engine_because": "variables and graph are plain BERT's",

@@ -72,6 +72,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
     assert described | {"fingerprint": ""} == {
         "handle": str(folder),
         "architecture": "Bert",
+        "tokenizer": "tensorflow_text",
         "kind": "google",
         "engine": "native",
         "engine_because": "bert_config.json says plain BERT",

@@ -29,6 +29,7 @@ def test_what_is_in_the_folder(folder, vocab_size, lower_case):
     assert described | {"fingerprint": ""} == {
         "handle": str(folder),
         "architecture": "Bert",
+        "tokenizer": "tensorflow_text",
         "kind": "savedmodel",
         "engine": "native",
         "engine_because": "variables and graph are plain BERT's",
