@@ -1,4 +1,4 @@
-"""`layerbeam run` and `verify` with every architecture: sound runs pass, a planted error of 1e-3 does not."""
+"""`layerbeam run` and `verify` with every architecture: a planted error of 1e-3 is found, and all else agrees."""
 
 from __future__ import annotations
 
@@ -41,23 +41,9 @@ def configured(request, workplace: Workplace, tmp_path: Path) -> Workplace:
     return workplace
 
 
-def test_sound_runs_pass(configured: Workplace, request: pytest.FixtureRequest):
-    name = request.node.callspec.params["configured"]
-    configured.run()
-    assert "pass" in configured.verify("--sample", "100").out
-    rows = configured.rows("words").to_pylist()
-    words = [[row["word"] for row in rows if row["line"] == line] for line in (0, 1)]
-    assert words[0] == ["A", "river", "bank", ".", "a", "bank"]
-    # Byte-level BPE has one token for each of the last; where a token covers several words, they are one.
-    last = ["'s", "bank", "..."] if name.startswith(("roberta", "modernbert")) else ["'", "s", "bank", ".", ".", "."]
-    assert words[1] == ["the", "bank", "in", "the", "river", *last, "rivers"]
-    spaced = [row for row in configured.rows("spaced").to_pylist() if row["line"] == 1]
-    assert [row["word"] for row in spaced] == ["the", "bank", "in", "the", "river's", "bank...", "rivers"]
-    (bank,) = configured.rows("banks").to_pylist()
-    assert (bank["word"], bank["count"]) == ("bank", 3 * 7)
-
-
-def test_a_planted_thousandth_is_found(configured: Workplace, monkeypatch: pytest.MonkeyPatch):
+def test_a_planted_thousandth_is_found_and_the_rest_agrees(
+    configured: Workplace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
     sound = Network.__call__
 
     def planted(self, *batch):
@@ -67,7 +53,25 @@ def test_a_planted_thousandth_is_found(configured: Workplace, monkeypatch: pytes
     with monkeypatch.context() as patched:
         patched.setattr(Network, "__call__", planted)
         configured.run()
-    assert "layer_2" in configured.verify(status=1).out
+    verdict = json.loads(configured.verify("--sample", "100", "--json", status=1).out)
+    found = {f"{column['view']} {column['column']}": not column["failures"] for column in verdict["columns"]}
+    assert found == {f"tokens layer_{k}": k != 2 for k in range(4)} | {
+        "words layer_3": True,
+        "texts layer_2": False,
+        "spaced layer_1": True,
+    }
+
+    rows = configured.rows("words").to_pylist()
+    words = [[row["word"] for row in rows if row["line"] == line] for line in (0, 1)]
+    assert words[0] == ["A", "river", "bank", ".", "a", "bank"]
+    # Byte-level BPE has one token for each of the last; where a token covers several words, they are one.
+    is_byte_level = request.node.callspec.params["configured"].startswith(("roberta", "modernbert"))
+    last = ["'s", "bank", "..."] if is_byte_level else ["'", "s", "bank", ".", ".", "."]
+    assert words[1] == ["the", "bank", "in", "the", "river", *last, "rivers"]
+    spaced = [row for row in configured.rows("spaced").to_pylist() if row["line"] == 1]
+    assert [row["word"] for row in spaced] == ["the", "bank", "in", "the", "river's", "bank...", "rivers"]
+    (bank,) = configured.rows("banks").to_pylist()
+    assert (bank["word"], bank["count"]) == ("bank", 3 * 7)
 
 
 def test_unknown_tokens_are_counted_by_the_name_that_they_have(workplace: Workplace, tmp_path: Path):
