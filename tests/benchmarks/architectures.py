@@ -115,7 +115,9 @@ def make_encoder(bench: Bench, name: str) -> None:
     folder = bench.folder / name
     folder.mkdir()
     given, has_byte_pairs = CONFIGS[name]
-    (folder / "config.json").write_text(json.dumps(BASE | given))
+    # DistilBERT has other names for its sizes; transformers would prefer those of BASE.
+    fields = (BASE if "dim" not in given else {"vocab_size": 30522, "max_position_embeddings": 512}) | given
+    (folder / "config.json").write_text(json.dumps(fields))
     architecture = read_architecture(ConfigFile(name, folder / "config.json"))
     write_safetensors(folder, architecture, make_weights(architecture))
     if has_byte_pairs:
