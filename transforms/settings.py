@@ -158,12 +158,14 @@ class EncodeSettings:
 
     `batch_tokens`: padded tokens in a batch. Texts longer than `max_seq_length` are encoded in windows.
     `length_buckets`: ascending. Batches are padded to these lengths and to powers of two of texts: few shapes.
+    `only_full_batches`: with buckets, batches are padded to `batch_tokens`: one shape for each bucket.
     """
 
     batch_tokens: int = 1024
     max_seq_length: int = 128
     window_overlap: int = 0
     length_buckets: tuple[int, ...] | None = None
+    only_full_batches: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,6 +59,7 @@ class EmbedJob:
             settings.max_seq_length,
             window_overlap=settings.window_overlap,
             length_buckets=tuple(settings.length_buckets) if settings.length_buckets else None,
+            only_full_batches=settings.xla,  # it compiles for each shape
         )
 
     def load_tensorflow(self, threads: int) -> None:

@@ -75,7 +75,9 @@ class EncoderConfig(Settings):
     length_buckets: list[int] | None = setting(
         None, "pad to these lengths only, so that shapes are few (GPU, TPU, XLA)"
     )
-    xla: bool = setting(False, "compile the forward pass with XLA")
+    xla: bool = setting(
+        False, "compile the forward pass with XLA, once for each length bucket; every batch is padded to batch_tokens"
+    )
     resource_hints: dict[str, str] = setting(
         {},
         "Beam's resource hints for the machines that read, tokenize, encode and write, by Beam's names, such as "

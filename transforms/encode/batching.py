@@ -65,24 +65,35 @@ def _bucket_ends(padded: list[int], batch_tokens: int) -> list[int]:
     """Where each batch ends in padded lengths of falling order: at the end of a bucket, or when the batch is full."""
     ends, start = [], 0
     while start < len(padded):
-        rows = 1 << (max(batch_tokens // padded[start], 1).bit_length() - 1)  # the power of two that is not larger
+        rows = _full_rows(padded[start], batch_tokens)
         start += sum(length == padded[start] for length in padded[start : start + rows])
         ends.append(start)
     return ends
 
 
-def padded_shape(rows: int, longest: int, buckets: Sequence[int] | None) -> tuple[int, int]:
+def _full_rows(length: int, batch_tokens: int) -> int:
+    """The rows of a full batch of this padded length: the largest power of two that fits, at least 1."""
+    return 1 << (max(batch_tokens // length, 1).bit_length() - 1)
+
+
+def padded_shape(
+    rows: int, longest: int, buckets: Sequence[int] | None, batch_tokens: int | None = None
+) -> tuple[int, int]:
     """(B, S) of a batch with this many texts and this many tokens in the longest.
 
-    With `buckets` (ascending), S is the next of these lengths and B the next power of two. That leaves few shapes to
-    compile: at most log2(2 batch_tokens / bucket) for each bucket. A text longer than all buckets keeps its length.
+    With `buckets` (ascending), S is the next of these lengths and B the next power of two. That leaves few shapes: at
+    most log2(2 batch_tokens / bucket) for each bucket. With `batch_tokens` too, B is that of a full batch: one shape
+    for each bucket. A text longer than all buckets keeps its length.
 
     >>> padded_shape(3, 30, None), padded_shape(3, 30, [32, 64]), padded_shape(5, 64, [32, 64])
     ((3, 30), (4, 32), (8, 64))
+    >>> padded_shape(3, 30, [32, 64], 1024), padded_shape(5, 64, [32, 64], 1024)
+    ((32, 32), (16, 64))
     """
     if buckets is None:
         return rows, longest
-    return 1 << (rows - 1).bit_length(), next((bucket for bucket in buckets if bucket >= longest), longest)
+    length = next((bucket for bucket in buckets if bucket >= longest), longest)
+    return 1 << (rows - 1).bit_length() if batch_tokens is None else _full_rows(length, batch_tokens), length
 
 
 def equal_texts(row_splits: Int64Array, *columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:

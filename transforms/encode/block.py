@@ -32,15 +32,20 @@ NOT_FINITE = "the encoder gives NaN or infinite values"
 
 
 def pad_batch(
-    tokens: TokenBlock, sequences: Sequences, batch: Int64Array, pad_id: int, buckets: tuple[int, ...] | None = None
+    tokens: TokenBlock,
+    sequences: Sequences,
+    batch: Int64Array,
+    pad_id: int,
+    buckets: tuple[int, ...] | None = None,
+    batch_tokens: int | None = None,
 ) -> tuple[Int32Array, Int32Array, Int32Array]:
     """(token ids [B, S], lengths [B], segment ids [B, S]) of these sequences.
 
-    S is the longest. With `buckets`, B and S are rounded up and the added rows have length 0.
+    S is the longest. With `buckets`, B and S are rounded up (see `padded_shape`) and the added rows have length 0.
     """
     positions = sequences.positions[token_positions(sequences.splits, batch)]
     lengths = np.diff(sequences.splits)[batch]
-    rows, longest = padded_shape(len(batch), int(lengths.max()), buckets)
+    rows, longest = padded_shape(len(batch), int(lengths.max()), buckets, batch_tokens)
     lengths = np.pad(lengths, (0, rows - len(batch)))
     real = np.arange(longest) < lengths[:, None]
     token_ids = np.full(real.shape, pad_id, np.int32)
@@ -156,7 +161,8 @@ def encode_texts(
         """(sequences, layers, pooled output) of each batch, without the rows that only fill a bucket."""
         buckets, pad_id = settings.length_buckets, forward.encoder.pad_id
         batches = [which[batch] for batch in plan_batches(lengths[which], settings.batch_tokens, buckets)]
-        padded = (pad_batch(tokens, sequences, batch, pad_id, buckets) for batch in batches)
+        full = settings.batch_tokens if settings.only_full_batches else None
+        padded = (pad_batch(tokens, sequences, batch, pad_id, buckets, full) for batch in batches)
         for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
             yield batch, layers, None if pooled is None else pooled[: len(batch)]
 

@@ -61,6 +61,16 @@ def test_buckets_make_few_shapes(lengths, batch_tokens):
     assert len(set(shapes)) <= sum(max(batch_tokens // bucket, 1).bit_length() for bucket in buckets)
 
 
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
+def test_full_batches_have_one_shape_for_each_bucket(lengths, batch_tokens):
+    buckets = [16, 32, 128]
+    batches = plan_batches(lengths, batch_tokens, buckets)
+    shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets, batch_tokens) for batch in batches]
+    assert all(rows * longest <= batch_tokens or rows == 1 for rows, longest in shapes)
+    assert all(rows >= len(batch) for batch, (rows, _) in zip(batches, shapes, strict=True))
+    assert len(set(shapes)) == len({longest for _, longest in shapes}) <= len(buckets)
+
+
 def test_a_text_over_all_buckets_keeps_its_length():
     assert padded_shape(1, 200, [16, 128]) == (1, 200)
 
