@@ -1,4 +1,4 @@
-"""Layers that stay on the device that computed them: an accelerator's memory is far from the processor's."""
+"""Layers that stay on the GPU that computed them: its memory is far from the processor's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from layerbeam.transforms.columns import divisors, places
 from layerbeam.transforms.hardware import tf
 
 
-def has_accelerator() -> bool:
-    """Whether TensorFlow computes on a GPU or TPU."""
-    return any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
+def keeps_layers() -> bool:
+    """Whether layers stay on the device: on a GPU. A TPU would compile `take` and `pool` for each number of rows."""
+    return bool(tf.config.list_logical_devices("GPU"))
 
 
 class DeviceLayer:

@@ -12,7 +12,7 @@ from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.config_file import Activation
-from layerbeam.transforms.encoders.device import DeviceLayer, has_accelerator
+from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
 from layerbeam.transforms.hardware import slow_bfloat16, tf
 
 Tensor = Any  # TensorFlow's
@@ -77,7 +77,7 @@ class Network:
         self.layers = tuple(layers)
         self.pooler = pooler
         self._has_segments = has_segments
-        self._on_accelerator = has_accelerator()
+        self._keeps_layers = keeps_layers()
         slow = slow_bfloat16(compute_dtype)
         if slow is not None:
             logging.getLogger(__name__).warning("encoder: %s", slow)
@@ -91,10 +91,17 @@ class Network:
         for name, values in architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler):
             dtype = self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32  # of products, or of the rest
             self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
-        self._encode = tf.function(self._encode_batch, autograph=False, jit_compile=True) if xla else self._encode_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = [ids, tf.TensorSpec([None], tf.int32), ids]
-        self._graph = tf.function(self._forward, input_signature=signature, autograph=False).get_concrete_function()
+        # XLA needs static shapes, and the number of real tokens is not one: they are gathered from its result.
+        self._is_compiled = xla
+        graph = tf.function(
+            self._encode_batch if xla else self._forward,
+            input_signature=signature,
+            autograph=False,
+            jit_compile=True if xla else None,
+        )
+        self._graph = graph if xla else graph.get_concrete_function()
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
@@ -110,14 +117,30 @@ class Network:
                 f"{self.architecture.max_length} positions: lower max_seq_length"
             )
         segment_ids = segment_ids if self._has_segments else np.zeros_like(segment_ids)
-        outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
+        batch = (token_ids, lengths, segment_ids)
+        if self._is_compiled:
+            return self._run_compiled(batch)
+        outputs = self._graph(*(tf.constant(values, tf.int32) for values in batch))
         pooled = np.asarray(outputs.pop()) if self.pooler else None
-        layers: Iterable[Layer] = map(DeviceLayer if self._on_accelerator else np.asarray, outputs)
+        layers: Iterable[Layer] = map(DeviceLayer if self._keeps_layers else np.asarray, outputs)
+        return dict(zip(self.layers, layers, strict=True)), pooled
+
+    def _run_compiled(
+        self, batch: tuple[Int32Array, Int32Array, Int32Array]
+    ) -> tuple[dict[int, Layer], Float32Array | None]:
+        """Compiled where the variables are, once per shape. The processor, or a GPU, takes out the padding."""
+        real = np.flatnonzero(np.arange(batch[0].shape[1]) < batch[1][:, None])
+        with tf.device(next(iter(self._variables.values())).device):
+            outputs = self._graph(*(tf.constant(values, tf.int32) for values in batch))
+        pooled = np.asarray(outputs.pop()) if self.pooler else None
+        if self._keeps_layers:
+            layers: Iterable[Layer] = [DeviceLayer(tf.gather(layer, real)) for layer in outputs]
+        else:
+            layers = [np.asarray(layer)[real] for layer in outputs]
         return dict(zip(self.layers, layers, strict=True)), pooled
 
     def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
-        outputs = self._encode(token_ids, lengths, segment_ids)
-        # XLA needs static shapes, and the number of real tokens is not one: gather them from its result.
+        outputs = self._encode_batch(token_ids, lengths, segment_ids)
         real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
         real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
         return [tf.gather(layer, real_rows) for layer in outputs[: len(self.layers)]] + outputs[len(self.layers) :]

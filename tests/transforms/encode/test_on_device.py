@@ -51,7 +51,7 @@ def vectors_of(source, view: View, window: bool) -> list[np.ndarray]:
 def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, pooling, window):
     view = View(name="v", level=level, layers=(1, 3), hidden_size=source.hidden_size, combine=combine, pooling=pooling)
     expected = vectors_of(source, view, window)
-    monkeypatch.setattr(network, "has_accelerator", lambda: True)
+    monkeypatch.setattr(network, "keeps_layers", lambda: True)
     found = vectors_of(source, view, window)
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -61,7 +61,7 @@ def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, po
 
 def test_token_vectors_of_pooled_views_are_not_fetched(source, monkeypatch):
     view = View(name="v", level="text", layers=(1, 3), hidden_size=source.hidden_size, combine="sum", pooling="mean")
-    monkeypatch.setattr(network, "has_accelerator", lambda: True)
+    monkeypatch.setattr(network, "keeps_layers", lambda: True)
     fetched = []
     monkeypatch.setattr(DeviceLayer, "take", lambda *_: fetched.append("take"))
     monkeypatch.setattr(DeviceLayer, "__array__", lambda *_: fetched.append("all"))
