@@ -57,7 +57,7 @@ $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
 	$(TF220)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" tests/transforms/encoders tests/transforms/encode \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
-		$(addprefix tests/pipeline/run/test_,run.py speed.py versions.py) tests/pipeline/verify
+		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py versions.py) tests/pipeline/verify
 
 test-slow: $(VENV)/installed ## every code point, signals at a terminal, a crontab: tests that mostly wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
