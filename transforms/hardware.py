@@ -145,11 +145,14 @@ def _start_tpus(tf: Any) -> None:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except Exception as error:  # TensorFlow has many exceptions for a missing or broken TPU
-            raise DeviceError(f"{_unseen(tf, 'tpu')} ({error!s:.100})") from error
+            # TensorFlow puts the cause last, before indented lines about the graph.
+            causes = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+            raise DeviceError(f"{_unseen(tf, 'tpu')} ({''.join(causes[-1:]):.100})") from error
 
 
 def _unseen(tf: Any, device: str) -> str:
-    seen = ", ".join(device.name for device in tf.config.list_physical_devices()) or "nothing"
+    devices = [device for device in tf.config.list_physical_devices() if device.device_type != "TPU_SYSTEM"]
+    seen = ", ".join(device.name for device in devices) or "nothing"
     return (
         f"encoder.device: {device}, and TensorFlow {tf.__version__} sees none on {platform.node()}, only {seen}; "
         "fix the driver, image or accelerator, or set encoder.device to auto or cpu"

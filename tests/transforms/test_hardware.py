@@ -17,9 +17,25 @@ def test_the_cpu_is_always_there():
 @pytest.mark.parametrize("device", ["gpu", "tpu"])
 def test_a_device_that_is_not_there(device):
     with pytest.raises(
-        DeviceError, match=rf"^encoder\.device: {device}, and TensorFlow 2\.\d+\.\d+ sees none on .+, only"
+        DeviceError, match=rf"^encoder\.device: {device}, and TensorFlow 2\.\d+\.\d+ sees none on .+, only [^\n]+$"
     ):
         load_tensorflow(Hardware(device=device))
+
+
+def test_error_of_a_tpu_names_the_cause_in_one_line(monkeypatch):
+    tf = load_tensorflow(Hardware())
+
+    def fail(_: object) -> None:
+        raise tf.errors.InternalError(
+            None, None, "Graph execution error:\n\nDetected at node x\nno chip\n\t [[{{node x}}]]"
+        )
+
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
+    seen = [tf.config.PhysicalDevice("/CPU:0", "CPU"), tf.config.PhysicalDevice("/TPU_SYSTEM:0", "TPU_SYSTEM")]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: seen)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda *_: None)
+    with pytest.raises(DeviceError, match=r"only /CPU:0; fix the .+ \(no chip\)$"):
+        load_tensorflow(Hardware(device="tpu"))
 
 
 def test_a_gpu_that_is_there_gives_memory_as_it_is_asked_for(monkeypatch):
