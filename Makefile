@@ -16,12 +16,13 @@ AIRFLOW := .venv-airflow
 EXTRAS := .venv-extras
 AUDITOR := .venv-audit
 IMAGE := .venv-image
+IMAGE_TPU := .venv-image-tpu
 PACKAGE := .venv-package
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-tpu
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -131,6 +132,15 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproje
 
 test-image: $(IMAGE)/installed ## the workers' image without Docker: run the Dockerfile's steps, then pipelines on its workers
 	$(BIN)/python -m pytest --doctest-modules tests/image $(if $(BOOT),--boot $(BOOT))
+
+$(IMAGE_TPU)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml constraints-tf220.txt tests/image/dockerfile.py \
+		$(shell find configs/dataflow/tensorflow_for_tpu layerbeam pipeline transforms -name '*.[pcjt]*' -not -path '*__pycache__*')
+	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE_TPU) DEVICE=tpu
+	@touch $@
+
+# Not in `check`, for its 2.8 GB.
+test-image-tpu: $(IMAGE_TPU)/installed ## the image for TPUs without Docker and without a TPU (downloads 600 MB once)
+	$(BIN)/python -m pytest tests/image_tpu
 
 $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
@@ -319,11 +329,11 @@ bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/ins
 COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
 	$(addprefix --extra ,aws gcp gpu hf report browser readers docs dev) pyproject.toml
 
-# Without --upgrade uv keeps the versions of an existing file where it can.
+# Without --upgrade uv keeps the versions of an existing file where it can. libtpu after 0.0.14: see docs/worker_image.md.
 constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 	$(COMPILE) --upgrade --output-file constraints.txt
 	cp constraints.txt constraints-tf220.txt
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(TF220) $(PACKAGE) .venv-newest $(ENGINES) out dist
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(IMAGE_TPU) $(TF220) $(PACKAGE) .venv-newest $(ENGINES) out dist

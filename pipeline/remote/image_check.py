@@ -15,7 +15,8 @@ import layerbeam.transforms
 from layerbeam.transforms.encoders import EncoderError, open_encoder
 from layerbeam.transforms.encoders.formats import minilm
 
-_CUDA = "nvidia-cudnn-cu12"  # of the libraries that the extra `gpu` installs
+# A package that only the image for this device has: NVIDIA's library is from the extra `gpu`.
+_DEVICES = {"gpu": "nvidia-cudnn-cu12", "tpu": "tensorflow-tpu"}
 
 
 def wrong_versions(labels: argparse.Namespace) -> Iterator[str]:
@@ -25,7 +26,7 @@ def wrong_versions(labels: argparse.Namespace) -> Iterator[str]:
         "apache-beam": metadata.version("apache-beam"),
         "tensorflow": metadata.version("tensorflow"),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "device": "gpu" if any(metadata.distributions(name=_CUDA)) else "cpu",
+        "device": next((device for device, name in _DEVICES.items() if any(metadata.distributions(name=name))), "cpu"),
     }
     for name, found in installed.items():
         label = getattr(labels, name.replace("-", "_"))

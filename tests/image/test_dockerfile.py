@@ -25,6 +25,11 @@ def only(instruction: str, stage=LAST) -> list[str]:
     return [step.value for step in stage.steps if step.instruction == instruction]
 
 
+def pins(constraints: str) -> dict[str, str]:
+    """The versions that are the same for all Pythons."""
+    return dict(line.split("==") for line in (ROOT / constraints).read_text().splitlines() if ";" not in line)
+
+
 def declared(**given: str) -> dict[str, str]:
     """The arguments of the last stage."""
     arguments = dict(value.partition("=")[::2] for value in only("ARG"))
@@ -32,9 +37,8 @@ def declared(**given: str) -> dict[str, str]:
 
 
 def test_versions_match_repository():
-    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if ";" not in line)
     arguments = declared()
-    assert (arguments["BEAM"], arguments["TENSORFLOW"]) == (pins["apache-beam"], pins["tensorflow"])
+    assert arguments["BEAM"] == pins("constraints.txt")["apache-beam"]
     assert arguments["VERSION"] == __version__
     assert f'"Programming Language :: Python :: {arguments["PYTHON"]}"' in (ROOT / "pyproject.toml").read_text()
     launcher = f"/python{arguments['PYTHON'].replace('.', '')}-template-launcher-base:"
@@ -46,6 +50,32 @@ def test_boot_has_same_python_and_beam():
     bases = {stage.base for stage in FILE.stages if stage.base.startswith("python:")}
     assert bases == {"python:${PYTHON}-slim"}
     assert only("ENTRYPOINT") == ['["/opt/apache/beam/boot"]']
+
+
+@pytest.mark.parametrize(
+    ("device", "constraints"),
+    [("cpu", "constraints.txt"), ("gpu", "constraints.txt"), ("tpu", "constraints-tf220.txt")],
+)
+def test_each_device_has_the_pinned_tensorflow(device, constraints):
+    stage = FILE.stage(device)
+    assert f"TENSORFLOW_VERSION={pins(constraints)['tensorflow']}" in only("ENV", stage)
+    assert any(value.startswith(f"{constraints} ") for value in only("COPY", stage))
+
+
+def test_tensorflow_for_tpus_is_pinned():
+    pinned = pins("constraints-tf220.txt")
+    package = (ROOT / "configs/dataflow/tensorflow_for_tpu/pyproject.toml").read_text()
+    assert f'dependencies = ["tensorflow-tpu=={pinned["tensorflow-tpu"]}"]' in package
+    assert f'version = "{pinned["tensorflow"]}"' in package
+    assert pinned["tensorflow-tpu"] == pinned["tensorflow"]
+    assert pinned["libtpu"] == "0.0.14"  # 0.0.52 lacks functions that tensorflow-tpu 2.20.0 needs
+
+
+def test_constraints_of_tensorflow_220_differ_only_in_what_it_needs():
+    ours, oldest = ((ROOT / name).read_text().splitlines() for name in ("constraints.txt", "constraints-tf220.txt"))
+    names = {line.split("==")[0] for line in set(ours) ^ set(oldest)}
+    of_tensorflow = {"tensorflow", "tensorflow-text", "tf-keras"}
+    assert names - {"libtpu", "tensorboard", "tensorboard-data-server", "tensorflow-tpu", "werkzeug"} == of_tensorflow
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
