@@ -15,6 +15,7 @@ from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.plan.plan import vcpus_of
 from layerbeam.pipeline.remote.job_server import job_at_work, mistakes_in, pool_note
 from layerbeam.pipeline.run.engines import RemoteRunner
+from layerbeam.pipeline.run.versions import tpu_mistake
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead, join_small_files
@@ -110,6 +111,9 @@ def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
 
 def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:
     device, hinted = config.encoder.device, "accelerator" in config.encoder.resource_hints
+    other_tensorflow = tpu_mistake() if device == "tpu" else None
+    if other_tensorflow is not None:
+        yield other_tensorflow
     services = remote.options.view_as(pipeline_options.GoogleCloudOptions).dataflow_service_options or []
     pooled = [option for option in services if option.startswith(_ACCELERATOR)]
     if hinted and pooled:

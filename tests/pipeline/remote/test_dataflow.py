@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -70,8 +71,16 @@ def uncomment(workplace: Workplace, name: str, *keys: str) -> str:
 
 
 @pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> str:
+def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "tpu":
+        pretend_tensorflow("2.20.0", monkeypatch)
     return str(request.param)
+
+
+def pretend_tensorflow(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow and TF Text claim this version."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version if name.startswith("tensorflow") else real(name))
 
 
 def test_job_of_shipped_configuration(workplace, cloud, config):
@@ -105,6 +114,16 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert sorted(submission.files) == ["pipeline.pb", "submission_environment_dependencies.txt"]
     assert {"find/list", "find/compare", "tokenize", "encode", "write"} <= set(submission.stages)
     assert {"finish/finish group", "finish/finish run"} <= set(submission.stages)
+
+
+def test_tpu_job_of_another_tensorflow_than_its_image(workplace, cloud, monkeypatch):
+    pretend_tensorflow("2.21.0", monkeypatch)
+    done = workplace._call("run", shipped("tpu"), *PLACES, *MINE, at(cloud), status=2)
+    assert (
+        "encoder.device: is tpu, and the image for TPUs (the Dockerfile's DEVICE=tpu) has TensorFlow 2.20" in done.err
+    )
+    assert "this program has 2.21.0: install constraints-tf220.txt, or start the run from that image's tem" in done.err
+    assert cloud.jobs == []
 
 
 def test_command_line_overrides_configuration(workplace, cloud):
