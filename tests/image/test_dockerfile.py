@@ -31,9 +31,10 @@ def pins(constraints: str) -> dict[str, str]:
 
 
 def declared(**given: str) -> dict[str, str]:
-    """The arguments of the last stage."""
+    """The arguments of the last stage, and the variables of the stage for CPUs below it."""
     arguments = dict(value.partition("=")[::2] for value in only("ARG"))
-    return {name: FILE.arguments.get(name, value) for name, value in arguments.items()} | given
+    inherited = dict(value.partition("=")[::2] for value in only("ENV", FILE.stage("cpu")))
+    return inherited | {name: FILE.arguments.get(name, value) for name, value in arguments.items()} | given
 
 
 def test_versions_match_repository():
