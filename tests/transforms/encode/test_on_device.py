@@ -75,3 +75,14 @@ def test_a_row_without_tokens_is_zero():
     for pooling in ("first", "last", "max", *columns.SUMS):
         expected = columns.pool(np.ones((3, 2), np.float32), splits, pooling)
         assert layer.pool(positions, splits, pooling).tolist() == expected.tolist()
+
+
+def test_compiled_layers_that_stay_there_have_the_same_vectors(source, monkeypatch):
+    batch = np.array([[2, 7, 9, 3], [2, 3, 0, 0]], np.int32), np.array([4, 2], np.int32), np.zeros((2, 4), np.int32)
+    expected, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
+    monkeypatch.setattr(bert, "keeps_layers", lambda: True)
+    found, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
+    for layer in (1, 3):
+        assert isinstance(found[layer], DeviceLayer)
+        assert np.asarray(found[layer]).tobytes() == np.asarray(expected[layer]).tobytes()
+        assert len(expected[layer]) == 6
