@@ -80,7 +80,7 @@ def test_a_row_without_tokens_is_zero():
 def test_compiled_layers_that_stay_there_have_the_same_vectors(source, monkeypatch):
     batch = np.array([[2, 7, 9, 3], [2, 3, 0, 0]], np.int32), np.array([4, 2], np.int32), np.zeros((2, 4), np.int32)
     expected, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
-    monkeypatch.setattr(bert, "keeps_layers", lambda: True)
+    monkeypatch.setattr(network, "keeps_layers", lambda: True)
     found, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
     for layer in (1, 3):
         assert isinstance(found[layer], DeviceLayer)
