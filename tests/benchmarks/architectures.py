@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from corpus import read_bible
+from page import write_table
 from random_encoder import make_weights, write_safetensors
-from speed import ROOT, Bench, processor
+from speed import Bench, processor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from layerbeam.transforms.encoders.architectures import read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile
 
-BEGIN, END = "<!-- architectures: written by make bench-architectures -->", "<!-- end of architectures -->"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 BASE = {
     "vocab_size": 30522,
@@ -161,9 +161,7 @@ def main() -> None:
                 lines.append(f"| {name}, {dtype} | {rates} |")
     print("\n".join(lines))
     if options.write:
-        page = ROOT / "docs/tuning.md"
-        before, rest = page.read_text().split(BEGIN)
-        page.write_text("\n".join([before + BEGIN, *lines, END + rest.split(END)[1]]))
+        write_table("architectures", lines)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import gzip
 import itertools
 import json
 import os
-import re
 import shutil
 import statistics
 import sys
@@ -29,12 +28,12 @@ import pyarrow.parquet as pq
 import yaml
 from command import layerbeam, run_record
 from corpus import read_bible
+from page import write_table
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "engines"))
 from cluster import cluster  # noqa: E402
 
-PAGE = ROOT / "docs" / "tuning.md"
 MODES = {"2 threads": ["--workers", "2"], "2 processes": ["--processes", "2"], "worker pool": None}
 
 
@@ -157,11 +156,10 @@ def main() -> None:
                     one = run(folder, shape, options[mode])
                     found.setdefault((shape, mode), []).append(one)
                     print(f"{mode:12} {shape:24} {json.dumps(one)}", flush=True)
-    printed = "\n".join(table(found, given.lines, given.rounds))
-    print(f"\n{printed}")
+    written = table(found, given.lines, given.rounds)
+    print("\n".join(["", *written]))
     if given.write:
-        between = r"(?s)(<!-- shapes: [^\n]*-->\n).*?(<!-- end of shapes -->)"
-        PAGE.write_text(re.sub(between, lambda found: f"{found[1]}{printed}\n{found[2]}", PAGE.read_text()))
+        write_table("shapes", written)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import yaml
 from command import layerbeam, run_json, run_program, run_record
 from corpus import long_tail, read_bible
+from page import write_table
 from random_encoder import BASE, make_weights, write_huggingface
 
 from layerbeam import open_run
@@ -43,7 +44,6 @@ BACKENDS = ("torch", "onnx", "openvino")
 NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
 # BERT-base's size takes eight times as long as MiniLM, so it gets every fourth line.
 BASE_STEP = 4
-BEGIN, END = "<!-- speed: written by make bench -->", "<!-- end of speed -->"
 MAX_ERROR = 5e-5  # another order of sums, on any processor
 MIN_COSINE = 0.998
 
@@ -349,9 +349,7 @@ def main() -> None:
         written = table(bench, options.rounds, options.lines)
     print("\n".join(["", *written]))
     if options.write:
-        page = ROOT / "docs/tuning.md"
-        before, rest = page.read_text().split(BEGIN)
-        page.write_text("\n".join([before + BEGIN, *written, END + rest.split(END)[1]]))
+        write_table("speed", written)
 
 
 if __name__ == "__main__":
