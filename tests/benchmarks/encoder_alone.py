@@ -22,6 +22,8 @@ from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.device import has_accelerator
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.tokenize.sequences import load_text_tokenizer, tokenize_block
@@ -44,21 +46,39 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     return batches
 
 
-def product_rate(job: Job, threads: int) -> float:
-    """The rate of one block's four products of 1,024 rows in GFLOP/s, in as many threads as the encoder uses."""
+def product_shapes(architecture: Architecture) -> list[tuple[int, int]]:
+    """The kernels of one block's four products."""
+    hidden, inner = architecture.hidden_size, architecture.intermediate_size
+    return [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+
+
+def flops_per_token(architecture: Architecture) -> int:
+    """The operations of all blocks' products with weights for one token."""
+    return 2 * architecture.num_hidden_layers * sum(n_in * n_out for n_in, n_out in product_shapes(architecture))
+
+
+def product_rate(
+    architecture: Architecture,
+    compute_dtype: str,
+    threads: int,
+    *,
+    num_rows: int = ROWS,
+    seconds: float = PRODUCT_SECONDS,
+) -> float:
+    """The rate of one block's four products of `num_rows` rows in GFLOP/s, in as many threads as the encoder uses."""
     import tensorflow as tf
 
-    assert job.encoder.architecture is not None
-    hidden, inner = job.encoder.architecture.hidden_size, job.encoder.architecture.intermediate_size
-    shapes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
-    dtype = tf.as_dtype(job.config.encoder.compute_dtype)
-    rows = {size: tf.cast(tf.random.normal([ROWS, size]), dtype) for size in (hidden, inner)}
+    hidden, shapes = architecture.hidden_size, product_shapes(architecture)
+    dtype = tf.as_dtype(compute_dtype)
+    # A bias costs a processor nothing; it costs a GPU another pass over memory, which is no product.
+    has_bias = not has_accelerator()
+    rows = {size: tf.cast(tf.random.normal([num_rows, size]), dtype) for size in dict(shapes)}
     weights = [
         (tf.Variable(tf.cast(tf.random.normal(shape), dtype)), tf.Variable(tf.zeros(shape[1], dtype)))
         for shape in shapes
     ]
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, size], dtype) for size in (hidden, inner)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, size], dtype) for size in rows])
     def once(narrow: Any, wide: Any) -> Any:
         results = []
         for kernel, bias in weights:
@@ -66,12 +86,14 @@ def product_rate(job: Job, threads: int) -> float:
             if dtype == tf.bfloat16 and onednn.is_available():
                 results.append(onednn.packed_dense(values, kernel, bias)[0, 0])
             else:
-                results.append(tf.nn.bias_add(tf.matmul(values, kernel), bias)[0, 0])
+                product = tf.matmul(values, kernel)
+                results.append((tf.nn.bias_add(product, bias) if has_bias else product)[0, 0])
         return results
 
     once(*rows.values())
+    tf.test.experimental.sync_devices()
     calls = [0] * threads
-    ends = time.perf_counter() + PRODUCT_SECONDS
+    ends = time.perf_counter() + seconds
 
     def work(number: int) -> None:
         while time.perf_counter() < ends:
@@ -84,8 +106,9 @@ def product_rate(job: Job, threads: int) -> float:
         worker.start()
     for worker in workers:
         worker.join()
-    seconds = time.perf_counter() - started
-    return 2 * ROWS * sum(n_in * n_out for n_in, n_out in shapes) * sum(calls) / seconds / 1e9
+    tf.test.experimental.sync_devices()  # a GPU's calls return before it has computed them
+    took = time.perf_counter() - started
+    return 2 * num_rows * sum(n_in * n_out for n_in, n_out in shapes) * sum(calls) / took / 1e9
 
 
 def main(path: str) -> None:
@@ -104,16 +127,15 @@ def main(path: str) -> None:
     for _ in forward(batches, cost):
         pass
     seconds = time.perf_counter() - started
-    assert job.encoder.architecture is not None
-    hidden, inner = job.encoder.architecture.hidden_size, job.encoder.architecture.intermediate_size
-    flops = 2 * job.encoder.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner)
+    architecture = job.encoder.architecture
+    assert architecture is not None
     result = {
         "load_seconds": loading,
         "seconds": seconds,
         "tokens": cost.encoded_tokens,
         "padded_tokens": cost.padded_tokens,
-        "gflops": cost.encoded_tokens * flops / seconds / 1e9,
-        "product_gflops": product_rate(job, threads),
+        "gflops": cost.encoded_tokens * flops_per_token(architecture) / seconds / 1e9,
+        "product_gflops": product_rate(architecture, job.config.encoder.compute_dtype, threads),
     }
     print(json.dumps(result))
 
