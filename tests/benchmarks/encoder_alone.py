@@ -23,7 +23,7 @@ from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures import Architecture
-from layerbeam.transforms.encoders.device import has_accelerator
+from layerbeam.transforms.encoders.device import keeps_layers
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.tokenize.sequences import load_text_tokenizer, tokenize_block
@@ -71,7 +71,7 @@ def product_rate(
     hidden, shapes = architecture.hidden_size, product_shapes(architecture)
     dtype = tf.as_dtype(compute_dtype)
     # A bias costs a processor nothing; it costs a GPU another pass over memory, which is no product.
-    has_bias = not has_accelerator()
+    has_bias = not keeps_layers()
     rows = {size: tf.cast(tf.random.normal([num_rows, size]), dtype) for size in dict(shapes)}
     weights = [
         (tf.Variable(tf.cast(tf.random.normal(shape), dtype)), tf.Variable(tf.zeros(shape[1], dtype)))
