@@ -13,6 +13,9 @@ from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.encoders.architectures.mpnet import MPNet
+from layerbeam.transforms.encoders.architectures.roberta import Roberta
+from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.fetch.locate import locate
 
 _MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
@@ -54,7 +57,7 @@ _OLD_POOLINGS = {
 }
 _POOLING_FIELDS = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *_OLD_POOLINGS)
 # Encoders whose first position is pad_token_id + 1: max_position_embeddings counts the unused ones too.
-_SHIFTED_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
+_SHIFTED_POSITIONS = (*Roberta.model_types, *MPNet.model_types)
 _ELSEWHERE = "take another model, or encode with sentence-transformers"
 
 
@@ -138,10 +141,10 @@ def _read_modules(path: Path) -> list[str]:
         given = module if isinstance(module, dict) else {}
         type_, folder = given.get("type"), given.get("path")
         if not (isinstance(type_, str) and isinstance(folder, str)):
-            raise UsageError(f"{path}: a module is {_short(module)}; it must have a type and a path: download it again")
+            raise UsageError(f"{path}: a module is {shown(module)}; it must have a type and a path: download it again")
         inside = PureWindowsPath(folder)  # it knows the separators of all systems
         if inside.anchor or ".." in inside.parts or "\0" in folder:
-            raise UsageError(f"{path}: a module's path is {_short(folder)}; it must be a folder next to modules.json")
+            raise UsageError(f"{path}: a module's path is {shown(folder)}; it must be a folder next to modules.json")
         kinds.append(type_.rpartition(".")[2] if type_.startswith("sentence_transformers.") else type_)
         folders.append(folder)
     if kinds not in _MODULES:
@@ -205,7 +208,7 @@ def _pooling(file: _File) -> str:
     if found is None:
         allowed = ", ".join(" + ".join(modes) for modes in _POOLINGS)
         raise UsageError(
-            f"{file.path}: the pooling is {' + '.join(map(_short, modes)) or 'none'}; allowed: {allowed}: {_ELSEWHERE}"
+            f"{file.path}: the pooling is {' + '.join(map(shown, modes)) or 'none'}; allowed: {allowed}: {_ELSEWHERE}"
         )
     return found
 
@@ -220,7 +223,7 @@ def _default_prompt(file: _File) -> str:
         raise file.wrong("default_prompt_name", f"null or one of prompts: {', '.join(known)}")
     prompt = known[name] or ""
     if not isinstance(prompt, str) or any("\ud800" <= character <= "\udfff" for character in prompt):
-        raise UsageError(f"{file.path}: prompts.{name} is {_short(prompt)}; it must be a text")
+        raise UsageError(f"{file.path}: prompts.{name} is {shown(prompt)}; it must be a text")
     return prompt
 
 
@@ -246,7 +249,7 @@ class _File:
     def check(self, name: str, value: Any) -> None:
         """Raises UsageError if the field is there with another value."""
         if self.fields.get(name, value) != value:
-            raise self.wrong(name, f"{_short(value)}: {_ELSEWHERE}")
+            raise self.wrong(name, f"{shown(value)}: {_ELSEWHERE}")
 
     def check_names(self, *known: str) -> None:
         """Raises UsageError for a field that is unknown here, and may change the vectors."""
@@ -255,7 +258,7 @@ class _File:
             raise UsageError(f"{self.path}: {unknown[0]} is unknown here; allowed: {', '.join(known)}: {_ELSEWHERE}")
 
     def wrong(self, name: str, allowed: str) -> UsageError:
-        return UsageError(f"{self.path}: {name} is {_short(self.fields[name])}; it must be {allowed}")
+        return UsageError(f"{self.path}: {name} is {shown(self.fields[name])}; it must be {allowed}")
 
 
 def _read_json(path: Path, kind: type, allowed: str) -> Any:
@@ -266,11 +269,5 @@ def _read_json(path: Path, kind: type, allowed: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is not JSON ({error}); download it again") from error
     if not isinstance(content, kind):
-        raise UsageError(f"{path}: is {_short(content)}; it must be {allowed}: download it again")
+        raise UsageError(f"{path}: is {shown(content)}; it must be {allowed}: download it again")
     return content
-
-
-def _short(value: Any) -> str:
-    """The value as JSON, cut to fit in a message."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

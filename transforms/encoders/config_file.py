@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 Activation = Literal["gelu", "gelu_tanh"]
+MAX_SHOWN = 80
 
 # Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
 # quick_gelu is another function.
@@ -89,6 +90,12 @@ def read_json(handle: str, path: Path) -> dict[str, Any]:
     return content
 
 
+def shown(value: Any) -> str:
+    """A value as JSON, cut to fit in a message."""
+    text = json.dumps(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def at(handle: str, path: Path) -> str:
     """The start of an error message: the handle, with the path unless that is the handle itself.
 
@@ -105,12 +112,3 @@ def first_line(error: BaseException) -> str:
     ('not opened', 'EOFError')
     """
     return next(iter(str(error).splitlines()), "").rstrip(":") or type(error).__name__
-
-
-def listed(names: Sequence[str]) -> str:
-    """The names as an English list.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

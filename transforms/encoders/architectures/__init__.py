@@ -11,7 +11,7 @@ from layerbeam.transforms.encoders.architectures.electra import Electra
 from layerbeam.transforms.encoders.architectures.modernbert import ModernBert
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
-from layerbeam.transforms.encoders.config_file import ConfigFile, listed
+from layerbeam.transforms.encoders.config_file import ConfigFile
 
 __all__ = ["ARCHITECTURES", "Architecture", "Bert", "read_architecture"]
 
@@ -23,6 +23,6 @@ def read_architecture(config: ConfigFile) -> Architecture:
     """The architecture that a config.json describes. EncoderError for one that is not supported."""
     kind = _BY_TYPE.get(str(config.fields.get("model_type")))
     if kind is None:
-        titles = listed([kind.title for kind in ARCHITECTURES])
+        titles = " and ".join(", ".join(kind.title for kind in ARCHITECTURES).rsplit(", ", 1))
         raise config.wrong("model_type", f"one of {', '.join(_BY_TYPE)} ({titles})")
     return kind.read(config)

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 Tensor = Any  # TensorFlow's
 Array = npt.NDArray[Any]
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture(abc.ABC):
@@ -107,14 +116,16 @@ class Architecture(abc.ABC):
         """`block` in NumPy for one text, [S, H]."""
 
 
-def layer_norm_shapes(name: str, size: int) -> dict[str, tuple[int, ...]]:
+def layer_norm_shapes(name: str, size: int, *, has_bias: bool = True) -> dict[str, tuple[int, ...]]:
     """The weights of a layer norm."""
-    return {f"{name}/LayerNorm/beta": (size,), f"{name}/LayerNorm/gamma": (size,)}
+    bias: dict[str, tuple[int, ...]] = {f"{name}/LayerNorm/beta": (size,)} if has_bias else {}
+    return bias | {f"{name}/LayerNorm/gamma": (size,)}
 
 
-def dense_shapes(name: str, size_in: int, size_out: int) -> dict[str, tuple[int, ...]]:
+def dense_shapes(name: str, size_in: int, size_out: int, *, has_bias: bool = True) -> dict[str, tuple[int, ...]]:
     """The weights of a dense layer."""
-    return {f"{name}/kernel": (size_in, size_out), f"{name}/bias": (size_out,)}
+    bias: dict[str, tuple[int, ...]] = {f"{name}/bias": (size_out,)} if has_bias else {}
+    return {f"{name}/kernel": (size_in, size_out)} | bias
 
 
 def scale_query(values: Float32Array, head_size: int) -> Float32Array:

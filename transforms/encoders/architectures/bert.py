@@ -14,6 +14,7 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures.architecture import (
+    SIZES,
     Architecture,
     Array,
     Tensor,
@@ -48,18 +49,9 @@ class Bert(Architecture):
     prefix: ClassVar[str] = "bert."
     vocabulary_file: ClassVar[str] = "vocab.txt"
     # {our name of a size: its name in config.json}
-    size_fields: ClassVar[Mapping[str, str]] = {
-        name: name
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        )
-    }
+    size_fields: ClassVar[Mapping[str, str]] = {name: name for name in (*SIZES, "type_vocab_size")}
+    # {part of a weight's name in a BERT of transformers: the same part in this architecture}, replaced in this order
+    renamed_parts: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def read(cls, config: ConfigFile) -> Bert:
@@ -104,12 +96,14 @@ class Bert(Architecture):
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """
-        >>> Bert.spellings(None, "bert/encoder/layer_11/attention/output/LayerNorm/gamma")
+        >>> Bert.spellings(Bert, "bert/encoder/layer_11/attention/output/LayerNorm/gamma")
         ('encoder.layer.11.attention.output.LayerNorm.weight', 'encoder.layer.11.attention.output.LayerNorm.gamma')
         """
         name = re.sub(r"/(kernel|gamma)$", "/weight", name.removeprefix("bert/"))
         name = re.sub(r"/beta$", "/bias", re.sub(r"_embeddings$", "_embeddings/weight", name))
         theirs = re.sub(r"layer_(\d+)/", r"layer/\1/", name).replace("/", ".")
+        for part, renamed in self.renamed_parts.items():
+            theirs = theirs.replace(part, renamed)
         # The oldest checkpoints, bert-base-uncased among them, kept TensorFlow's names.
         old = theirs.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         return (theirs,) if old == theirs else (theirs, old)

@@ -9,19 +9,6 @@ from typing import ClassVar
 from layerbeam.transforms.encoders.architectures.bert import Bert
 from layerbeam.transforms.encoders.config_file import ConfigFile
 
-# Parts of our names, and transformers' names of them.
-_PARTS = {
-    "encoder.layer.": "transformer.layer.",
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistilBert(Bert):
@@ -40,13 +27,18 @@ class DistilBert(Bert):
         "intermediate_size": "hidden_dim",
         "max_position_embeddings": "max_position_embeddings",
     }
+    renamed_parts: ClassVar[Mapping[str, str]] = {
+        "encoder.layer.": "transformer.layer.",
+        "attention.self.query": "attention.q_lin",
+        "attention.self.key": "attention.k_lin",
+        "attention.self.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm",
+        "intermediate.dense": "ffn.lin1",
+        "output.dense": "ffn.lin2",
+        "output.LayerNorm": "output_layer_norm",
+    }
 
     @classmethod
     def read(cls, config: ConfigFile) -> Bert:
         return cls.of_sizes(config, hidden_act=config.activation("activation"), layer_norm_eps=1e-12)
-
-    def spellings(self, name: str) -> tuple[str, ...]:
-        theirs = super().spellings(name)[0]
-        for part, of_file in _PARTS.items():
-            theirs = theirs.replace(part, of_file)
-        return (theirs,)

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.architectures.architecture import Architecture, Array, Tensor, scale_query
+from layerbeam.transforms.encoders.architectures.architecture import (
+    SIZES,
+    Architecture,
+    Array,
+    Tensor,
+    dense_shapes,
+    layer_norm_shapes,
+    scale_query,
+)
 from layerbeam.transforms.encoders.config_file import ConfigFile
 from layerbeam.transforms.hardware import tf
 
@@ -20,14 +28,6 @@ if TYPE_CHECKING:
     from layerbeam.transforms.encoders.network import Batch, Network
     from layerbeam.transforms.reference import ReferenceNetwork
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 _KINDS = ("full_attention", "sliding_attention")
 # {our name after the block: transformers' name}
 _PARTS = {
@@ -75,7 +75,7 @@ class ModernBert(Architecture):
 
     @classmethod
     def read(cls, config: ConfigFile) -> ModernBert:
-        sizes = config.sizes({name: name for name in _SIZES})
+        sizes = config.sizes({name: name for name in SIZES})
         if sizes["hidden_size"] // sizes["num_attention_heads"] % 2:
             raise config.wrong("hidden_size", "num_attention_heads times an even number")
         return cls(
@@ -92,32 +92,23 @@ class ModernBert(Architecture):
 
     def weight_shapes(self, *, num_blocks: int | None = None, pooler: bool = True) -> dict[str, tuple[int, ...]]:
         hidden, inner = self.hidden_size, self.intermediate_size
+
+        def layer_norm(name: str) -> dict[str, tuple[int, ...]]:
+            return layer_norm_shapes(name, hidden, has_bias=self.norm_bias)
+
         shapes: dict[str, tuple[int, ...]] = {"bert/embeddings/word_embeddings": (self.vocab_size, hidden)}
-
-        def layer_norm(name: str) -> None:
-            shapes[f"{name}/LayerNorm/gamma"] = (hidden,)
-            if self.norm_bias:
-                shapes[f"{name}/LayerNorm/beta"] = (hidden,)
-
-        def dense(name: str, size_in: int, size_out: int, has_bias: bool) -> None:
-            shapes[f"{name}/kernel"] = (size_in, size_out)
-            if has_bias:
-                shapes[f"{name}/bias"] = (size_out,)
-
-        layer_norm("bert/embeddings")
+        shapes |= layer_norm("bert/embeddings")
         last = self.num_hidden_layers if num_blocks is None else num_blocks
         for index in range(last):
             block = f"bert/encoder/layer_{index}"
             if index:  # the first block's input is normalized already
-                layer_norm(f"{block}/attention")
-            dense(f"{block}/attention/self", hidden, 3 * hidden, self.attention_bias)
-            dense(f"{block}/attention/output/dense", hidden, hidden, self.attention_bias)
-            layer_norm(f"{block}/intermediate")
-            dense(f"{block}/intermediate/dense", hidden, 2 * inner, self.mlp_bias)
-            dense(f"{block}/output/dense", inner, hidden, self.mlp_bias)
-        if last == self.num_hidden_layers:
-            layer_norm("bert")
-        return shapes
+                shapes |= layer_norm(f"{block}/attention")
+            shapes |= dense_shapes(f"{block}/attention/self", hidden, 3 * hidden, has_bias=self.attention_bias)
+            shapes |= dense_shapes(f"{block}/attention/output/dense", hidden, hidden, has_bias=self.attention_bias)
+            shapes |= layer_norm(f"{block}/intermediate")
+            shapes |= dense_shapes(f"{block}/intermediate/dense", hidden, 2 * inner, has_bias=self.mlp_bias)
+            shapes |= dense_shapes(f"{block}/output/dense", inner, hidden, has_bias=self.mlp_bias)
+        return shapes | (layer_norm("bert") if last == self.num_hidden_layers else {})
 
     def spellings(self, name: str) -> tuple[str, ...]:
         if name in _OUTSIDE:

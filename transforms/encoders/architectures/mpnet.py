@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from layerbeam.transforms.encoders.architectures.architecture import Array
+from layerbeam.transforms.encoders.architectures.architecture import SIZES, Array
 from layerbeam.transforms.encoders.architectures.bert import Bert
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import ConfigFile
@@ -28,15 +28,6 @@ _PADDING = 1
 _BUCKETS = 32
 _FARTHEST = 128
 
-_PARTS = {
-    "attention.self.query": "attention.attn.q",
-    "attention.self.key": "attention.attn.k",
-    "attention.self.value": "attention.attn.v",
-    "attention.output.dense": "attention.attn.o",
-    "attention.output.LayerNorm": "attention.LayerNorm",
-    "relative_attention_bias": "relative_attention_bias.weight",
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MPNet(Roberta):
@@ -47,7 +38,15 @@ class MPNet(Roberta):
     title: ClassVar[str] = "MPNet"
     model_types: ClassVar[tuple[str, ...]] = ("mpnet",)
     prefix: ClassVar[str] = "mpnet."
-    size_fields: ClassVar[Mapping[str, str]] = {name: name for name in Bert.size_fields if name != "type_vocab_size"}
+    size_fields: ClassVar[Mapping[str, str]] = {name: name for name in SIZES}
+    renamed_parts: ClassVar[Mapping[str, str]] = {
+        "attention.self.query": "attention.attn.q",
+        "attention.self.key": "attention.attn.k",
+        "attention.self.value": "attention.attn.v",
+        "attention.output.dense": "attention.attn.o",
+        "attention.output.LayerNorm": "attention.LayerNorm",
+        "relative_attention_bias": "relative_attention_bias.weight",
+    }
 
     @classmethod
     def read(cls, config: ConfigFile) -> Bert:
@@ -58,12 +57,6 @@ class MPNet(Roberta):
     def weight_shapes(self, *, num_blocks: int | None = None, pooler: bool = True) -> dict[str, tuple[int, ...]]:
         shapes = super().weight_shapes(num_blocks=num_blocks, pooler=pooler)
         return shapes | {_BIAS: (_BUCKETS, self.num_attention_heads)}
-
-    def spellings(self, name: str) -> tuple[str, ...]:
-        theirs = super().spellings(name)[0]
-        for part, of_file in _PARTS.items():
-            theirs = theirs.replace(part, of_file)
-        return (theirs,)
 
     def prepare(self, net: Network, batch: Batch) -> Any:
         buckets = tf.constant(distance_buckets(self.max_length), tf.int32)

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerbeam.transforms.encoders.config_file import EncoderError, first_line, read_json
+from layerbeam.transforms.encoders.config_file import MAX_SHOWN, EncoderError, first_line, read_json, shown
 from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, SpecialTokens, Vocabulary
 
-_MAX_SHOWN = 80
 # A word of more characters is one [UNK]; transformers writes 100. The limit keeps TensorFlow Text's buffers small.
 _MAX_CHARS_PER_WORD = 1000
 _LIBRARY_MODELS = ("BPE", "Unigram", "WordLevel")
@@ -100,10 +99,8 @@ def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size:
 
 
 def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> EncoderError:
-    shown = json.dumps(found)
-    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
     return EncoderError(
-        f"{handle}: {path}: {field} is {shown}; it must be {allowed}: texts would be cut into other tokens than "
+        f"{handle}: {path}: {field} is {shown(found)}; it must be {allowed}: texts would be cut into other tokens than "
         "the encoder was trained on; take another encoder"
     )
 
@@ -159,11 +156,11 @@ def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: 
     entries, rows = [""] * len(ids), 1 << 31 if vocab_size is None else vocab_size
     for entry, number in ids.items():
         if type(number) is not int or not 0 <= number < rows:
-            raise refuse(f"the id of {entry[:_MAX_SHOWN]!r}", number, f"from 0 to {rows - 1:,} (vocab_size)")
+            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"from 0 to {rows - 1:,} (vocab_size)")
         # A vocab.txt with duplicate entries leaves gaps between the ids.
         entries += [""] * (number + 1 - len(entries))
         if entries[number]:
-            raise refuse(f"the id of {entry[:_MAX_SHOWN]!r}", number, f"another than that of {entries[number]!r}")
+            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"another than that of {entries[number]!r}")
         entries[number] = entry
     while entries and not entries[-1]:
         entries.pop()
@@ -196,7 +193,7 @@ def check_same_entries(handle: str, vocabulary: Vocabulary, other: Vocabulary) -
         entry = differing[0]
         raise EncoderError(
             f"{handle}: vocab.txt and tokenizer.json differ in {len(differing):,} entries, such as "
-            f"{entry[:_MAX_SHOWN]!r}: id {ids.get(entry, 'missing')} and {others.get(entry, 'missing')}; remove the "
+            f"{entry[:MAX_SHOWN]!r}: id {ids.get(entry, 'missing')} and {others.get(entry, 'missing')}; remove the "
             "one that does not belong to the weights (transformers reads tokenizer.json)"
         )
 
