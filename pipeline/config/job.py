@@ -274,8 +274,8 @@ def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tu
     forms = tuple(dict.fromkeys(form.strip() for form in given if form.strip()))
     if not forms:
         raise UsageError(f"{where}: has no forms; name at least one, or remove it")
-    for form in forms:
-        words = form.split() if view.words == "whitespace" else _basic_words(form, encoder)
+    of_forms = [form.split() for form in forms] if view.words == "whitespace" else _basic_words(forms, encoder)
+    for form, words in zip(forms, of_forms, strict=True):
         if len(words) > 1:
             hint = "" if view.words == "whitespace" or " " in form else ", or use level word and words: whitespace"
             raise UsageError(
@@ -284,16 +284,15 @@ def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tu
     return forms
 
 
-def _basic_words(form: str, encoder: EncoderSource) -> list[str]:
-    """The words of a form, as views with `words: basic` have them."""
+def _basic_words(forms: Sequence[str], encoder: EncoderSource) -> list[list[str]]:
+    """The words of each form, as views with `words: basic` have them."""
     if encoder.tokenizer == "tensorflow_text":
-        return ReferenceWordPiece([], encoder.do_lower_case).words(form)
+        reference = ReferenceWordPiece([], encoder.do_lower_case)
+        return [reference.words(form) for form in forms]
     # Imported here: it loads Beam.
     from layerbeam.transforms.tokenize.sequences import load_text_tokenizer
 
-    pieces = load_text_tokenizer(encoder).tokenize(pa.array([form], pa.string()))
-    words = dict(zip(pieces.word_index.tolist(), pieces.form.tolist(), strict=True))
-    return [pieces.forms[number].as_py() for word, number in words.items() if word >= 0]
+    return load_text_tokenizer(encoder).tokenize(pa.array(forms, pa.string())).words()
 
 
 def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:

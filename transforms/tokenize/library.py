@@ -8,7 +8,6 @@ two words, they are one.
 from __future__ import annotations
 
 import itertools
-import unicodedata
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from layerbeam.transforms.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
-from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, join_texts
+from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, is_punctuation, join_texts
 
 _SPACE, _ALONE, _LETTER = range(3)
 _CODE_POINTS = 0x110000
@@ -85,8 +84,7 @@ def _kind(character: str) -> int:
     """
     if character.isspace():
         return _SPACE
-    category = unicodedata.category(character)
-    return _ALONE if category[0] == "P" or (character.isascii() and not character.isalnum()) else _LETTER
+    return _ALONE if is_punctuation(character) else _LETTER
 
 
 def _anchors(start: Int64Array, end: Int64Array, is_space: BoolArray, row: Int64Array, their_word: Int64Array) -> Any:

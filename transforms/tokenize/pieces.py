@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import unicodedata
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +36,13 @@ class Pieces:
     form: Int32Array
     forms: pa.StringArray
 
+    def words(self) -> list[list[str]]:
+        """The normalized words of each text."""
+        forms = self.forms.to_pylist()
+        pieces = list(zip(self.word_index.tolist(), self.form.tolist(), strict=True))
+        of_texts = (dict(pieces[begin:end]) for begin, end in itertools.pairwise(self.row_splits.tolist()))
+        return [[forms[form] for word, form in of_text.items() if word >= 0] for of_text in of_texts]
+
 
 class TextTokenizer(Protocol):
     """Cuts texts into pieces. Not thread-safe: use one instance per thread."""
@@ -48,6 +57,14 @@ def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:
     """(code points of the texts, a line end after each but the last; the index of each text's first: int64 [T])."""
     lengths = np.array([len(text) for text in texts], np.int64)
     return code_points("\n".join(texts)), row_splits_of(lengths + 1)[:-1]
+
+
+def is_punctuation(character: str) -> bool:
+    """Whether a character that is no white space is punctuation to BERT's reference.
+
+    In ASCII that is all but letters and digits, also `$`, `+`, `^`, `` ` ``.
+    """
+    return unicodedata.category(character)[0] == "P" or (character.isascii() and not character.isalnum())
 
 
 def code_points(text: str) -> UInt32Array:

@@ -66,15 +66,12 @@ class KeepWords:
     def __init__(self, view: View, tokenizer: TextTokenizer) -> None:
         self._given = view.keep_words or ()
         self._match_case = view.match_case
-        pieces = tokenizer.tokenize(pa.array(self._given, pa.string()))
-        words = pieces.forms.take(pa.array(pieces.form, mask=pieces.form < 0)).to_pylist()
+        words = tokenizer.tokenize(pa.array(self._given, pa.string())).words()
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
         self.alike: dict[int, list[str]] = {}
-        for index, (begin, end) in enumerate(zip(pieces.row_splits[:-1], pieces.row_splits[1:], strict=True)):
-            of_form = dict(zip(pieces.word_index[begin:end].tolist(), words[begin:end], strict=True))
-            of_form.pop(-1, None)  # white space
-            place = self._place.setdefault("".join(of_form.values()).lower(), index)
+        for index, of_form in enumerate(words):
+            place = self._place.setdefault("".join(of_form).lower(), index)
             self.alike.setdefault(index if self._match_case else place, []).append(self._given[index])
 
     def find(self, words: _WordIndex, texts: TextBlock) -> tuple[Int32Array, BoolArray]:

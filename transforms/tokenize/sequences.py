@@ -90,7 +90,8 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     place = (np.concatenate([row_splits[:-1] + 1, behind_first + extra])[side] + within)[is_kept]
     is_text, is_word = pieces.start >= 0, pieces.word_index >= 0
     words = np.zeros(2 * num_texts, np.int32)  # before each first and second text
-    np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
+    if len(texts) > num_texts:
+        np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
     word_index = np.where(is_word, pieces.word_index + words[side], -1)
     anchor = np.where(is_word, pieces.anchor + offset[side], -1)
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
-from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, join_texts
+from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, is_punctuation, join_texts
 
 UInt8Array = npt.NDArray[np.uint8]
 
@@ -64,9 +64,7 @@ def _kind(character: str, do_lower_case: bool) -> int:
         return _SPACE
     if do_lower_case and category == "Mn":
         return _MARK
-    # The reference treats all ASCII except letters and digits as punctuation, also `$`, `+`, `^`, `` ` ``.
-    is_punctuation = category[0] == "P" or (character.isascii() and not character.isalnum())
-    return _ALONE if is_punctuation or _CJK.match(character) else _LETTER
+    return _ALONE if is_punctuation(character) or _CJK.match(character) else _LETTER
 
 
 class Normalized(NamedTuple):
