@@ -10,12 +10,14 @@ also compares the vectors.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import random_encoder
 from corpus import read_bible
 from page import write_table
 from random_encoder import make_weights, write_safetensors
@@ -26,19 +28,10 @@ from layerbeam.transforms.encoders.architectures import read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-BASE = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-}
+BASE = dataclasses.asdict(random_encoder.BASE)
 # {name: (config.json, whether the tokenizer is byte-level BPE)}
 CONFIGS: dict[str, tuple[dict[str, Any], bool]] = {
-    "BERT-base": ({"model_type": "bert", "type_vocab_size": 2}, False),
+    "BERT-base": ({"model_type": "bert"}, False),
     "DistilBERT-base": (
         {
             "model_type": "distilbert",
@@ -50,11 +43,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], bool]] = {
         },
         False,
     ),
-    "ELECTRA-base": ({"model_type": "electra", "type_vocab_size": 2, "embedding_size": 768}, False),
+    "ELECTRA-base": ({"model_type": "electra", "embedding_size": 768}, False),
     "ELECTRA-small": (
         {
             "model_type": "electra",
-            "type_vocab_size": 2,
             "embedding_size": 128,
             "hidden_size": 256,
             "num_attention_heads": 4,

@@ -5,6 +5,7 @@ Random weights are enough for benchmarks: speed does not depend on them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -23,16 +24,8 @@ BASE = Bert(
     hidden_act="gelu",
     layer_norm_eps=1e-12,
 )
-LARGE = Bert(
-    vocab_size=30522,
-    hidden_size=1024,
-    num_hidden_layers=24,
-    num_attention_heads=16,
-    intermediate_size=4096,
-    max_position_embeddings=512,
-    type_vocab_size=2,
-    hidden_act="gelu",
-    layer_norm_eps=1e-12,
+LARGE = dataclasses.replace(
+    BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
 )
 
 

@@ -19,6 +19,15 @@ WORDS = ["a", "river", "bank", "the", "in", "##s", "##er", ".", ",", "'", "k", "
 _SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
 _COMMON = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
 
+# Of an uncased BERT's tokenizer.json.
+NORMALIZER = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+
 # config.json, by the name in the tests.
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {"model_type": "bert", "type_vocab_size": 2} | _COMMON,
@@ -95,13 +104,7 @@ def _mpnet(folder: Path) -> None:
     ]
     content = {
         "added_tokens": special,
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
+        "normalizer": NORMALIZER,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]},
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": ids},

@@ -392,27 +392,17 @@ def test_casing_from_the_vocabulary(tmp_path):
 
 
 def test_other_numbers_of_segments_and_positions(folder):
-    config = Bert(
-        vocab_size=818,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=512,
-        type_vocab_size=4,
-        hidden_act="gelu_tanh",
-        layer_norm_eps=1e-12,
-    )
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 4,
+    }
+    config = Bert(vocab_size=818, hidden_act="gelu_tanh", layer_norm_eps=1e-12, **sizes)
     weights = random_weights(config)
-    edit(
-        folder / "bert_config.json",
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=512,
-        type_vocab_size=4,
-    )
+    edit(folder / "bert_config.json", **sizes)
     write(folder, weights)
     source = open_encoder(str(folder))
     assert (source.architecture, source.max_position_embeddings) == (config, 512)

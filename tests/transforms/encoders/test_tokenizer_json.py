@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from architectures import NORMALIZER
 from repository import DATA
 from tampering import edit
 from weights import refused
@@ -39,13 +40,7 @@ def saved_by_transformers(vocabulary: list[str]) -> CONTENT:
         "added_tokens": [
             {"id": ids[token], "content": token} | special for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
         ],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
+        "normalizer": dict(NORMALIZER),
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {
             "type": "TemplateProcessing",
