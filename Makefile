@@ -21,6 +21,9 @@ PACKAGE := .venv-package
 GPU := .venv-gpu
 comma := ,
 
+# ONCE=1, for machines with a small disk: remove an environment after its tests.
+done_with = $(if $(ONCE),rm -rf $(1))
+
 # test-gpu and bench-gpu: DEVICE=cpu rehearses them on the processor. WHEELS=folder installs without the internet.
 DEVICE ?= gpu
 KIT_EXTRAS := $(if $(filter cpu,$(DEVICE)),hf,hf$(comma)gpu)
@@ -69,6 +72,7 @@ test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the ol
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
 		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py versions.py) tests/pipeline/verify
+	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, signals at a terminal, a crontab: tests that mostly wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
@@ -146,6 +150,7 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
 		out/parity-models
 	$(BIN)/python tests/parity/compare_sentence_transformers.py out/parity-models
+	$(call done_with,$(PARITY) out/parity.npz out/architectures out/parity-models)
 
 $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(need_python)
@@ -155,6 +160,7 @@ $(AIRFLOW)/installed: tests/airflow/requirements.txt
 
 test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real Airflow and a local stand-in for Google
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
+	$(call done_with,$(AIRFLOW))
 
 test-crash: $(VENV)/installed ## killed runs, full disks, failing stores: few rounds (as root also a real full disk)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
@@ -171,6 +177,7 @@ $(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproje
 
 test-image: $(IMAGE)/installed ## the workers' image without Docker: run the Dockerfile's steps, then pipelines on its workers
 	$(BIN)/python -m pytest --doctest-modules tests/image $(if $(BOOT),--boot $(BOOT))
+	$(call done_with,$(IMAGE))
 
 $(IMAGE_TPU)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml constraints-tf220.txt tests/image/dockerfile.py \
 		$(shell find configs/dataflow/tensorflow_for_tpu layerbeam pipeline transforms -name '*.[pcjt]*' -not -path '*__pycache__*')
@@ -235,6 +242,7 @@ $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
 	$(PACKAGE)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/layerbeam-*.whl
 	$(BIN)/python -m pytest tests/package
+	$(call done_with,$(PACKAGE))
 
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
@@ -380,5 +388,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(PACKAGE) $(GPU) .venv-newest $(ENGINES) out dist
-	rm -rf $(VENV) $(PARITY) $(TFHUB) $(BACKENDS) $(SPLITTERS) $(AIRFLOW) $(EXTRAS) $(AUDITOR) $(IMAGE) $(IMAGE_TPU) $(TF220) $(PACKAGE) .venv-newest $(ENGINES) out dist
+	rm -rf .venv* $(ENGINES) out dist
