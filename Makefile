@@ -74,7 +74,7 @@ test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the ol
 		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py versions.py) tests/pipeline/verify
 	$(call done_with,$(TF220))
 
-test-slow: $(VENV)/installed ## every code point, signals at a terminal, a crontab: tests that mostly wait
+test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 $(VENV)/installed-readers: $(VENV)/installed

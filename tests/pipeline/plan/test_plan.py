@@ -310,6 +310,7 @@ def parquet(folder: Path, rng: random.Random) -> dict[str, Any]:
 MAKERS = (lines, few_huge_and_many_small_files, paragraphs, objects, whole_files, compressed, parquet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_estimates_are_within_their_error_bounds_and_unbiased(tmp_path, hf_uncased, make):
     settings = make(tmp_path, random.Random(7))

@@ -185,6 +185,7 @@ def test_every_code_point(every_character: dict[str, Pair], name: str) -> None:
     assert_equal_ids(every_character[name], [f"a{c}b" for c in EVERY])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_assigned_character_beside_sigma_and_marks(every_character: dict[str, Pair], name: str) -> None:
     """At the ends of a text and of a word, on either side of a capital sigma, and among marks that NFD sorts."""
