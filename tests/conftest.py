@@ -96,10 +96,18 @@ def corpus(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Workplace:
+def workplace(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Workplace:
     monkeypatch.chdir(tmp_path)
     place = Workplace(tmp_path)
+    place.kept = kept
 
     def capture() -> tuple[str, str]:
         captured = capsys.readouterr()

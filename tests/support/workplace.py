@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,6 +53,8 @@ class Workplace:
     """A folder with a corpus, a configuration and the command."""
 
     folder: Path
+    kept: Path = dataclasses.field(init=False, repr=False)
+    """The runs of `finished`, for all tests of a session."""
 
     def write(self, name: str, data: bytes | str) -> Path:
         path = self.folder / name
@@ -101,6 +104,18 @@ class Workplace:
     def run(self, *arguments: str, status: int = 0) -> CommandResult:
         """`layerbeam run c.yaml` in this process, which has Beam loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
+
+    def finished(self, corpus: dict[str, bytes | str], *, status: int = 0, **sections: Any) -> None:
+        """A run over these files of corpus/, or a copy of it from an earlier test."""
+        kept = self.kept / hashlib.sha256(repr((corpus, status, sections)).encode()).hexdigest()
+        if kept.exists():
+            shutil.copytree(kept, self.folder, dirs_exist_ok=True)
+            return
+        for name, data in corpus.items():
+            self.write(f"corpus/{name}", data)
+        self.configure(**sections)
+        self.run(status=status)
+        shutil.copytree(self.folder, kept)
 
     def plan(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("plan", "c.yaml", *arguments, status=status)

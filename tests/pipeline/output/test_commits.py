@@ -106,9 +106,7 @@ def test_a_block_that_is_being_rewritten_is_not_done(tmp_path, data):
 @pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"[1, 2]\n", b'{"inputs": [1, {"path": 2}], "views": 3}'])
 def test_a_run_repairs_its_own_records(workplace, name, data):
     """However they are damaged, the next run restores them, and encodes no block again whose parts are intact."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
-    workplace.configure(input={"slice_bytes": 700})
-    workplace.run()
+    workplace.finished({"a.txt": "\n".join(random_lines(60))}, input={"slice_bytes": 700})
     files = workplace.files()
     path = workplace.folder / "out" / name
     path.unlink()

@@ -28,10 +28,9 @@ VIEWS = {
 @pytest.fixture
 def sharded(workplace, monkeypatch):
     """Settings with which five files of 10 to 40 lines make four groups, and a group several shards of two blocks."""
-    for number, name in enumerate("abcde"):
-        workplace.write(f"corpus/{name}.txt", "\n".join(LINES[10 * number : 20 * number + 10]) + "\n")
-    workplace.configure(input={"slice_bytes": 800}, views=VIEWS)
-    workplace.run("--output", "whole")
+    corpus = {f"{c}.txt": "\n".join(LINES[10 * n : 20 * n + 10]) + "\n" for n, c in enumerate("abcde")}
+    workplace.finished(corpus, input={"slice_bytes": 800}, views=VIEWS)
+    (workplace.folder / "out").rename("whole")
     make_small(monkeypatch)
     workplace.run()
     return workplace

@@ -17,9 +17,8 @@ VIEWS = {
 
 @pytest.fixture
 def workplace(workplace):
-    workplace.write("corpus/a.txt", "\n".join([*random_lines(60), "\ud800"]).encode("utf-8", "surrogatepass"))
-    workplace.configure(views=VIEWS, input={"slice_bytes": 700, "max_reject_rate": 1.0})
-    workplace.run()
+    text = "\n".join([*random_lines(60), "\ud800"]).encode("utf-8", "surrogatepass")
+    workplace.finished({"a.txt": text}, views=VIEWS, input={"slice_bytes": 700, "max_reject_rate": 1.0})
     return workplace
 
 

@@ -14,9 +14,8 @@ import layerbeam
 
 @pytest.fixture
 def workplace(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(20)))
-    workplace.configure(views={"t": {"level": "text", "layers": [1]}, "w": {"level": "word_type", "layers": [0]}})
-    workplace.run()
+    views = {"t": {"level": "text", "layers": [1]}, "w": {"level": "word_type", "layers": [0]}}
+    workplace.finished({"a.txt": "\n".join(random_lines(20))}, views=views)
     workplace.write("precious.parquet", next((workplace.folder / "out/t").iterdir()).read_bytes())
     return workplace
 

@@ -74,10 +74,9 @@ def report(workplace):
 
 
 def run(workplace, lines=None, views=VIEWS, *, status=0, **sections):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(40) if lines is None else lines[::2]) + "\n")
-    workplace.write("corpus/b.txt", "\n".join(random_lines(30, seed=1) if lines is None else lines[1::2]) + "\n")
-    workplace.configure(views=views, **sections)
-    workplace.run(status=status)
+    parts = (random_lines(40), random_lines(30, seed=1)) if lines is None else (lines[::2], lines[1::2])
+    corpus = {name: "\n".join(part) + "\n" for name, part in zip(("a.txt", "b.txt"), parts, strict=True)}
+    workplace.finished(corpus, status=status, views=views, **sections)
 
 
 def test_cosines_by_hand():

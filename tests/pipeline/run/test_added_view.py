@@ -16,11 +16,9 @@ INPUT = {"slice_bytes": 4096}
 def added(workplace):
     """A finished run of two views, to whose settings two are added."""
     lines = [f"the river bank {n} " + "and the well " * (n % 7) for n in range(400)]
-    workplace.write("corpus/a.txt", "\n".join(lines) + "\n")
-    workplace.write("corpus/b.txt", "one line\n\xff\n\nanother line\n".encode("latin-1"))
+    corpus = {"a.txt": "\n".join(lines) + "\n", "b.txt": "one line\n\xff\n\nanother line\n".encode("latin-1")}
     settings = {"input": INPUT | {"max_reject_rate": 1.0}}
-    workplace.configure(views=VIEWS, **settings)
-    workplace.run()
+    workplace.finished(corpus, views=VIEWS, **settings)
     workplace.configure(views=VIEWS | MORE, **settings)
     return workplace
 

@@ -30,9 +30,8 @@ from layerbeam.transforms.committed import put_commit
 @pytest.fixture
 def encoded(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the blocks that are encoded."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
-    workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 700})
-    workplace.run("--output", "undisturbed")
+    workplace.finished({"a.txt": "\n".join(random_lines(100))}, views=THREE_VIEWS, input={"slice_bytes": 700})
+    (workplace.folder / "out").rename("undisturbed")
     names: list[str] = []
     real = encode._EncodeBlock.process
 

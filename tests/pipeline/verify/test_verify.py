@@ -57,30 +57,11 @@ IN_OTHER_FORMATS = {
 ALL = ("--sample", "1000")
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs, each made once."""
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture
-def workplace(workplace: Workplace, kept: Path) -> Workplace:
-    workplace.kept = kept
-    return workplace
-
-
 def finished(workplace: Workplace, *, lines: list[str] | None = None, **sections: Any) -> None:
     """A run over two files and several blocks."""
     lines = random_lines(60) if lines is None else lines
-    sections = {"input": {"slice_bytes": 2000}, "views": VIEWS} | sections
-    kept = workplace.kept / hashlib.sha256(repr((lines, sections)).encode()).hexdigest()
-    if not kept.exists():
-        workplace.write("corpus/a.txt", "\n".join(lines[:40]) + "\n")
-        workplace.write("corpus/b.txt", "\n".join(lines[40:]) + "\n")
-        workplace.configure(**sections)
-        workplace.run()
-        shutil.copytree(workplace.folder, kept)
-    shutil.copytree(kept, workplace.folder, dirs_exist_ok=True)
+    corpus = {"a.txt": "\n".join(lines[:40]) + "\n", "b.txt": "\n".join(lines[40:]) + "\n"}
+    workplace.finished(corpus, **{"input": {"slice_bytes": 2000}, "views": VIEWS} | sections)
 
 
 def columns(workplace: Workplace, *arguments: str, status: int = 0) -> dict[str, dict]:
