@@ -21,7 +21,7 @@ PACKAGE := .venv-package
 GPU := .venv-gpu
 comma := ,
 
-# ONCE=1, for machines with a small disk: remove an environment after its tests.
+# ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
 
 # test-gpu and bench-gpu: DEVICE=cpu rehearses them on the processor. WHEELS=folder installs without the internet.
@@ -187,6 +187,7 @@ $(IMAGE_TPU)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyp
 # Not in `check`, for its 2.8 GB.
 test-image-tpu: $(IMAGE_TPU)/installed ## the image for TPUs without Docker and without a TPU (downloads 600 MB once)
 	$(BIN)/python -m pytest tests/image_tpu
+	$(call done_with,$(IMAGE_TPU))
 
 $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
