@@ -9,7 +9,6 @@ import functools
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,14 +93,10 @@ class ReferenceWordPiece:
 
 
 class ReferenceLibraryTokenizer:
-    """A tokenizer.json as the library tokenizers runs it, text by text, special tokens included."""
+    """A tokenizer of the library `tokenizers`, text by text, special tokens included."""
 
-    def __init__(self, file: Path) -> None:
-        from tokenizers import Tokenizer
-
-        self._tokenizer = Tokenizer.from_file(str(file))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
 
     def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
         """(ids, segment ids) of a text or a pair, cut to length, without an empty second text."""

@@ -16,7 +16,14 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
-from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_vocabulary, load_weights, open_encoder
+from layerbeam.transforms.encoders import (
+    EncoderSource,
+    load_encoder,
+    load_library_tokenizer,
+    load_vocabulary,
+    load_weights,
+    open_encoder,
+)
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward
 from layerbeam.transforms.subset import raw_text, take_texts
@@ -184,7 +191,7 @@ class ReferenceEncoder:
 def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | ReferenceLibraryTokenizer:
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
-        return ReferenceLibraryTokenizer(vocabulary.file)
+        return ReferenceLibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file))
     special = vocabulary.special
     return ReferenceWordPiece(
         vocabulary.entries,

@@ -27,6 +27,7 @@ _RUNS = [
     (_CJK, 8),
     (_EMOJI, 3),
     ([" "], 6),
+    ([mark * count for mark in (*".-=*ae0", "1,000") for count in range(2, 30)], 3),  # many equally good cuts
     (["\n", "\r\n", "\t", " \n"], 3),
     (["'s", "'t", "'re", "n't", "...", "--", "1,000.5", "a_b", "\u2581", "\u0120", "##"], 3),
 ]

@@ -12,6 +12,7 @@ from test_sequences import block_of
 from test_wordpiece_property import random_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from layerbeam.transforms.encoders import load_library_tokenizer
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.reference import ReferenceLibraryTokenizer
 from layerbeam.transforms.settings import SequenceSettings
@@ -110,10 +111,9 @@ def test_special_tokens_in_a_text_are_what_they_say():
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_hostile_texts_are_cut_as_the_library_does_one_at_a_time(name, tmp_path):
+def test_hostile_texts_are_cut_as_the_library_does_one_at_a_time(name):
     tokenizer = TOKENIZERS[name]()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    reference = ReferenceLibraryTokenizer(tmp_path / "tokenizer.json")
+    reference = ReferenceLibraryTokenizer(tokenizer)
     rng = random.Random(3)
     texts = [random_text(rng, ["river", "bank", "##s"]) for _ in range(1500)]
     pieces = cut(tokenizer, *texts)
@@ -128,12 +128,20 @@ def test_hostile_texts_are_cut_as_the_library_does_one_at_a_time(name, tmp_path)
         assert not any(text[place].isspace() for place in placed.tolist())
 
 
+def test_unigram_scores_are_read_to_the_last_bit(tmp_path):
+    # In exact sums a + ... + . is larger than a + . + ... by the last bit; the library alone reads the score of "a"
+    # wrong by as much.
+    scores = [("<unk>", 0.0), ("a", -3.8586625884490253), (".", -3.5091048877018007), ("...", -5.8507410740536345)]
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.Unigram(scores, unk_id=0)).save(str(path))
+    assert load_library_tokenizer("xlm-r", path).encode("a....").tokens == ["a", "...", "."]
+
+
 @pytest.mark.parametrize("max_seq_length", [4, 5, 9, 10, 11, 100])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_pairs_are_put_together_as_the_library_does(name, max_seq_length, tmp_path):
+def test_pairs_are_put_together_as_the_library_does(name, max_seq_length):
     tokenizer = TOKENIZERS[name]()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    reference = ReferenceLibraryTokenizer(tmp_path / "tokenizer.json")
+    reference = ReferenceLibraryTokenizer(tokenizer)
     special = ROBERTA if name != "whole" else SpecialTokens(0, (2,), 2, 1, has_second_segment=True)
     firsts, seconds = ["a river bank", "b", "", "river " * 9], ["river banks.", "", "b", "bank " * 8]
     block = block_of(firsts)

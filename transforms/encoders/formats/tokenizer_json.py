@@ -67,9 +67,16 @@ def load_library_tokenizer(handle: str, path: Path) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _load(path: str, size: int, modified: int) -> Any:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, models
 
-    tokenizer = Tokenizer.from_file(path)
+    content = Path(path).read_text(encoding="utf-8")
+    tokenizer = Tokenizer.from_str(content)
+    model = json.loads(content)["model"]
+    if model.get("type") == "Unigram":
+        # The library reads some scores with an error in the last bit, which decides between equally good pieces of a
+        # text: "...." as "..." and "." or the reverse. Python reads them exactly, and transformers takes Python's.
+        scores = [(entry, score) for entry, score in model["vocab"]]
+        tokenizer.model = models.Unigram(scores, model.get("unk_id"), model.get("byte_fallback", False))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
