@@ -23,7 +23,9 @@ def main() -> int:
         print("layerbeam: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     finally:
-        gc.freeze()  # at its end, Python would look for garbage in all that TensorFlow and Beam are made of: a second
+        # At its end, Python would look for garbage in all that TensorFlow and Beam are made of, for a second. A stream
+        # of gRPC found there takes a lock, and waits forever if a thread of gRPC ended while it held that lock.
+        gc.freeze()
 
 
 if __name__ == "__main__":

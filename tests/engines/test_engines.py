@@ -22,7 +22,7 @@ import yaml
 from cluster import cluster, get_json
 from corpora import random_lines
 from embed_ways import COLUMN, VIEW
-from engine import TIMEOUT, Engine
+from engine import Engine
 from ports import is_open
 from repository import DATA, ROOT
 from workplace import THREE_VIEWS
@@ -183,6 +183,15 @@ def test_killed_worker_of_a_pool_ends_the_run_and_the_next_run_resumes(engine):
     check_output(engine, "killed", twice=2)
 
 
+@pytest.mark.parametrize("engine", ["pool"], indirect=True)
+def test_command_ends_although_threads_of_grpc_end_with_its_locks(engine, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", engine.cluster.environment["PYTHONPATH"])
+    monkeypatch.setenv("HOLD_GRPC_LOCKS", "1")
+    engine.on_engine("locks")
+    assert engine.files("locks") == engine.files("local")
+    check_all_ways(engine, "ways-locks")
+
+
 without_prism = pytest.mark.parametrize("engine", ["flink", "spark", "pool"], indirect=True)
 flink = pytest.mark.parametrize("engine", ["flink"], indirect=True)
 spark = pytest.mark.parametrize("engine", ["spark"], indirect=True)
@@ -260,18 +269,20 @@ def test_killed_job_server_ends_the_command(engine):
 
 
 def test_all_ways_to_embed_in_other_pipelines(engine):
+    check_all_ways(engine, "ways")
+
+
+def check_all_ways(engine: Engine, output: str) -> None:
     """EmbedText (twice), EmbedRows, RunInference and MLTransform give the vectors of `layerbeam.encode`."""
     texts = [line for line in random_lines(40, seed=7) if line.strip()]
-    encoder, output = str(DATA / "hf_uncased"), engine.folder / "ways"
+    encoder, folder = str(DATA / "hf_uncased"), engine.folder / output
     (engine.folder / "texts.json").write_text(json.dumps(texts))
     script = str(ROOT / "tests/support/embed_ways.py")
-    command = [sys.executable, script, encoder, str(engine.folder / "texts.json"), str(output)]
-    done = subprocess.run(
-        [*command, *engine.cluster.options, ONE_WORKER_PROCESS], capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert done.returncode == 0, f"{done.stderr[-3000:]}\n{engine.cluster.logs()}"
+    command = [sys.executable, script, encoder, str(engine.folder / "texts.json"), str(folder)]
+    command += [*engine.cluster.options, ONE_WORKER_PROCESS]
+    engine.stderr_of(subprocess.Popen(command, stderr=subprocess.PIPE, text=True), 0)
     expected = layerbeam.encode(texts, encoder=encoder, views={"v": VIEW})["v"][COLUMN]
-    (path,) = output.glob("vectors-*")
+    (path,) = folder.glob("vectors-*")
     found = [json.loads(line) for line in path.read_text().splitlines()]
     for name in ("EmbedText", "across-bundles", "EmbedRows", "RunInference", "MLTransform"):
         numbers, vectors = zip(*sorted(pair for way, *pair in found if way == name), strict=True)

@@ -6,6 +6,7 @@ python embed_ways.py ENCODER TEXTS.json OUTPUT_FOLDER [Beam's options]: writes `
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -75,3 +76,4 @@ def to_json(pair: tuple[int, list[float]], name: str) -> str:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    gc.freeze()  # see docs/in_beam.md: its end would sometimes wait forever

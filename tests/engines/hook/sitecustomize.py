@@ -4,6 +4,8 @@ In the folder COMMITS_NOTED, `commits` gets a line `node process name` for each 
 linked or renamed into place. A file `kill-process` or `kill-node` contains a number n: the process that reaches its
 n-th commit kills itself, or the TaskManager or executor that started it, and removes the file, unless `always` follows
 the number.
+
+With HOLD_GRPC_LOCKS, threads hold the locks of gRPC's streams nearly all the time, until the end of the process.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 
@@ -50,5 +53,25 @@ class _Notes:
         os.kill(pid, signal.SIGKILL)
 
 
+def _hold_grpc_locks() -> None:
+    from grpc import _channel
+
+    create = _channel._MultiThreadedRendezvous.__init__
+
+    def create_and_hold(self: Any, state: Any, *others: Any) -> None:
+        def hold() -> None:
+            while True:
+                with state.condition:
+                    time.sleep(0.05)
+                time.sleep(0.002)
+
+        create(self, state, *others)
+        threading.Thread(target=hold, daemon=True).start()
+
+    _channel._MultiThreadedRendezvous.__init__ = create_and_hold
+
+
 if "COMMITS_NOTED" in os.environ:
     sys.addaudithook(_Notes(os.environ["COMMITS_NOTED"]))
+if "HOLD_GRPC_LOCKS" in os.environ:
+    _hold_grpc_locks()
