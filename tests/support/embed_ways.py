@@ -6,6 +6,7 @@ python embed_ways.py ENCODER TEXTS.json OUTPUT_FOLDER [Beam's options]: writes `
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import sys
@@ -75,5 +76,5 @@ def to_json(pair: tuple[int, list[float]], name: str) -> str:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # without it, the program can wait forever at its end: see docs/in_beam.md
     main(*sys.argv[1:])
-    gc.freeze()  # see docs/in_beam.md: its end would sometimes wait forever
