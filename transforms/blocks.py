@@ -174,7 +174,7 @@ class TextBlock:
 
         >>> block = TextBlock.of(["A river bank.", "A bank holiday."], name="examples", first_line=10)
         >>> block.line.tolist(), block.block.name
-        ([10, 11], 'examples-c590b3c9-000000000010')
+        ([10, 11], 'examples-c590b3c924c35c2f-000000000010')
         """
         column = pa.array(texts, pa.string())
         count = len(column)

@@ -232,8 +232,8 @@ def list_groups(
     """Match the globs and put the files in groups. No commit is read but to learn the path of a missing file.
 
     A file keeps the path under which an earlier run read it, however it is spelled now. Files in the output folder are
-    not input. UsageError as from `find_inputs`, or if the parts of two files would have the same name. `found`: what
-    that gave. `limit`: files after the first so many records are not input.
+    not input. UsageError as from `find_inputs`. `found`: what that gave. `limit`: files after the first so many
+    records are not input.
     """
     found = find_inputs(patterns, output_path) if found is None else found
     manifest = load_manifest(output_path)
@@ -242,7 +242,6 @@ def list_groups(
         recorded |= {commit.block.file.path for commit in load_index(output_path)}
     begun, together = _begun_files(output_path, recorded | {file.path for file in found})
     found = _as_recorded(found, recorded | begun)
-    _check_names(found)
     if limit is None:
         return make_groups(found, slice_bytes, begun=begun, begun_together=together)
     found, records, limited = _first_records(found, limit, record_format)
@@ -462,18 +461,6 @@ def is_up_to_date(file: InputFile, blocks: int, entry: InputEntry | None) -> boo
         return False
     recorded = (entry.get("size"), entry.get("modified"), entry["blocks"], entry["left_out"])
     return recorded == (file.size, file.modified, blocks, None)
-
-
-def _check_names(files: Sequence[InputFile | SkippedFile]) -> None:
-    names: dict[str, str] = {}
-    for file in files:
-        name = layout.file_name(file.path)
-        other = names.setdefault(name, file.path)
-        if other != file.path:
-            raise UsageError(
-                f"input.files: {other} and {file.path} would both be written as {name} (8 digits of a hash of the "
-                "path agree, by chance); rename one of them, or a folder above it"
-            )
 
 
 @dataclasses.dataclass

@@ -68,7 +68,7 @@ class Corpus:
 
         columns = schema(self.view)
         row = pa.table({f.name: pa.array([_value(f.type)], f.type) for f in columns}, columns)
-        part = write_part(Output(f"{self.folder}/out", FINGERPRINT), self.view, "one-00000000-000000000000", row)
+        part = write_part(Output(f"{self.folder}/out", FINGERPRINT), self.view, "a-0000000000000000-000000000000", row)
         (self.folder / "part.json").write_text(json.dumps([part.bytes, part.sha256]))
         one = self.folder / "one"
         os.rename(self.folder / "out" / part.path, one)

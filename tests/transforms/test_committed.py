@@ -12,7 +12,7 @@ from layerbeam.transforms.committed import find_commit, put_commit
 from layerbeam.transforms.parts.part_format import Output
 
 BLOCK = BlockId(InputFile("a.txt", 100, 5.0), 3, 2, 10, 30, "ab" * 32)
-PARTS = {"tokens": Part("tokens/a-64fc9e07-000000000003-cdcdcdcd.parquet", 7, 9, "cd" * 32)}
+PARTS = {"tokens": Part("tokens/a-64fc9e0700000000-000000000003-cdcdcdcdcdcdcdcd.parquet", 7, 9, "cd" * 32)}
 COMMIT = Commit("f1", BLOCK, {"records_read": 2, "embedded": 2}, PARTS, attempt=1)
 
 
@@ -38,7 +38,7 @@ def test_a_commit_is_that_of_a_file_with_a_new_time(output):
 
 def test_the_first_of_two_commits_counts(output):
     put_commit(output, COMMIT)
-    other = Part("tokens/a-64fc9e07-000000000003-efefefef.parquet", 7, 9, "ef" * 32)
+    other = Part("tokens/a-64fc9e0700000000-000000000003-efefefefefefefef.parquet", 7, 9, "ef" * 32)
     second = dataclasses.replace(COMMIT, parts={"tokens": other}, attempt=2)
     assert put_commit(output, second) == COMMIT
     assert find_commit(output, BLOCK) == COMMIT

@@ -41,8 +41,8 @@ def part_path(view: View, name: str) -> str:
     """`<view>/<name>.<format>`, with `.gz` if it is compressed, relative to the output folder.
 
     >>> view = View(name="t", level="token", layers=(1,), hidden_size=4, format="tfrecord")
-    >>> part_path(view, "a-0986df41-000000000000")
-    't/a-0986df41-000000000000.tfrecord.gz'
+    >>> part_path(view, "a-0986df41cbcb9eb9-000000000000")
+    't/a-0986df41cbcb9eb9-000000000000.tfrecord.gz'
     """
     # The sums of a `word_type` view are always Parquet.
     return f"{part_folder(view)}/{name}{_suffix(view, 'parquet' if view.aggregates else view.format)}"

@@ -113,7 +113,7 @@ def test_some_columns_in_the_order_asked_for(finished):
 
 
 def test_an_unlisted_part_is_not_read(out):
-    stray = out / "tokens" / "z-00000000-000000000000.parquet"
+    stray = out / "tokens" / "z-0000000000000000-000000000000-0000000000000000.parquet"
     before = layerbeam.open_run(out).view("tokens").to_arrow()
     shutil.copy(next((out / "tokens").iterdir()), stray)
     view = layerbeam.open_run(out).view("tokens")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 
 import pytest
 from corpora import random_lines
@@ -18,7 +17,7 @@ COMMIT = Commit(
     "0123456789abcdef",
     BlockId(InputFile("corpus/caf\udce9.txt", 90, 1.5), 3, 2, 10, 30, "ab" * 32),
     {"records_read": 2, "embedded": 2},
-    {"tokens": Part("tokens/caf_-0986df41-000000000003.parquet", 7, 9, "cd" * 32)},
+    {"tokens": Part("tokens/caf_-0986df41cbcb9eb9-000000000003-cdcdcdcdcdcdcdcd.parquet", 7, 9, "cd" * 32)},
 )
 LINE = json.dumps(COMMIT.to_json(), sort_keys=True).encode()
 
@@ -149,7 +148,11 @@ LEFT_BY_A_DEATH = [
     {"_runs/1.json": b""},
     {"_runs/0f3a": b"{"},
     {"_tmp/0f3a": b"half", "_lock": b""},
-    {"_runs/1.json": b"", "_commits/a-b64d39c1-000000000000.json": b"", "tokens/a-b64d39c1-000000000000.parquet": b"x"},
+    {
+        "_runs/1.json": b"",
+        "_commits/a-68d027432d645fae-000000000000.json": b"",
+        "tokens/a-68d027432d645fae-000000000000-0123456789abcdef.parquet": b"x",
+    },
 ]
 
 
@@ -204,39 +207,3 @@ def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypat
     assert (workplace.folder / "out/parts.jsonl").read_bytes() == before
     workplace.run("--output", out)
     assert json.loads((workplace.folder / "out/_runs/3.json").read_text())["counts"].get("blocks_written", 0) == 0
-
-
-@pytest.mark.parametrize("is_finished", [True, False])
-def test_output_whose_parts_have_no_hash_in_their_names_is_continued(workplace, is_finished):
-    """As runs wrote it until version 0.1: `<block>.<suffix>`, and commits without an attempt."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(60)) + "\n")
-    workplace.configure(input={"slice_bytes": 700})
-    workplace.run()
-    out = workplace.folder / "out"
-    lines = []
-    for line in (out / "parts.jsonl").read_text().splitlines():
-        commit = json.loads(line)
-        for part in commit["parts"].values():
-            old = re.sub(r"-[0-9a-f]{8}(?=\.)", "", part["path"])
-            os.rename(out / part["path"], out / old)
-            part["path"] = old
-        lines.append(json.dumps(commit, sort_keys=True) + "\n")
-        if not is_finished:
-            block = next(iter(commit["parts"].values()))["path"].rpartition("/")[2].partition(".")[0]
-            workplace.write(f"out/_commits/{block}.json", lines[-1])
-    (out / "parts.jsonl").write_text("".join(lines))
-    if not is_finished:
-        for name in ("_SUCCESS", "manifest.json", "parts.jsonl"):
-            (out / name).unlink()
-    before = {path.name for path in (out / "tokens").iterdir()}
-    assert len(before) > 2
-    assert all(re.fullmatch(r"a-[0-9a-f]{8}-\d{12}\.parquet", name) for name in before)
-    if is_finished:
-        assert "nothing to do" in workplace.run().err
-    workplace.write("corpus/b.txt", "one more text\n")
-    workplace.run()
-    assert {path.name for path in (out / "tokens").iterdir()} > before
-    (new,) = {path.name for path in (out / "tokens").iterdir()} - before
-    assert re.fullmatch(r"b-[0-9a-f]{8}-\d{12}-[0-9a-f]{8}\.parquet", new)
-    assert json.loads((out / "_runs/2.json").read_text())["counts"]["blocks_written"] == 1
-    assert workplace.verify("--checksums").out.endswith("pass\n")

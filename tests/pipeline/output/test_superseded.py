@@ -56,12 +56,12 @@ def states() -> dict[int, str]:
 
 def test_it_leaves_the_folder_to_a_newer_attempt_at_work(pipeline, workplace):
     record(pipeline.job, 4, "submitted")
-    workplace.write("out/tokens/of_the_newer-01234567-000000000000.parquet", b"being written")
+    workplace.write("out/tokens/newer-0123456789abcdef-000000000000-0123456789abcdef.parquet", b"being written")
     pipeline()
     assert states() == {3: "superseded", 4: "submitted"}
     assert not {"_SUCCESS", "manifest.json", "parts.jsonl"} & set(os.listdir("out"))
     assert len(os.listdir("out/_commits")) > 1
-    assert (workplace.folder / "out/tokens/of_the_newer-01234567-000000000000.parquet").exists()
+    assert (workplace.folder / "out/tokens/newer-0123456789abcdef-000000000000-0123456789abcdef.parquet").exists()
     with pytest.raises(BusyError, match="out: a newer run is at work in this folder, and completes it"):
         RunLog("out", {"run": NUMBER}).end_measured(None)
     assert states()[NUMBER] == "superseded"

@@ -80,7 +80,8 @@ def rewrite(workplace: Workplace, view: str, change: Callable[[pa.Table], pa.Tab
         as_view = IN_OTHER_FORMATS[view]
         table = change(pa.concat_tables(read_tables(str(path), schema(as_view))))
         out = workplace.folder / "out"
-        os.replace(out / write_part(Output(str(out), ""), as_view, "changed-00000000-000000000000", table).path, path)
+        part = write_part(Output(str(out), ""), as_view, "changed-0000000000000000-000000000000", table)
+        os.replace(out / part.path, path)
     listed = workplace.folder / "out" / "parts.jsonl"
     commits = [json.loads(line) for line in listed.read_text().splitlines()]
     for commit in commits:

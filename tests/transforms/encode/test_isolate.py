@@ -247,7 +247,9 @@ def test_a_block_that_does_not_fit_as_a_whole_says_what_to_turn():
         return VectorBlock(block, {})
 
     assert find_faults(block_without(), too_large) == {}
-    with pytest.raises(MemoryError, match=r"block a-ca978112-000000000000 do not fit: lower output\.target_part_bytes"):
+    with pytest.raises(
+        MemoryError, match=r"block a-ca978112ca1bbdca-0{12} do not fit: lower output\.target_part_bytes"
+    ):
         encode_or_reject(block_without(), too_large, lambda: None)
 
 

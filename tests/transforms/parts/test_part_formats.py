@@ -71,7 +71,8 @@ def table(view: View) -> pa.Table:
 
 
 def written(folder: Path, view: View, rows: pa.Table | None = None) -> Path:
-    part = write_part(Output(str(folder), "f"), view, "a-00000000-000000000000", table(view) if rows is None else rows)
+    rows = table(view) if rows is None else rows
+    part = write_part(Output(str(folder), "f"), view, "a-0000000000000000-000000000000", rows)
     path = folder / part.path
     assert path.stat().st_size == part.bytes
     assert list((folder / "_tmp").iterdir()) == []
