@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
+from repository import DATA
+from safetensors.numpy import load_file, save_file
 from workplace import THREE_VIEWS
 
 VIEWS = {"texts": {"level": "text", "layers": [2]}, "types": {"level": "word_type", "layers": [1]}}
 MORE = {"tokens": {"level": "token", "layers": [-1, 0]}, "lines": {"level": "text", "layers": [3], "format": "jsonl"}}
 INPUT = {"slice_bytes": 4096}
+LARGE = ("embeddings.word_embeddings.weight", "embeddings.LayerNorm.weight")
 
 
 @pytest.fixture
@@ -103,6 +107,32 @@ def test_view_that_changes_which_texts_are_embedded(workplace):
     workplace.configure(views=kept | THREE_VIEWS)
     workplace.run()
     assert workplace.manifest()["counts"]["embedded"] == 60
+    assert workplace.files() == fresh(workplace)
+
+
+@pytest.mark.parametrize(("files", "views"), [(1, VIEWS), (40, {"texts": VIEWS["texts"]})], ids=["one", "together"])
+def test_view_that_rejects_a_text(workplace, files, views):
+    """The vector of one word is too large for float16. The views that are there lose its text, too."""
+    encoder = shutil.copytree(DATA / "hf_uncased", workplace.folder / "encoder")
+    weights = load_file(encoder / "model.safetensors")
+    words, scale = (weights[name].copy() for name in LARGE)
+    words[(encoder / "vocab.txt").read_text().split("\n").index("bank"), 5] = 1_000
+    scale[5] = 12_000
+    save_file(weights | dict(zip(LARGE, (words, scale), strict=True)), encoder / "model.safetensors")
+    lines = [f"the river {number}" for number in range(40)]
+    lines[7] = "a bank"
+    for number in range(files):
+        workplace.write(f"corpus/{number:02}.txt", "\n".join(lines[number::files]) + "\n")
+    settings = {"encoder": {"handle": str(encoder)}, "input": {"max_reject_rate": 1.0}}
+    workplace.configure(views=views, **settings)
+    workplace.run()
+    assert workplace.rows("texts")["text"].to_pylist() == lines
+    assert len(os.listdir("out/texts")) == 1
+    workplace.configure(views=views | {"half": {"level": "token", "layers": [0], "dtype": "float16"}}, **settings)
+    workplace.run()
+    (reject,) = workplace.rejects()
+    assert reject["reason"] == "a value is too large for float16, see views.half.dtype"
+    assert workplace.rows("texts")["text"].to_pylist() == [*lines[:7], *lines[8:]]
     assert workplace.files() == fresh(workplace)
 
 

@@ -188,6 +188,41 @@ def test_only_new_and_changed_files_are_encoded(small, encoded):
     assert "nothing to do" in small.run().err
 
 
+def test_each_reject_stays_with_its_file(workplace):
+    """Bad bytes are found where a file is read, long texts when all files of a block are tokenized."""
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\nand the bank\n")
+    long, bad = "the river " * 20, b"a well\n\xff\n"
+    for name in ("03", "05"):
+        workplace.write(f"corpus/{name}.txt", f"{long}\nthe well\n")
+    for name in ("04", "06"):
+        workplace.write(f"corpus/{name}.txt", bad)
+    encoder = {"max_seq_length": 16, "long_text": "reject"}
+    workplace.configure(
+        views={"texts": VIEWS["texts"]}, encoder=encoder, input={"slice_bytes": 8_000, "max_reject_rate": 1.0}
+    )
+
+    def rejects() -> list[tuple[str, int, str]]:
+        assert len(parts_in(workplace, "rejects")) == 1
+        return [(reject["file"][7:], reject["line"], reject["stage"]) for reject in workplace.rejects()]
+
+    workplace.run()
+    assert rejects() == [
+        ("03.txt", 0, "wordpiece"),
+        ("04.txt", 1, "read"),
+        ("05.txt", 0, "wordpiece"),
+        ("06.txt", 1, "read"),
+    ]
+    workplace.write("corpus/04.txt", b"a well\n")
+    workplace.run()
+    assert rejects() == [("03.txt", 0, "wordpiece"), ("05.txt", 0, "wordpiece"), ("06.txt", 1, "read")]
+    (workplace.folder / "corpus/05.txt").unlink()
+    workplace.run("--prune-missing")
+    assert rejects() == [("03.txt", 0, "wordpiece"), ("06.txt", 1, "read")]
+    workplace.verify("--checksums")
+    workplace.verify("--sample", "100")
+
+
 def test_a_changed_file_beside_a_missing_one(small):
     small.run()
     before = rows(small, "texts").filter(pc.equal(rows(small, "texts")["file"], "corpus/005.txt"))
