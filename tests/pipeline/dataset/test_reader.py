@@ -252,11 +252,19 @@ def test_one_part_of_any_format(tmp_path, format_):
     part = view.parts[0]
     columns = ["layer_3", "text", "id"]
     assert view.read(part, columns).equals(text_rows(70).select(columns))
-    assert view.read(part, columns, np.array([1, 64, 69])).equals(text_rows(70).select(columns).take([1, 64, 69]))
+    for rows in ([1, 64, 69], [63], [64], [69, 0], []):  # 64 rows at a time, or in any order
+        expected = text_rows(70).select(columns).take(pa.array(rows, pa.int64()))
+        assert view.read(part, columns, np.array(rows, np.int64)).equals(expected), rows
     assert view.read(part).equals(text_rows(70))
     assert view.first_rows(2).equals(text_rows(2))
     with pytest.raises(KeyError, match="no such column"):
         view.read(part, ["layer_2"])
+    with open(view.paths[0], "ab") as file:
+        file.write(b"\n")
+    with pytest.raises(
+        ValueError, match=f"has {part.bytes + 1:,} bytes, not {part.bytes:,}; run the configuration again"
+    ):
+        view.read(part)
     Path(view.paths[0]).write_bytes(b"no longer the part")
     with pytest.raises(ValueError, match=r"has 18 bytes, not [\d,]+; run the configuration again to rewrite it"):
         view.read(part)

@@ -52,6 +52,29 @@ def test_a_flipped_bit_is_found_and_rewritten(workplace, folder):
     assert "nothing to do" in workplace.run().err
 
 
+def test_a_folder_that_was_restored_is_not_rewritten(workplace):
+    files = workplace.files()
+    path = min((workplace.folder / "out/tokens").iterdir())
+    sound = path.read_bytes()
+    path.write_bytes(bytes(len(sound)))
+    workplace.verify("--checksums", status=1)
+    assert json.loads((workplace.folder / "out/_damaged.json").read_text()) == [f"tokens/{path.name}"]
+    path.write_bytes(sound)
+    assert workplace.verify("--checksums").out.endswith("pass\n")
+    assert workplace.files() == files  # nor is there a list of damaged files
+    assert "nothing to do" in workplace.run().err
+
+
+def test_a_folder_named_like_a_part_is_none(workplace):
+    os.mkdir("out/tokens/b-0123456789abcdef-000000000000-0123456789abcdef.parquet")
+    assert "nothing to do" in workplace.run().err
+    assert workplace.verify("--checksums").out.endswith("pass\n")
+    workplace.write("corpus/c.txt", "one more file\n")
+    workplace.run()
+    assert workplace.verify("--checksums").out.endswith("pass\n")
+    assert os.path.isdir("out/tokens/b-0123456789abcdef-000000000000-0123456789abcdef.parquet")
+
+
 def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workplace):
     workplace.write("corpus/b.txt", "\n".join(random_lines(20, seed=3)))
     workplace.run()
@@ -66,15 +89,18 @@ def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workpla
     assert "nothing to do" in workplace.run().err
 
 
-def test_what_is_missing_short_or_not_listed_is_found(workplace):
+def test_what_is_missing_short_longer_or_not_listed_is_found(workplace):
     tokens = sorted((workplace.folder / "out/tokens").iterdir())
     files = workplace.files()
     tokens[0].unlink()
     tokens[1].write_bytes(tokens[1].read_bytes()[:-1])
     (workplace.folder / "out/tokens/copy.parquet").write_bytes(tokens[2].read_bytes())
+    size = tokens[3].stat().st_size
+    tokens[3].write_bytes(tokens[3].read_bytes() + b"\n")
     out = workplace.verify("--checksums", status=1).out
     assert f"FAIL      tokens/{tokens[0].name} is missing" in out
     assert f"FAIL      tokens/{tokens[1].name} has " in out
+    assert f"FAIL      tokens/{tokens[3].name} has {size + 1:,} bytes, not {size:,}" in out
     assert "FAIL      tokens/copy.parquet is there and not listed in parts.jsonl" in out
     os.unlink("out/tokens/copy.parquet")
     workplace.run()
