@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
 
 import pytest
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.storage import files
 
 
 def test_a_file_is_created_once(tmp_path):
@@ -50,6 +52,17 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(OSError, match="Input/output error"):
         storage.create_whole(str(tmp_path / "file"), b"x", temporary=str(tmp_path / "_tmp"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["_tmp"]
+
+
+def test_a_disk_that_loses_bytes_creates_nothing(tmp_path, monkeypatch):
+    class Lossy(io.FileIO):
+        def write(self, data: bytes) -> int:
+            return super().write(data[:-3]) + 3
+
+    monkeypatch.setattr(files, "open", Lossy, raising=False)
+    with pytest.raises(OSError, match="only 7 of 10 bytes were written"):
+        storage.create_whole(str(tmp_path / "file"), b"some bytes", temporary=str(tmp_path / "_tmp"))
     assert [path.name for path in tmp_path.rglob("*")] == ["_tmp"]
 
 

@@ -87,6 +87,17 @@ def test_folders_that_a_glob_happens_to_match_are_no_problem(tmp_path):
     assert names(storage.find_files([f"{tmp_path}/*"])) == ["a.txt"]
 
 
+def test_the_files_of_a_folder_are_not_the_folders_in_it(tmp_path):
+    for name in ("a-1", "b-1", "a-2/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    os.mkfifo(tmp_path / "a-3")
+    assert sorted(storage.file_names(str(tmp_path))) == ["a-1", "b-1"]
+    assert list(storage.file_names(str(tmp_path), "a-")) == ["a-1"]
+    assert storage.list_folder(str(tmp_path)) == {"a-1": 1, "b-1": 1}
+    assert storage.sizes_of(str(tmp_path), ["a-1", "a-2", "a-3", "a-4"]) == {"a-1": 1}
+
+
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
     path, temporary = str(tmp_path / "out" / "file"), str(tmp_path / "_tmp")
 
