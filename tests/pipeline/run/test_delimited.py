@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
 import io
@@ -74,14 +75,14 @@ def test_bad_rows_are_rejected_with_line_and_reason(workplace):
         "corpus/a.csv",
         b"\xef\xbb\xbfn,text\r\n"
         b'1,"one\ntwo"\r\n'
-        b"2,three,four\r\n"
+        b"2,three,four \t\r\n"
         b'3,"five" six\r\n'
         b"x,seven\r\n"
         b"\r\n"
         b"5,\xff\r\n"
         b"6,\r\n"
         b'7,5" wide\r\n'
-        b'8,"never closed\r\n9,ten\r\n',
+        b'8,"never closed \r\n9,ten \r\n',
     )
     workplace.configure(input={"keep_fields": {"n": "int64"}, "max_reject_rate": 1.0}, views=VIEWS)
     workplace.run()
@@ -89,12 +90,13 @@ def test_bad_rows_are_rejected_with_line_and_reason(workplace):
         (1, 1, "one\ntwo"),
         (7, 9, '5" wide'),
     ]
-    assert [(reject["line"], reject["reason"]) for reject in workplace.rejects()] == [
-        (3, "has 3 fields, not 2"),
-        (4, "is not valid CSV: ',' expected after '\"'"),
-        (5, "field `n` is not int64"),
-        (7, "field `text`: invalid UTF-8: invalid start byte at byte 0"),
-        (10, "is not valid CSV: a quote is opened and not closed"),
+    rejects = workplace.rejects()
+    assert [(reject["line"], base64.b64decode(reject["raw"]), reject["reason"]) for reject in rejects] == [
+        (3, b"2,three,four \t", "has 3 fields, not 2"),
+        (4, b'3,"five" six', "is not valid CSV: ',' expected after '\"'"),
+        (5, b"x,seven", "field `n` is not int64"),
+        (7, b"5,\xff", "field `text`: invalid UTF-8: invalid start byte at byte 0"),
+        (10, b'8,"never closed \r\n9,ten ', "is not valid CSV: a quote is opened and not closed"),
     ]
     assert workplace.manifest()["counts"]["blank_skipped"] == 2
     assert workplace.verify().out.endswith("pass\n")

@@ -143,6 +143,12 @@ def test_pairs(write):
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", "b"], ["c", None])
 
 
+@pytest.mark.parametrize(("first", "second"), [("a" * 99, "b"), ("a", "b" * 99), ("a" * 50, "b" * 50)])
+def test_both_texts_of_pairs_fill_a_block(write, first, second):
+    blocks = read(write({"text": [first] * 20, "b": [second] * 20}), MANY, pair_field="b")
+    assert [len(block.texts) for block in blocks] == [3] * 6 + [2]  # 101 bytes each; 300 fill a block
+
+
 @pytest.mark.parametrize(
     ("columns", "record_format", "reason"),
     [

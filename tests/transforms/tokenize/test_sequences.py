@@ -15,8 +15,10 @@ from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
+from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
+from layerbeam.transforms.views import View
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
@@ -121,6 +123,21 @@ def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wor
     assert types.pop("row_splits") == "int64"
     assert types.pop("segment_ids") == "int8"
     assert set(types.values()) == {"int32"}
+
+
+def test_a_piece_of_prompt_and_text_begins_with_the_text() -> None:
+    """And so does its word: `abb` of the prompt `b a` and the text `bb b`."""
+    wordpiece = WordPiece([*SPECIAL, "abb", "a", "b", "##b"], do_lower_case=True)
+    block = block_of(["bb b", "b", ""], offset=[10, 20, 30])
+    block.pairs, block.pair_offset = pa.array([None, "abb", None], pa.string()), np.array([0, 25, 0], np.int32)
+    tokens = tokenize_block(block, wordpiece, SequenceSettings(9, prompt="b a"))
+    assert tokens.row_splits.tolist() == [0, 5, 12, 16]
+    assert tokens.token_ids.tolist() == [2, 6, 4, 6, 3, 2, 6, 5, 7, 3, 4, 3, 2, 6, 5, 3]
+    assert tokens.start.tolist() == [-1, -1, 10, 13, -1, -1, -1, -1, 20, -1, 25, -1, *[-1] * 4]
+    assert tokens.end.tolist() == [-1, -1, 12, 14, -1, -1, -1, -1, 21, -1, 28, -1, *[-1] * 4]
+    assert tokens.word_index.tolist() == [-1, -1, 0, 1, -1, -1, -1, -1, 0, -1, 1, -1, *[-1] * 4]
+    words = rows_of(View(name="w", level="word", layers=(1,), hidden_size=2), tokens).words
+    assert (words.start.tolist(), words.end.tolist()) == ([10, 13, 20, 25], [12, 14, 21, 28])
 
 
 def test_tokenize_block_without_texts(wordpiece: WordPiece) -> None:
