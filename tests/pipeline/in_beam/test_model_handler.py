@@ -80,11 +80,14 @@ def test_keyed_examples():
         assert_that(results | beam.Map(outcome), equal_to([("a", (1, 64)), ("b", "rejected")]))
 
 
-def test_a_batch_is_filled_to_a_number_of_tokens():
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_batch_is_filled_to_a_number_of_tokens(is_keyed):
     """Beam fills a batch to a number of estimated tokens."""
-    handler = ModelHandler(encoder=SMALL, views={"t": VIEWS["t"]})
+    handler, text = ModelHandler(encoder=SMALL, views={"t": VIEWS["t"]}, rejects="return"), "river " * 2000
+    if is_keyed:
+        handler = KeyedModelHandler(handler)
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        texts = pipeline | beam.Create(["river " * 2000] * 12)
+        texts = pipeline | beam.Create([("key", text) if is_keyed else text] * 12)
         batches = texts | beam.BatchElements(**handler.batch_elements_kwargs()) | beam.Map(len)
         assert_that(batches, equal_to([5, 5, 2]))  # 3,002 tokens each; 16,384 are a batch
 
