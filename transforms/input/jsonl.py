@@ -6,6 +6,7 @@ and silently drops one of two equal keys. The parser takes some 1 % of the encod
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -23,7 +24,6 @@ from layerbeam.transforms.settings import RecordFormat
 
 # A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT = 1 << 53  # a float above may have lost digits
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
@@ -95,11 +95,12 @@ def _depth(line: str) -> int:
     """The nesting depth of brackets: approximate if the line is not valid JSON, 0 if it has few of them."""
     if line.count("[") + line.count("{") <= _MAX_DEPTH:
         return 0
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", line)):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    # Of the pieces between quotes that are not escaped every second one is a string; the last one, if open, counts.
+    # An expression for strings takes a hundred bytes per character, and quadratic time where a string is open.
+    pieces = line.replace(r"\\", "").replace(r"\"", "").split('"')
+    del pieces[1:-1:2]
+    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", "".join(pieces)))
+    return max(itertools.accumulate(steps), default=0)
 
 
 def _read_field(record: dict[str, Any], name: str, type_: str) -> Any:

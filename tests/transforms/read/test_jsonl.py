@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 
 import pyarrow as pa
 import pytest
 from corpora import read_file, texts_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.commits import SkippedFile
@@ -105,6 +108,58 @@ def test_types_stand_in_a_block_without_values(corpus):
 )
 def test_lines_that_are_rejected(corpus, line, reason):
     assert reason_of(corpus, line) == reason
+
+
+def _depth_by_characters(line: str) -> int:
+    """The deepest bracket outside of closed strings, character by character."""
+    depth = deepest = place = 0
+    while place < len(line):
+        end = place
+        if line[place] == '"':
+            end += 1
+            while end < len(line) and line[end] != '"':
+                end += 2 if line[end] == "\\" else 1
+        elif line[place : place + 2] in ("\\\\", '\\"'):
+            end += 1
+        elif line[place] in "[]{}":
+            depth += 1 if line[place] in "[{" else -1
+            deepest = max(deepest, depth)
+        place = end + 1 if end < len(line) else place + 1  # nothing closes the string
+    return deepest
+
+
+_PIECES = st.sampled_from(["[" * 260, "[", "{", "]" * 130, "}", '"', "\\", '\\"', "\\[", ":", "ä"])
+
+
+@given(st.lists(_PIECES, max_size=12).map("".join).map(lambda tail: '{"text": ' + "[" * 250 + tail))
+def test_depth_is_that_of_a_loop_over_characters(tmp_path_factory, line):
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_text(line, encoding="utf-8")
+    (block,) = read_file(str(path), format="jsonl")
+    assert ("is nested more than 500 deep" in reasons(block).values()) == (_depth_by_characters(line) > 500)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"text":' + "[" * 501 + '"' + '\\"' * 500_000, "is nested more than 500 deep"),
+        ('{"text": "' + "[12] " * 600 + '\\"' * 500_000, "is not valid JSON: Unterminated string"),
+        ('{"text": "' + '[\\\\"' * 240_000, "is nested more than 500 deep"),
+    ],
+)
+def test_hostile_quotes_take_linear_time(corpus, line, reason):
+    assert reason_of(corpus, line).startswith(reason)
+
+
+def test_many_brackets_in_a_text_take_little_memory(corpus):
+    text = "[12] " * 600 + 'long "text" ' * 200_000
+    path = corpus(json.dumps({"text": text}))
+    tracemalloc.start()
+    (block,) = read_file(path, format="jsonl")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert texts_of([block]) == [(0, text)]
+    assert peak < 40 * len(text)
 
 
 @pytest.mark.parametrize(
