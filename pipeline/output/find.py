@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import glob
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -193,8 +194,10 @@ def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = 
     pattern are enough.
     """
     try:
-        expanded = [path for pattern in patterns for path in _files_of_folder(pattern) or [pattern]]
-        matches = storage.find_files(expanded, at_most)
+        in_folders = {pattern: _files_of_folder(pattern) for pattern in patterns}
+        # A local glob that is the name of a folder, too, stands for both.
+        globs = [p for p in patterns if not in_folders[p] or (storage.is_local(p) and glob.has_magic(p))]
+        matches = storage.find_files(globs, at_most, paths=itertools.chain(*in_folders.values()))
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
     found = [_of_input(file) for file in matches if not storage.is_inside(file.path, output_path)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import glob
 import itertools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.storage import stores
@@ -43,20 +44,24 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def find_files(patterns: Iterable[str], at_most: int | None = None) -> list[InputFile | SkippedFile]:
+def find_files(
+    patterns: Iterable[str], at_most: int | None = None, *, paths: Iterable[str] = ()
+) -> list[InputFile | SkippedFile]:
     """The files that match the globs, sorted by path; each file once, under the first path that was found.
 
     Local paths lose `./`, `//` and `a/../`; relative and absolute ones stay so.
-    A path that exists is taken literally, whatever characters it has. A match that is not a readable file (a folder, a
+    A local glob that is the path of a file stands for that one, too. A match that is not a readable file (a folder, a
     broken link, a pipe) becomes a `SkippedFile`. Raises PatternError if a store cannot be listed.
-    `at_most`: so many matches of each glob are looked at.
+    `at_most`: so many matches of each glob are looked at. `paths`: more files, whatever characters their paths have.
     """
     found: dict[str, InputFile | SkippedFile] = {}
     for pattern in patterns:
         if is_local(pattern):
-            for path in [pattern] if os.path.lexists(pattern) else itertools.islice(_match(pattern), at_most):
+            is_glob = glob.has_magic(pattern)
+            literal = [pattern] if os.path.lexists(pattern) else []
+            for path in itertools.chain(literal, itertools.islice(_match(pattern), at_most) if is_glob else ()):
                 # A glob matches folders next to the files; only a folder that was named itself is reported.
-                if path == pattern or not os.path.isdir(path):
+                if not (is_glob and os.path.isdir(path)):
                     plain = _without_detours(path)
                     found.setdefault(place_of(plain), stat_file(plain))
         else:
@@ -66,6 +71,9 @@ def find_files(patterns: Iterable[str], at_most: int | None = None) -> list[Inpu
                 raise PatternError(f"{pattern}: {reason_of(error)}") from error
             for file in matches:
                 found.setdefault(file.path, file)
+    for path in paths:
+        plain = _without_detours(path) if is_local(path) else path
+        found.setdefault(place_of(plain), stat_file(plain))
     return sorted(found.values(), key=lambda file: file.path)
 
 
@@ -84,33 +92,45 @@ def _without_detours(path: str) -> str:
 
 
 def _match(pattern: str) -> Iterator[str]:
-    """Like Python's glob, but `**` does not enter a folder from within itself: a link upwards would not end."""
+    """Like Python's glob, but `**` enters each folder once: links upwards, or to each other, would not end."""
     names = pattern.split("/")
-    if "**" not in names:
-        yield from glob.iglob(pattern)
-        return
-    index = names.index("**")
-    rest = list(itertools.dropwhile("**".__eq__, names[index:])) or ["*"]
-    tops = glob.iglob("/".join(names[:index]) or "/") if index else [""]
-    for folder in itertools.chain.from_iterable(map(_walk, tops)):
-        yield from _match(os.path.join(glob.escape(folder), *rest))
+    paths: Iterable[str] = ["/" if names[0] == "" else ""]
+    for is_deep, group in itertools.groupby([*names, "*"] if names[-1] == "**" else names, "**".__eq__):
+        paths = _walk(paths) if is_deep else _match_below(paths, list(group))
+    yield from paths
 
 
-def _walk(top: str) -> Iterator[str]:
-    """The folder and all folders below it. Follows links; skips names with a leading dot, as glob does."""
-    to_visit: list[tuple[str, frozenset[tuple[int, int]]]] = [(top, frozenset())]
-    while to_visit:
-        folder, above = to_visit.pop()
+def _match_below(folders: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        yield from glob.iglob(os.path.join(glob.escape(folder), *names))
+
+
+def _walk(tops: Iterable[str]) -> Iterator[str]:
+    """The folders and all folders below them, each once. Skips names with a leading dot, as glob does.
+
+    All that is reached without links comes first: a link to such a folder gives its files no second path, and the path
+    that a file gets does not depend on the order in which a disk lists names.
+    """
+    folders, links = collections.deque[str](), collections.deque[str]()
+
+    def add(paths: Iterable[str]) -> None:
+        for path in sorted(paths):
+            (links if os.path.islink(path) else folders).append(path)
+
+    add(tops)
+    seen = set[str]()
+    while folders or links:
+        folder = (folders or links).popleft()
+        place = os.path.realpath(folder)
+        if place in seen:
+            continue
+        seen.add(place)
         try:
-            status = os.stat(folder or ".")
             names = os.listdir(folder or ".")
         except OSError:
             continue
-        here = (status.st_dev, status.st_ino)
-        if here not in above:
-            yield folder
-            paths = [os.path.join(folder, name) for name in names if not name.startswith(".")]
-            to_visit += [(path, above | {here}) for path in paths if os.path.isdir(path)]
+        yield folder
+        add(path for name in names if name[0] != "." and os.path.isdir(path := os.path.join(folder, name)))
 
 
 def stat_file(path: str) -> InputFile | SkippedFile:

@@ -89,6 +89,22 @@ def test_one_file_under_three_spellings_is_one(workplace):
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
 
 
+def test_a_name_like_a_glob_hides_no_file(workplace):
+    for name in ("1/a.txt", "[1]/b.txt", "[1]/[a].txt", "a.txt", "[a].txt", "*.txt/c.txt"):
+        workplace.write(f"corpus/{name}", "a text\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
+    read = {}
+    for number, given in enumerate(("corpus/*.txt", "corpus/[a].txt", "corpus/[1]", "corpus/[[]1]/*")):
+        workplace.run("--input", given, "--output", f"{number}")
+        read[given] = [path.removeprefix("corpus/") for path in workplace.rows("t", f"{number}")["file"].to_pylist()]
+    assert read == {
+        "corpus/*.txt": ["*.txt/c.txt", "[a].txt", "a.txt"],
+        "corpus/[a].txt": ["[a].txt", "a.txt"],
+        "corpus/[1]": ["[1]/[a].txt", "[1]/b.txt"],  # a folder; what is in it is no glob
+        "corpus/[[]1]/*": ["[1]/[a].txt", "[1]/b.txt"],
+    }
+
+
 def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeypatch):
     for name in ("a", "b"):
         workplace.write(f"corpus/{name}.txt", "a text\n")

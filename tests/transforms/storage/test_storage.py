@@ -38,10 +38,11 @@ def test_stars_twice_find_what_python_s_glob_finds(tmp_path, monkeypatch, patter
     tmp_path = tmp_path / "in"  # nothing is next to it
     tmp_path.mkdir()
     monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "x/.hidden/d.txt", ".e.txt", "[x]/y/b.txt", "x/**/f.txt"):
+    hidden = ("x/.hidden/d.txt", ".e.txt", ".z/b.txt")
+    for name in ("a.txt", "x/y/b.txt", "x/y/y/c.txt", "[x]/y/b.txt", "x/**/f.txt", *hidden):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
-    (tmp_path / "x" / "link").symlink_to(tmp_path / "[x]")
+    (tmp_path / "x" / "y" / "link").symlink_to(tmp_path / ".z")
     for prefix in ("", "./", glob.escape(f"{tmp_path}/"), f"{tmp_path.parent}/*/"):
         paths = glob.glob(prefix + pattern, recursive=True)
         expected = sorted({os.path.normpath(path) for path in paths if os.path.isfile(path)})
@@ -58,8 +59,41 @@ def test_stars_twice_end_where_links_lead_upwards(tmp_path, monkeypatch):
     (tmp_path / "x" / "ring").symlink_to("ring")
     (tmp_path / "z").symlink_to("x")
     found = storage.find_files(["**/*"])
-    assert [file.path for file in found] == ["x/ring", "x/y/a.txt", "z/ring", "z/y/a.txt"]
+    assert [file.path for file in found] == ["x/ring", "x/y/a.txt"]
     assert found[0] == SkippedFile("x/ring", "Too many levels of symbolic links")
+
+
+def test_stars_twice_enter_each_folder_once_however_many_links_lead_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (*"abcdefghijkl", ".elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.txt").write_text("x")
+    for folder in "abcdefghijkl":
+        for other in "abcdefghijkl":
+            (tmp_path / folder / f"to-{other}").symlink_to(tmp_path / other)
+    (tmp_path / "0-current").symlink_to("l")  # its name comes first
+    (tmp_path / "c" / "y").symlink_to(tmp_path / ".elsewhere")
+    (tmp_path / "a" / "z").symlink_to(tmp_path / ".elsewhere")
+    expected = [f"{name}/x.txt" for name in ("a", "a/z", *"bcdefghijkl")]
+    for pattern in ("**/*.txt", "*/**/*.txt", "**/*/**/*.txt"):
+        assert [file.path for file in storage.find_files([pattern])] == expected
+    # Elsewhere a link is a name as any other.
+    assert [file.path for file in storage.find_files(["[0l]*/*.txt"])] == ["0-current/x.txt", "l/x.txt"]
+    (tmp_path / "l" / "same.txt").symlink_to("x.txt")
+    assert [file.path for file in storage.find_files(["**/*.txt"])] == [*expected[:-1], "l/same.txt", "l/x.txt"]
+
+
+def test_a_file_named_like_a_glob_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("1.txt", "a.txt", "[1].txt", "*.txt"):
+        (tmp_path / name).write_text("x")
+    assert names(storage.find_files(["*.txt"])) == ["*.txt", "1.txt", "[1].txt", "a.txt"]
+    assert names(storage.find_files(["[1].txt"])) == ["1.txt", "[1].txt"]
+    (tmp_path / "[a].txt").mkdir()
+    (tmp_path / "[a-b].txt").symlink_to("nowhere")
+    assert names(storage.find_files(["[a].txt"])) == ["a.txt"]
+    broken, whole = storage.find_files(["[a-b].txt"])
+    assert (broken, whole.path) == (SkippedFile("[a-b].txt", "No such file or directory"), "a.txt")
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "back\\slash.txt", "star*.txt", "new\nline.txt", "  "])
