@@ -169,11 +169,11 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
         size = _concatenate(own, parts[wanted[name]["file"]], storage.join(output_folder, name))
         now[name] = wanted[name] | {"bytes": size}
     for name in removed:
-        storage.delete_files([storage.join(output_folder, name)])
+        storage.delete_files(output_folder, [name])
         del now[name]
     if now != before:
         _save(output_folder, now)
-    storage.delete_folder(storage.join(own, layout.TEMPORARY))
+    storage.delete_folder(own, layout.TEMPORARY)
     return {"written": written, "unchanged": sorted(unchanged), "removed": removed}
 
 

@@ -22,6 +22,9 @@ COMMITS = "_commits"
 TEMPORARY = "_tmp"
 LOCK = "_lock"
 
+# What a run writes and deletes in without looking where it leads to: none of them may be a link.
+OWN_FOLDERS = (COMMITS, TEMPORARY, RUNS, INDEX, REJECTS, WORD_SUMS)
+
 # File names without their suffix: the part of a view without rows, and the table of a word_type view.
 EMPTY = "empty"
 WORD_TYPES = "word_types"
@@ -86,7 +89,7 @@ def block_of(part: str) -> str:
     >>> block_of("rejects/a-0986df41cbcb9eb9-000000000650.jsonl")
     'a-0986df41cbcb9eb9-000000000650'
     """
-    return re.sub(r"^.*/|(?<=-\d{12})[-.].*$", "", part)
+    return re.sub(r"(?s)^.*/|(?<=-\d{12})[-.].*$", "", part)
 
 
 def is_index_path(path: str) -> bool:

@@ -105,6 +105,7 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
     """Delete what a run with other settings and without rows has left; `check_output` must have allowed it."""
     if not starts_over(path, head):
         return
+    storage.delete_files(path, [layout.SUCCESS])  # it does not stand for what follows
     for view in load_runs(path)[-1]["views"]:
         folder = storage.join(path, view)
         if "/" not in view and view not in ("", ".", ".."):
@@ -113,11 +114,11 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
                 for name in storage.list_folder(folder)
                 if name.startswith(f"{layout.EMPTY}.") or is_table_file(name)
             ]
-            storage.delete_files(storage.join(folder, name) for name in names)
+            storage.delete_files(folder, names)
             storage.delete_empty_folder(folder)
     for folder in (layout.COMMITS, layout.REJECTS, layout.INDEX):
-        storage.delete_folder(storage.join(path, folder))
-    storage.delete_files(storage.join(path, name) for name in (layout.PARTS, layout.MANIFEST, layout.SUCCESS))
+        storage.delete_folder(path, folder)
+    storage.delete_files(path, [layout.PARTS, layout.MANIFEST])
 
 
 def is_finished(path: str, max_reject_rate: float | None, fingerprint: str) -> bool:
@@ -504,10 +505,10 @@ class FindWork(beam.PTransform):
             record_format=self.record_format,
             slice_bytes=self.limits.text_bytes,
         )
-        storage.delete_files([storage.join(self.output_path, layout.SUCCESS)])
+        storage.delete_files(self.output_path, [layout.SUCCESS])
         # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
         blocks = (layout.block_of(path) for path in load_damaged(self.output_path))
-        storage.delete_files(storage.join(self.output_path, layout.commit_path(block)) for block in blocks)
+        storage.delete_files(self.output_path, map(layout.commit_path, blocks))
         yield beam.pvalue.TaggedOutput(self.BOUNDARIES, Boundaries(tuple(group.first for group in groups)))
         yield from groups
 

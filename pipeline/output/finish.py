@@ -152,11 +152,10 @@ class Finish(beam.PTransform):
     def _delete_commits(self, shard: Shard) -> Iterator[Any]:
         with self._end_if_superseded():
             self._refuse_if_superseded()
-            folder = storage.join(self.output.path, layout.COMMITS)
             commits = (parse_commit(line) for line in shard.read(self.output.path))
             names = (commit.together or commit.block.name for commit in commits if commit is not None)
             # Those of a block of several files follow each other, or nearly.
-            storage.delete_files(storage.join(folder, f"{name}.json") for name, _ in itertools.groupby(names))
+            storage.delete_files(self.output.path, (layout.commit_path(name) for name, _ in itertools.groupby(names)))
         return iter(())
 
     def _finish_run(self, listed: tuple[str, bool, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
@@ -193,7 +192,7 @@ class Finish(beam.PTransform):
         if problem is not None:
             raise AssertionError(f"records are missing: {problem}")
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
-        storage.delete_files([storage.join(self.output.path, layout.SUCCESS)])
+        storage.delete_files(self.output.path, [layout.SUCCESS])
         for report in reports:
             if report.lines is not None:
                 _write(self.output, layout.PARTS, report.lines)
@@ -243,8 +242,8 @@ class Finish(beam.PTransform):
         path = self.output.path
         self._refuse_if_superseded()
         for folder in (layout.COMMITS, layout.TEMPORARY):
-            _empty_folder(storage.join(path, folder))
-        storage.delete_files([storage.join(path, layout.DAMAGED)])
+            _empty_folder(path, folder)
+        storage.delete_files(path, [layout.DAMAGED])
         if is_complete:
             self._refuse_if_superseded()
             storage.create_whole(storage.join(path, layout.SUCCESS), b"", temporary=self.output.temporary)
@@ -317,10 +316,13 @@ def _delete_strays(output_path: str, views: Sequence[View], listed: npt.NDArray[
     """Delete the parts that are not listed: an earlier run left them. `listed`: what `path_hash` gives, sorted."""
     folders = [(folder, is_part_file) for folder in (*(part_folder(view) for view in views), layout.REJECTS)]
     folders += [(view.name, is_table_file) for view in views if view.aggregates]
+    of_views = {view.name for view in views}
     for folder, is_own in folders:
         names = filter(is_own, storage.file_names(storage.join(output_path, folder)))
         stray = unlisted_paths((f"{folder}/{name}" for name in names), listed)
-        storage.delete_files(storage.join(output_path, path) for path in stray)
+        start = folder if folder in of_views else ""  # a view's folder may be a link to another disk
+        inner = (path.removeprefix(f"{start}/") for path in stray)
+        storage.delete_files(storage.join(output_path, start), inner)
 
 
 def _delete_old_index(output_path: str, manifest: Mapping[str, Any]) -> None:
@@ -328,20 +330,20 @@ def _delete_old_index(output_path: str, manifest: Mapping[str, Any]) -> None:
     index = manifest.get("index")
     used = {shard["path"] for shards in (index or {}).values() for shard in shards}
     if index is not None:
-        storage.delete_files([storage.join(output_path, layout.PARTS)])
+        storage.delete_files(output_path, [layout.PARTS])
     folder = storage.join(output_path, layout.INDEX)
-    old = [name for name in storage.list_folder(folder) if f"{layout.INDEX}/{name}" not in used]
-    storage.delete_files(storage.join(folder, name) for name in old)
+    listed = (f"{layout.INDEX}/{name}" for name in storage.list_folder(folder))
+    storage.delete_files(output_path, [path for path in listed if path not in used])
     if index is None:
         storage.delete_empty_folder(folder)
 
 
-def _empty_folder(folder: str) -> None:
+def _empty_folder(output_path: str, folder: str) -> None:
     """Delete a folder that may have more files than fit in memory."""
-    if storage.is_local(folder):
-        for batch in storage.in_batches(storage.file_names(folder)):
-            storage.delete_files(storage.join(folder, name) for name in batch)
-    storage.delete_folder(folder)
+    if storage.is_local(output_path):
+        for batch in storage.in_batches(storage.file_names(storage.join(output_path, folder))):
+            storage.delete_files(output_path, (f"{folder}/{name}" for name in batch))
+    storage.delete_folder(output_path, folder)
 
 
 def _write(output: Output, name: str, data: bytes) -> None:

@@ -86,7 +86,7 @@ def verify_files(output_path: str) -> FilesVerdict:
             note_damaged(output_path, damaged)
             verdict.noted = True
     elif load_damaged(output_path):  # repaired by other means, for example from a backup
-        storage.delete_files([storage.join(output_path, layout.DAMAGED)])
+        storage.delete_files(output_path, [layout.DAMAGED])
     return verdict
 
 

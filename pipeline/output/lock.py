@@ -36,6 +36,7 @@ def only_writer(output_path: str, *, force: bool = False, beam_options: Any = No
     Raises BusyError while another attempt is at work; one that died does not count. `force` and `beam_options` as for
     `refuse_if_busy`. If the attempt leaves no record, nothing of it stays.
     """
+    _refuse_links(output_path)
     token = uuid.uuid4().hex
     held_tokens.add(token)
     try:
@@ -52,6 +53,15 @@ def only_writer(output_path: str, *, force: bool = False, beam_options: Any = No
         storage.delete_empty_folder(output_path)  # the run has written nothing
 
 
+def _refuse_links(output_path: str) -> None:
+    for path in (os.path.join(output_path, name) for name in layout.OWN_FOLDERS):
+        if storage.is_local(output_path) and os.path.islink(path):
+            raise UsageError(
+                f"output.path: {path} is a link, and a run would write and delete files where it leads to; remove it "
+                "(only the folder of a view may be a link, to another disk)"
+            )
+
+
 @contextlib.contextmanager
 def _file_lock(output_path: str) -> Iterator[bool]:
     """Hold the file lock; gives False on a mount without locks. Raises BusyError while another process holds it."""
@@ -66,7 +76,7 @@ def _file_lock(output_path: str) -> Iterator[bool]:
             raise _not_writable(output_path, error) from error
         if error.errno not in _NO_LOCKS:
             raise
-        storage.delete_files([path])
+        storage.delete_files(output_path, [layout.LOCK])
         yield False
     else:
         with lock:
@@ -101,7 +111,7 @@ def _remove_claim(output_path: str, claim: dict[str, Any]) -> None:
     path = storage.join(output_path, layout.run_path(claim["run"]))
     with contextlib.suppress(OSError):  # the next attempt sees that this one has ended
         if storage.read_json(path) == claim | {"state": CLAIMED}:
-            storage.delete_files([path, storage.join(output_path, layout.alive_path(claim["run"]))])
+            storage.delete_files(output_path, [layout.run_path(claim["run"]), layout.alive_path(claim["run"])])
             storage.delete_empty_folder(os.path.dirname(path))
 
 

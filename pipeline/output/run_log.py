@@ -111,7 +111,7 @@ class RunLog:
     def _end(self, state: str, **facts: Any) -> None:
         self.record |= {"state": state, "ended": _now(), **facts}
         self.write()
-        storage.delete_files([storage.join(self.output_path, layout.alive_path(self.number))])
+        storage.delete_files(self.output_path, [layout.alive_path(self.number)])
 
     def submit(self, **job: str | None) -> None:
         """Record that a runner has the job, unless the job has ended already."""

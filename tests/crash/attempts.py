@@ -333,4 +333,4 @@ def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
 
 def start(case: Case) -> None:
     """As `find`: what is not complete any more must not say so."""
-    storage.delete_files([storage.join(case.out, "_SUCCESS")])
+    storage.delete_files(case.out, ["_SUCCESS"])

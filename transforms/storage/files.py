@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
-from layerbeam.transforms.storage.listing import is_absent, is_local, stat_file
+from layerbeam.transforms.storage.listing import is_absent, is_local, join, stat_file
 
 _SPOOLED_BYTES = 32 << 20
 # What disks and mounts answer that cannot link, or not once more.
@@ -125,24 +125,43 @@ def _link(path: str, data: bytes, temporary: str) -> bool:
     return True
 
 
-def delete_files(paths: Iterable[str]) -> None:
-    """Delete these files, on a store many at a time; a missing one is not an error."""
-    stored = []
+def delete_files(folder: str, names: Iterable[str]) -> None:
+    """Delete these files of a folder, on a store many at a time; a missing one is not an error.
+
+    `names`: relative to the folder. OSError for one that leads out of it: only the folder itself may be a link.
+    """
+    paths = _inside(folder, names)
+    if not is_local(folder):
+        stores.delete(list(paths))
+        return
     for path in paths:
-        if not is_local(path):
-            stored.append(path)
-            continue
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
-    stores.delete(stored)
 
 
-def delete_folder(folder: str) -> None:
-    """Delete the folder with all that is in it; a missing one is not an error."""
+def delete_folder(folder: str, name: str) -> None:
+    """Delete a folder in a folder with all that is in it; a missing one is not an error. OSError as `delete_files`."""
+    # Of a file in it, because the folder must not be a link either.
+    inner = os.path.dirname(next(_inside(folder, [f"{name}/_"])))
     if is_local(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(inner, ignore_errors=True)
     else:
-        stores.delete([file.path for file in stores.list_prefix(folder.rstrip("/") + "/")])
+        stores.delete([file.path for file in stores.list_prefix(inner + "/")])
+
+
+def _inside(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """The paths of these files of a folder. OSError for a name that leads out of it, by `..` or a link."""
+    real, checked = os.path.realpath(folder), set[str]()
+    for name in names:
+        inner = os.path.dirname(name)
+        if inner not in checked:
+            path = join(folder, inner)
+            if ".." in inner.split("/") or (
+                is_local(folder) and os.path.realpath(path) != f"{real}/{inner}".rstrip("/")
+            ):
+                raise OSError(f"{path}: leads out of {folder} and would be deleted there; remove this link or name")
+            checked.add(inner)
+        yield join(folder, name)
 
 
 def delete_empty_folder(folder: str) -> None:

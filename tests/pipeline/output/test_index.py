@@ -78,9 +78,9 @@ def test_on_remote_runners_no_commit_is_left_to_the_last_step(sharded, monkeypat
     files, left = sharded.files(), []
     real = finish._empty_folder
 
-    def empty_folder(folder: str) -> None:
-        left.extend(os.listdir(folder) if folder.endswith("_commits") else [])
-        real(folder)
+    def empty_folder(output_path: str, folder: str) -> None:
+        left.extend(os.listdir(os.path.join(output_path, folder)) if folder == "_commits" else [])
+        real(output_path, folder)
 
     monkeypatch.setattr(finish, "_empty_folder", empty_folder)
     monkeypatch.setattr(run, "build", functools.partial(build, is_remote=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 from corpora import random_lines
@@ -88,3 +89,23 @@ def test_names_and_texts_do_not_steer_the_terminal(workplace):
     shown = workplace._call("show", "steered", status=0)
     assert "\x1b" not in shown.out
     assert r"problem   corpus/\x1b]0;pipe: is not a regular file" in shown.out
+
+
+@pytest.mark.parametrize("name", ["_tmp", "_commits", "_index", "_runs", "rejects", "_word_types"])
+def test_a_link_in_the_place_of_a_folder_of_the_run_is_refused(workplace, name):
+    (workplace.folder / "victim").mkdir()
+    thesis = workplace.write("victim/thesis.txt", "data")
+    os.unlink("out/_SUCCESS")
+    shutil.rmtree(f"out/{name}", ignore_errors=True)
+    os.symlink("../victim", f"out/{name}")
+    assert f"output.path: out/{name} is a link" in workplace.run(status=2).err
+    assert os.listdir("victim") == [thesis.name]
+
+
+@pytest.mark.parametrize("path", ["\n/../../../precious", "../precious", "t/../../precious"])
+def test_a_list_of_damaged_files_that_leads_elsewhere_deletes_nothing(workplace, path):
+    kept = workplace.write("precious.json", "{}")
+    os.makedirs("out/_commits/\n")
+    workplace.write("out/_damaged.json", json.dumps([path]))
+    workplace.run()
+    assert kept.exists()

@@ -272,3 +272,26 @@ def test_a_store_that_cannot_be_listed(store):
     plan.shares = {"list": 1.0}
     with pytest.raises(storage.PatternError, match="list failed, as planned"):
         storage.find_files([f"{root}/*"])
+
+
+@pytest.mark.parametrize("name", ["../kept", "a/../../kept", "{root}/kept", "link/kept", "a/link/kept"])
+def test_nothing_outside_of_the_folder_is_deleted(tmp_path, name):
+    (tmp_path / "out/a").mkdir(parents=True)
+    (tmp_path / "kept").write_bytes(b"")
+    for link in ("link", "a/link"):
+        (tmp_path / "out" / link).symlink_to(tmp_path)
+    with pytest.raises(OSError, match="leads out of"):
+        storage.delete_files(str(tmp_path / "out"), [name.format(root=tmp_path)])
+    with pytest.raises(OSError, match="leads out of"):
+        storage.delete_folder(str(tmp_path / "out"), name.format(root=tmp_path))
+    assert (tmp_path / "kept").exists()
+
+
+def test_a_folder_that_is_a_link_itself_is_emptied(tmp_path):
+    (tmp_path / "disk/a").mkdir(parents=True)
+    (tmp_path / "disk/a/old").write_bytes(b"")
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    storage.delete_files(str(tmp_path / "out"), ["a/old", "missing"])
+    assert list((tmp_path / "disk/a").iterdir()) == []
+    storage.delete_folder(str(tmp_path / "out"), "a")
+    assert list((tmp_path / "disk").iterdir()) == []

@@ -105,11 +105,11 @@ def test_many_files_are_deleted_in_few_requests(store):
     for number in range(250):
         store.put(f"{store.root}/t/{number}" if store.root.startswith("gs") else f"v/t/{number}", b"x")
     put(store, "other", b"x")
-    storage.delete_files([f"{store.root}/t/{number}" for number in range(5, 300)])
+    storage.delete_files(store.root, [f"t/{number}" for number in range(5, 300)])
     deletions = [call for call in store.calls if call.startswith(("POST /batch", "POST /out?delete"))]
     assert len(deletions) == (3 if store.root.startswith("gs") else 1)
     assert sorted(storage.list_folder(f"{store.root}/t")) == ["0", "1", "2", "3", "4"]
-    storage.delete_folder(f"{store.root}/t")
+    storage.delete_folder(store.root, "t")
     assert storage.list_folder(f"{store.root}/t") == {}
     assert storage.list_folder(store.root) == {"other": 1}
 
