@@ -122,6 +122,8 @@ def _write_files(
     parts = dict(earlier.parts) if earlier is not None and is_kept else {}
     rows: dict[str, Int64Array] = {}
     for view in views:
+        texts = texts_of_rows(view, block.tokens)
+        rows[view.name] = text.count_texts(texts)
         if view.name in parts:
             continue
         vectors = block.vectors[view.name]
@@ -130,11 +132,8 @@ def _write_files(
             if view.aggregates
             else make_table(view, block.tokens, vectors, vocabulary)
         )
-        if text.members:
-            texts = texts_of_rows(view, block.tokens)
-            rows[view.name] = text.count_texts(texts)
-            if changed:
-                table = table.filter(pa.array(np.isin(text.places(text.line[texts])[0], kept)))
+        if changed:
+            table = table.filter(pa.array(np.isin(text.places(text.line[texts])[0], kept)))
         if table.num_rows:
             parts[view.name] = write_part(output, view, own.name, table)
     numbers = {file.file.path: number for number, file in enumerate(text.files)}

@@ -10,6 +10,8 @@ from repository import DATA
 from safetensors.numpy import load_file, save_file
 from workplace import THREE_VIEWS
 
+import layerbeam
+
 VIEWS = {"texts": {"level": "text", "layers": [2]}, "types": {"level": "word_type", "layers": [1]}}
 MORE = {"tokens": {"level": "token", "layers": [-1, 0]}, "lines": {"level": "text", "layers": [3], "format": "jsonl"}}
 INPUT = {"slice_bytes": 4096}
@@ -69,6 +71,23 @@ def test_killed_while_a_view_is_added(added):
     added.run()
     assert stamps(added) == before
     assert added.files() == fresh(added)
+
+
+def test_files_together_and_a_view_after_a_kill(workplace):
+    """The rows that are there belong to the files that they belonged to."""
+    for number in range(400):
+        workplace.write(f"corpus/{number:03}.txt", f"the river {number}\n\nand the bank\n")
+    texts = {"texts": {"level": "text", "layers": [2]}}
+    workplace.configure(views=texts, input={"slice_bytes": 500})
+    with workplace.at_work(commits=4) as process:
+        process.kill()
+    before = set(os.listdir("out/texts"))
+    assert any("members" in path.read_text() for path in (workplace.folder / "out/_commits").iterdir())
+    workplace.configure(views=texts | {"words": {"level": "word", "layers": [0]}}, input={"slice_bytes": 500})
+    workplace.run()
+    assert len(before & set(os.listdir("out/texts"))) >= 4
+    assert layerbeam.open_run("out")["texts"].to_numpy("line").tolist() == [0, 2] * 400
+    assert workplace.files() == fresh(workplace)
 
 
 @pytest.mark.slow
