@@ -18,8 +18,6 @@ from workplace import Workplace
 from layerbeam.transforms import storage
 from layerbeam.transforms.storage import stores
 
-S3_KEYS = ("--s3_access_key_id=id", "--s3_secret_access_key=secret")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds; property tests: new examples")
@@ -165,6 +163,6 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delenv(name)
     server = S3("out")
     with serve(server):
-        storage.set_options([f"--s3_endpoint_url={server.url}", "--s3_region_name=us-east-1", *S3_KEYS])
+        storage.set_options(server.options)
         yield server
     storage.set_options()

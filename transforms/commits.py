@@ -44,12 +44,18 @@ class _Exact:
 class InputFile(_Exact):
     """One input file as it was found.
 
-    `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not).
+    `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not). `version`: on
+    gs:// the generation, on s3:// the ETag, which differ for two files of one second; elsewhere empty.
     """
 
     path: str
     size: StrictInt
     modified: StrictFloat
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {name: value for name, value in vars(self).items() if value != ""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,7 @@ class BlockId(_Exact):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON. (`dataclasses.asdict` copies, which takes longer than all the rest.)"""
-        return vars(self) | {"file": dict(vars(self.file))}
+        return vars(self) | {"file": self.file.to_json()}
 
     @property
     def content(self) -> tuple[int, int, int, str]:

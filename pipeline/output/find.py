@@ -457,14 +457,14 @@ def _first_records(
 
 
 def is_up_to_date(file: InputFile, blocks: int, entry: InputEntry | None) -> bool:
-    """Whether an earlier run read the file to its end, in its present state (size and time), and all its blocks exist.
+    """Whether an earlier run read the file to its end, in its present state, and all its blocks exist.
 
     `blocks`: how many of this state are intact; `entry`: that of the file in the manifest.
     """
     if entry is None:
         return False
-    recorded = (entry.get("size"), entry.get("modified"), entry["blocks"], entry["left_out"])
-    return recorded == (file.size, file.modified, blocks, None)
+    recorded = (entry.get("size"), entry.get("modified"), entry.get("version", ""), entry["blocks"], entry["left_out"])
+    return recorded == (file.size, file.modified, file.version, blocks, None)
 
 
 @dataclasses.dataclass

@@ -140,7 +140,7 @@ def _finish_group(
             raise _gap(problem)
         reason = reasons.get(path)
         if path in files or reason is not None:
-            known = dataclasses.asdict(files[path]) if path in files else {"path": path}
+            known = files[path].to_json() if path in files else {"path": path}
             entries.append({**known, "left_out": reason, "blocks": blocks, "records": records})
     shards, text = writer.end()
     inputs: Sequence[Mapping[str, Any]] | Shard = entries

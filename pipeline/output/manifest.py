@@ -101,6 +101,7 @@ class InputEntry(TypedDict):
     path: str
     size: NotRequired[int]
     modified: NotRequired[float]
+    version: NotRequired[str]
     left_out: str | None
     blocks: int
     records: int

@@ -42,6 +42,12 @@ class S3:
         self._begun = 0
         self._lock = threading.Lock()
 
+    @property
+    def options(self) -> list[str]:
+        """Beam's options with which its client comes here."""
+        keys = ["--s3_access_key_id=id", "--s3_secret_access_key=secret"]
+        return [f"--s3_endpoint_url={self.url}", "--s3_region_name=us-east-1", *keys]
+
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = (data, time.time())
 
@@ -84,7 +90,8 @@ class S3:
         found = [key for key in sorted(self.objects) if key.startswith(prefix) and key > after]
         page = "".join(
             f"<Contents><Key>{escape(urllib.parse.quote(key))}</Key><Size>{len(self.objects[key][0])}</Size>"
-            f"<LastModified>{_iso(self.objects[key][1])}</LastModified><ETag>x</ETag></Contents>"
+            f"<LastModified>{_iso(self.objects[key][1])}</LastModified>"
+            f"<ETag>{escape(_etag(self.objects[key][0]))}</ETag></Contents>"
             for key in found[:_PAGE]
         )
         more = f"<NextContinuationToken>{escape(found[_PAGE - 1])}</NextContinuationToken>" if found[_PAGE:] else ""
@@ -98,7 +105,8 @@ class S3:
         if key not in self.objects:
             return _error(404, "The specified key does not exist.", is_head=is_head)
         data, modified = self.objects[key]
-        headers = {"Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(modified))}
+        seconds = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(modified))
+        headers = {"Last-Modified": seconds, "ETag": _etag(data)}
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked or "")
         if is_head:
             return 200, headers | {"Content-Length": str(len(data))}, b""
@@ -132,6 +140,10 @@ class S3:
         for key in keys:
             self.objects.pop(key, None)
         return _xml("<DeleteResult></DeleteResult>")
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
 
 
 def _iso(seconds: float) -> str:

@@ -36,7 +36,7 @@ class GoogleStore(Store):
 
     def list(self, prefix: str) -> Iterator[InputFile]:
         bucket, name = split_path(prefix)
-        fields = "items(name,size,updated),nextPageToken"
+        fields = "items(name,size,updated,generation),nextPageToken"
         for blob in self._client.list_blobs(bucket, prefix=name, fields=fields, retry=self._retry):
             yield _as_file(f"gs://{bucket}/{blob.name}", blob)
 
@@ -87,4 +87,4 @@ class GoogleStore(Store):
 
 def _as_file(path: str, blob: Any) -> InputFile:
     # Whole seconds, as Beam's own listings had them.
-    return InputFile(path, int(blob.size), float(int(blob.updated.timestamp())))
+    return InputFile(path, int(blob.size), float(int(blob.updated.timestamp())), str(blob.generation))

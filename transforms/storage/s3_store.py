@@ -48,7 +48,7 @@ class S3Store(Store):
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
         for page in pages:
             for found in page.get("Contents", ()):
-                yield _as_file(f"s3://{bucket}/{found['Key']}", found["Size"], found["LastModified"])
+                yield _as_file(f"s3://{bucket}/{found['Key']}", found["Size"], found)
 
     def stat(self, path: str) -> InputFile | None:
         bucket, key = split_path(path)
@@ -58,7 +58,7 @@ class S3Store(Store):
             if _status(error) == 404:
                 return None
             raise
-        return _as_file(path, found["ContentLength"], found["LastModified"])
+        return _as_file(path, found["ContentLength"], found)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         bucket, key = split_path(path)
@@ -113,6 +113,6 @@ def _status(error: Any) -> int:
     return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
 
 
-def _as_file(path: str, size: int, modified: Any) -> InputFile:
-    # Whole seconds: a listing gives fractions, and a single object does not.
-    return InputFile(path, size, float(int(modified.timestamp())))
+def _as_file(path: str, size: int, found: Any) -> InputFile:
+    # Whole seconds: a listing gives fractions, and a single object does not. Not all stores put an ETag into quotes.
+    return InputFile(path, size, float(int(found["LastModified"].timestamp())), found.get("ETag", "").strip('"'))

@@ -66,6 +66,7 @@ def test_commits_of_another_state_of_the_file_do_not_count(workplace):
         ({"size": 100, "modified": 1.0, "blocks": 2, "left_out": None}, False),
         ({"size": 100, "modified": 0.0, "blocks": 3, "left_out": None}, False),
         ({"size": 100, "modified": 0.0, "blocks": 2, "left_out": "damaged"}, False),
+        ({"size": 100, "modified": 0.0, "version": "1", "blocks": 2, "left_out": None}, False),
         (None, False),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
@@ -78,6 +79,26 @@ def test_next_run_completes_interrupted_run(workplace, google, lines):
     workplace.run("--output", "gs://out/v")
     assert without_run_records(google.tree("gs://out/v")) == without_run_records(before)
     assert {name: google.buckets["out"][f"v/{name}"].generation for name in others} == of_others
+
+
+def test_a_file_rewritten_in_the_same_second_is_read_again(workplace, google, s3):
+    def put(label: bytes, other: bytes) -> None:
+        google.put("gs://in/a.txt", label)
+        google.buckets["in"]["a.txt"] = dataclasses.replace(google.buckets["in"]["a.txt"], updated=1_700_000_000.0)
+        s3.objects["b.txt"] = (other, 1_700_000_000.0)
+
+    arguments = ["--input", "gs://in/a.txt", "--input", "s3://out/b.txt", *s3.options]
+    workplace.configure(views={"lines": {"level": "text", "layers": [-1]}})
+    put(b"label 0\n", b"label 2\n")
+    workplace.run(*arguments)
+    assert "nothing to do" in workplace.run(*arguments).err
+    put(b"label 1\n", b"label 3\n")
+    workplace.run(*arguments)
+    assert workplace.rows("lines")["text"].to_pylist() == ["label 1", "label 3"]
+    assert "nothing to do" in workplace.run(*arguments).err
+    versions = ["2", "6b57ae94da854850daee0a787a805ec5"]  # the second write, and the MD5 of the bytes
+    assert [entry["version"] for entry in workplace.manifest()["inputs"]] == versions
+    workplace.verify("--checksums", *s3.options)
 
 
 def test_second_run_in_same_folder_is_refused(workplace, google, lines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import threading
@@ -13,7 +14,7 @@ from corpora import random_lines
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.input.content import read_head
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -66,6 +67,16 @@ def test_files_are_written_listed_and_read(store):
         storage.read_bytes(f"{store.root}/in/9.txt")
     with pytest.raises(FileNotFoundError):
         storage.check_bucket(store.root.replace("out", "nowhere"))
+
+
+def test_a_file_rewritten_in_the_same_second_is_another(store):
+    first = put(store, "a.txt", b"label 0")
+    second = put(store, "a.txt", b"label 1")
+    assert second.version not in ("", first.version)
+    before = dataclasses.replace(second, version=first.version)  # of equal size and time
+    assert storage.find_change(second) is None
+    assert storage.find_change(before) == SkippedFile(second.path, "changed while it was being read; run again")
+    assert storage.find_files([f"{store.root}/*"]) == [second]
 
 
 def test_a_file_is_created_once(store):
