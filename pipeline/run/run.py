@@ -192,6 +192,7 @@ class LocalRun(Run):
         try:
             with guard, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=local.runner, options=local.options)
+                os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
                 build(
                     pipeline,
                     self.job,

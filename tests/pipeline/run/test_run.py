@@ -139,12 +139,15 @@ def test_equal_runs_write_equal_bytes_for_any_workers(workplace):
     assert workplace.files("again") == files
 
 
-def test_killed_run_resumes(workplace):
+def test_killed_run_resumes(workplace, monkeypatch):
+    (workplace.folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(workplace.folder / "tmp"))
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
     many_blocks(workplace, views=views, output={"target_part_bytes": 50_000})
     workplace.run("--output", "undisturbed")
     with workplace.at_work(commits=5) as process:
         process.send_signal(signal.SIGKILL)
+    assert not list((workplace.folder / "tmp").iterdir())
     commits = workplace.folder / "out" / "_commits"
     before = {path: path.stat().st_mtime_ns for path in commits.iterdir()}
     texts = sum(json.loads(path.read_text())["counts"]["embedded"] for path in before)
