@@ -6,12 +6,7 @@ The stages of a run are transforms that can be recombined:
 `FindFiles`, `SliceFiles`, `ReadBlocks`, `TokenizeBlocks`, `EncodeBlocks`, `WriteBlocks`. See docs/custom_pipelines.md.
 """
 
-from __future__ import annotations
-
-import importlib
-import logging
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # without an import: `python -m layerbeam` looks for modules in the current folder until __main__
 if TYPE_CHECKING:
     from layerbeam.pipeline.cli.from_python import run
     from layerbeam.pipeline.dataset.reader import open_run
@@ -104,7 +99,10 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 if not TYPE_CHECKING:  # type checkers would take any name for an attribute
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
+        import importlib
+        import logging
+
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         root = logging.getLogger()

@@ -1,31 +1,46 @@
 """The command `layerbeam`, also as `python -m layerbeam`."""
 
-from __future__ import annotations
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    sys.path.pop(0)  # the current folder, put there by `-m`: a module in it would replace one of Python's
 
 import gc
 import io
+import os
 import signal
-import sys
 
 
 def main() -> int:
     """Run the command and return its exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os._exit(128 + number))
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character of the corpus shows its escape.
             stream.reconfigure(errors="backslashreplace")
     try:
         from layerbeam import __version__
+        from layerbeam.pipeline.run.signals import end_by_signals
+
+        end_by_signals()
         from layerbeam.pipeline.cli.main import main as run_command
 
         return run_command(version=__version__)
-    except KeyboardInterrupt:
-        print("layerbeam: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
     finally:
         # At its end, Python would look for garbage in all that TensorFlow and Beam are made of, for a second. A stream
         # of gRPC found there takes a lock, and waits forever if a thread of gRPC ended while it held that lock.
         gc.freeze()
+
+
+def _open_missing_streams() -> None:
+    """Give closed streams the null device, also to worker processes: a file would take the place of a closed one."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 if __name__ == "__main__":

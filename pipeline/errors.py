@@ -19,14 +19,6 @@ class BusyError(Exception):
     """Another run is active in the output folder: exit status 4."""
 
 
-class InterruptedRunError(Exception):
-    """A signal interrupted the wait for a remote run; `number` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` if a known name is close, else an empty string.
 

@@ -104,6 +104,15 @@ def command_name() -> str:
     return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
 
 
+def python_command(code: str) -> list[str]:
+    """The command that executes code in this Python, with no modules from the current folder unless PYTHONPATH has it.
+
+    `-c` and `-m` put that folder first, and `-P` is known to Python 3.11 and later only. `-c` leaves it empty, and
+    entries of PYTHONPATH are absolute by then.
+    """
+    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {code}"]
+
+
 def echo(message: str) -> None:
     """Tell the person at the terminal; standard output is for results."""
     print(escape_control(message), file=sys.stderr)

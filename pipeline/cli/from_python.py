@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from layerbeam.pipeline.cli.console import python_command
 from layerbeam.pipeline.cli.main import BUSY, DONE, INCOMPLETE, USAGE, load_config
 from layerbeam.pipeline.cli.parser import make_parser
 from layerbeam.pipeline.dataset.reader import Run, open_run
@@ -105,7 +106,7 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
 
 def _run_command(arguments: list[str], *, verbose: bool) -> tuple[int, list[str]]:
     """The exit status of the command and the lines that it printed to standard error."""
-    command = [sys.executable, "-m", "layerbeam", *arguments]
+    command = [*python_command("from layerbeam.__main__ import main; sys.exit(main())"), *arguments]
     printed: list[str] = []
     with subprocess.Popen(  # noqa: S603 - this program
         command,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.cli.console import command_name, echo, echo_error
 from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
-from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
-from layerbeam.pipeline.run.signals import only_main_thread_prints
+from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
+from layerbeam.pipeline.run.signals import interrupting, only_main_thread_prints
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
@@ -44,13 +44,15 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             options.began = began
             quiet_logs(options.verbose)
             return COMMANDS[options.command](options, beam_arguments)
-        except (UsageError, BusyError) as error:
-            echo_error(str(error))
-            return BUSY if isinstance(error, BusyError) else USAGE
-        except InterruptedRunError as error:
-            return 128 + error.number
-        except Exception as error:
-            if verbose:
+        except BaseException as error:
+            number = interrupting(error)
+            if number is not None:
+                echo_error((isinstance(error, KeyboardInterrupt) and str(error)) or "interrupted")
+                return 128 + number
+            if isinstance(error, UsageError | BusyError):
+                echo_error(str(error))
+                return BUSY if isinstance(error, BusyError) else USAGE
+            if verbose or not isinstance(error, Exception):
                 raise
             echo_error(f"failed: {root_cause(error)}")
             if options.command in ("run", "extract-features"):

@@ -21,6 +21,7 @@ from layerbeam import __version__
 from layerbeam.pipeline.cli import main as cli
 from layerbeam.pipeline.cli.console import echo_error
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.run.signals import end_by_signals
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,4 +80,5 @@ def main(given: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    end_by_signals()
     sys.exit(main(sys.argv[1:]))

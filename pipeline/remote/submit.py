@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,16 +15,16 @@ import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.cli.console import echo, echo_error
+from layerbeam.pipeline.cli.console import echo
 from layerbeam.pipeline.cli.progress import JobProgress, show_progress
-from layerbeam.pipeline.errors import BusyError, InterruptedRunError, UsageError, root_cause
+from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
-from layerbeam.pipeline.run.signals import SignalGuard, quiet, underlying
+from layerbeam.pipeline.run.signals import interrupting, quiet, underlying
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.slice.slices import FileToRead
@@ -69,11 +70,10 @@ class RemoteRun(Run):
         was_done = bool(runs) and runs[-1]["fingerprint"] == fingerprint
         was_done = was_done and storage.exists(storage.join(path, layout.SUCCESS))
         log = self._begin_log({}, runner=self.remote.name, workers=None, processes=None)
-        guard = SignalGuard()
         terminal = underlying(sys.stderr)
         result = None
         try:
-            with guard, quiet(self.verbose):
+            with quiet(self.verbose):
                 pipeline = beam.Pipeline(options=self.remote.options)
                 build(
                     pipeline,
@@ -83,23 +83,24 @@ class RemoteRun(Run):
                     run_number=log.number,
                     is_remote=True,
                 )
+                handler = signal.getsignal(signal.SIGINT)
                 result = pipeline.run()
+                signal.signal(signal.SIGINT, handler)  # Beam's own would stop a job server that it has started
             log.submit(**self._place(result))
             self._print_location(result)
             if not self.remote.waits:
                 return Ended.COMPLETE
             progress = JobProgress(path, result)
-            with guard, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
+            with show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            interrupted = guard.number is not None
+            interrupted = interrupting(error) is not None
             if not self._continues(result, error, interrupted):  # else the job or the next run records its end
                 with contextlib.suppress(OSError):
                     log.end("interrupted" if interrupted else "failed", error=root_cause(error))
-            if guard.number is None:
+            if not interrupted:
                 raise _service_error(error) or error from error
-            self._detach(result)
-            raise InterruptedRunError(guard.number) from error
+            raise KeyboardInterrupt(self._detach(result)) from error
         complete = log.end_measured(result)
         if complete and was_done and not log.record["counts"].get(metrics.BLOCKS_WRITTEN):
             echo(NOTHING_TO_DO)
@@ -146,20 +147,19 @@ class RemoteRun(Run):
             echo(f"submitted to Dataflow as {self.remote.job_name}, job {job.id}")
             echo(job.page)
 
-    def _detach(self, result: Any) -> None:
-        """After an interrupt: the job continues, or is asked to cancel."""
+    def _detach(self, result: Any) -> str:
+        """After an interrupt: let the job continue, or ask it to cancel; returns what to tell."""
         again = "run the same command again"
         if result is not None and not self._cancels:
             job = self._job(result)
             how = f"cancel {self.remote.job_name} on the engine's page" if job is None else job.cancel_command
-            echo_error(f"interrupted; the job continues. To stop it: {how}")
-            return
+            return f"interrupted; the job continues. To stop it: {how}"
         if result is not None:
             with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
             if self.remote.name == "FlinkRunner":  # its job server does not pass it on
                 again = f"check on its page that the job has ended, then {again} with --force"
-        echo_error(f"interrupted; completed blocks are kept: {again} to resume")
+        return f"interrupted; completed blocks are kept: {again} to resume"
 
 
 def _service_error(error: BaseException) -> Exception | None:

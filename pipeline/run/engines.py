@@ -9,10 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import os
 import re
-import shlex
-import sys
 from typing import Any
 
 from apache_beam.options import pipeline_options
@@ -22,6 +19,7 @@ from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, SubprocessSDKEnvironment
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.pipeline.run import worker_process
 from layerbeam.transforms.hardware import cores
 
 DATAFLOW = "DataflowRunner"
@@ -124,10 +122,8 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
         environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
-        command = [sys.executable, "-m", "layerbeam.pipeline.run.worker_process", str(os.getpid())]
-        command += ["--verbose"] if logging.getLogger().isEnabledFor(logging.INFO) else []
-        # `exec`: without a shell process in between.
-        environment = SubprocessSDKEnvironment.from_command_string(f"exec {shlex.join(command)}")
+        verbose = logging.getLogger().isEnabledFor(logging.INFO)
+        environment = SubprocessSDKEnvironment.from_command_string(worker_process.shell_command(verbose=verbose))
     # Beam advises to set its running mode, but the threads are set up differently here.
     logging.getLogger(fn_runner.__name__).addFilter(lambda record: "direct_running_mode" not in record.getMessage())
     direct = options.view_as(pipeline_options.DirectOptions)
@@ -145,15 +141,16 @@ def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteR
     options.view_as(pipeline_options.StandardOptions).runner = name
     # All code is in the package; the session would only add what the launcher's own script holds.
     options.view_as(pipeline_options.SetupOptions).save_main_session = False
-    threads = options.view_as(pipeline_options.DebugOptions).number_of_worker_harness_threads
+    debug = options.view_as(pipeline_options.DebugOptions)
+    # Else Beam lists this environment's packages by `python -m pip`, which imports modules from the current folder.
+    debug.add_experiment("disable_logging_submission_environment")
+    threads = debug.number_of_worker_harness_threads
     cloud = options.view_as(pipeline_options.GoogleCloudOptions)  # other engines show the name, too
     cloud.job_name = cloud.job_name or job_name(output_path)
-    if name == DATAFLOW:
-        experiments = options.view_as(pipeline_options.DebugOptions).experiments or []
-        if "no_use_multiple_sdk_containers" not in experiments and threads is None:
-            # Dataflow starts one process per core and, in batch, one thread per process. If one thread were requested,
-            # the whole machine might get one: its API says "per worker harness".
-            threads = 1
+    if name == DATAFLOW and "no_use_multiple_sdk_containers" not in debug.experiments and threads is None:
+        # Dataflow starts one process per core and, in batch, one thread per process. If one thread were requested,
+        # the whole machine might get one: its API says "per worker harness".
+        threads = 1
     return RemoteRunner(name, options, threads)
 
 

@@ -35,7 +35,7 @@ from layerbeam.pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, descr
 from layerbeam.pipeline.plan.fields import check_fields
 from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.signals import SignalGuard, quiet, underlying
+from layerbeam.pipeline.run.signals import WorkerDiedError, call_aside, interrupting, quiet, underlying
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.encoders import vocabulary_note
@@ -187,10 +187,9 @@ class LocalRun(Run):
             "compressed": any(storage.is_compressed(file.path) for file in work.files),
         }
         log = self._begin_log(inputs, workers=local.workers, processes=local.processes)
-        guard = SignalGuard()
         terminal = underlying(sys.stderr)
         try:
-            with guard, show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
+            with show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=local.runner, options=local.options)
                 os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
                 build(
@@ -201,20 +200,18 @@ class LocalRun(Run):
                     prune_missing=self.prune_missing,
                     run_number=log.number,
                 )
-                result = pipeline.run()
-                result.wait_until_finish()
+                result = call_aside(pipeline.run)
         except BaseException as error:
-            reason = guard.crash or ("interrupted" if guard.number is not None else None)
-            state = "interrupted" if reason == "interrupted" else "failed"
+            number, died = interrupting(error), isinstance(error, WorkerDiedError)
+            reason = "interrupted" if number else str(error) if died else root_cause(error)
             with contextlib.suppress(OSError):  # such as a full disk, which must not hide the cause
-                log.end(state, error=guard.crash or root_cause(error))
-            # The runner turns an interrupt during its work into a RuntimeError.
-            if reason is None:
+                log.end("interrupted" if number else "failed", error=reason)
+            if not (number or died):
                 raise
             echo_error(f"{reason}; completed blocks are kept: run the same command again to resume")
             # The runner's threads may still process a block, or wait for a worker that died; only the end of the
             # process ends them. Their unfinished files have names of their own, and the next run deletes them.
-            os._exit(1 if guard.number is None or guard.crash else 128 + guard.number)
+            os._exit(128 + number if number else 1)
         complete = log.end_measured(result)
         echo(f"{log.times()} with {count_noun(local.workers, 'worker')}")
         return complete

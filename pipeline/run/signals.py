@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import queue
 import re
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, TextIO, cast
 
-_GRACE_SECONDS = 10
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_GRACE_SECONDS = 8
+# The signal that ends this process: a process has one handler of each signal.
+_received: list[int] = []
 
 
 class MainThreadStream:
@@ -50,45 +57,88 @@ def quiet(verbose: bool) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if verbose else contextlib.redirect_stderr(io.StringIO())
 
 
-class SignalGuard:
-    """While entered, what ends a run from outside raises KeyboardInterrupt in the main thread.
+def end_by_signals() -> None:
+    """From now on the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread; later ones do nothing.
 
-    That is SIGINT or SIGTERM, then in `number`, or the death of a worker process, whose reason is then in `crash`.
-    Beam's local runner would wait for it forever: the thread that watches the process ends with an error, nothing else.
+    The process ends some seconds later at the latest, with status 130 or 143: in code that never checks for signals,
+    too, and where the exception is swallowed. Committed blocks are whole at any time.
     """
+    terminal = os.dup(2)  # descriptor 2 itself is away while TensorFlow is imported
+    numbers, wakeup = os.pipe()
 
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.crash: str | None = None
-        self._handlers: dict[int, Any] = {}
-        self._excepthook = threading.excepthook
+    def end(number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(terminal, b"layerbeam: interrupted\n")
+        os._exit(128 + number)
 
-    def __enter__(self) -> SignalGuard:
-        if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        threading.excepthook = self._note
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        threading.excepthook = self._excepthook
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, _: Any) -> None:
-        self.number = number
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _received:
+            return
+        _received.append(number)
+        # What the exception interrupts, such as a destructor, may not print it.
+        sys.excepthook = lambda *_: None
+        sys.unraisablehook = lambda _: None
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                end(number)  # a module in C may print the exception, or abort; an import leaves nothing to clean up
+            frame = frame.f_back
         raise KeyboardInterrupt
 
-    def _note(self, ended: threading.ExceptHookArgs) -> None:
-        code = re.search(r"Worker subprocess exited with return code (-?\d+)", str(ended.exc_value))
+    def end_late() -> None:
+        while (number := os.read(numbers, 1)[0]) not in _SIGNALS:
+            pass
+        time.sleep(_GRACE_SECONDS)
+        end(number)
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    threading.Thread(target=end_late, name="end by signals", daemon=True).start()
+
+
+def interrupting(error: BaseException) -> int | None:
+    """The signal behind an error, whatever libraries have made of the KeyboardInterrupt; None if there is none."""
+    if _received:
+        return _received[0]
+    return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+
+
+class WorkerDiedError(Exception):
+    """A worker process has died. Beam's local runner would wait for it forever."""
+
+
+def call_aside(function: Callable[[], Any]) -> Any:
+    """What the function returns or raises, called in another thread: the main thread stays open to signals.
+
+    An interrupt of Beam's local runner itself waits for workers that start. WorkerDiedError if a worker process dies:
+    the thread that watches it ends with an error, nothing else.
+    """
+    ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    excepthook = threading.excepthook
+
+    def call() -> None:
+        try:
+            ended.put((function(), None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    def note(thread: threading.ExceptHookArgs) -> None:
+        code = re.search(r"Worker subprocess exited with return code (-?\d+)", str(thread.exc_value))
         if code is None:
-            self._excepthook(ended)
+            excepthook(thread)
             return
-        if self.number is not None:
-            return  # the signal that interrupted this process reached the workers as well
         number = max(-int(code[1]), 0)
         how = f"was killed by {signal.Signals(number).name}" if number else f"ended with status {code[1]}"
         hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
-        self.crash = self.crash or f"a worker process {how}{hint}"
-        os.kill(os.getpid(), signal.SIGINT)
-        # In case the main thread is in code that never checks for signals. Committed blocks are whole at any time.
-        threading.Timer(_GRACE_SECONDS, os._exit, [1]).start()
+        ended.put((None, WorkerDiedError(f"a worker process {how}{hint}")))
+
+    threading.excepthook = note
+    try:
+        threading.Thread(target=call, name="pipeline", daemon=True).start()
+        result, error = ended.get()
+    finally:
+        threading.excepthook = excepthook
+    if error is not None:
+        raise error
+    return result

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import shlex
 import sys
 import threading
 import time
 
+from layerbeam.pipeline.cli.console import python_command
 from layerbeam.pipeline.run.signals import quiet
 from layerbeam.transforms.hardware import import_tensorflow
 
 _POLL_INTERVAL_SECONDS = 0.2
 
 
-def main(driver: int, *, verbose: bool) -> None:
-    """Work for the process `driver` until it reports the end of the pipeline, or dies."""
-    # Ctrl-C reaches every process at the terminal, SIGTERM every process of a service: the driver decides.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+def shell_command(*, verbose: bool) -> str:
+    """The command that starts a worker of this process."""
+    command = python_command("from layerbeam.pipeline.run.worker_process import main; main()")
+    command += [str(os.getpid())] + ["--verbose"] * verbose
+    # Ctrl-C reaches every process at the terminal, SIGTERM every process of a service: the driver decides. Set here,
+    # because Python would print a traceback while it starts. `exec`: without a shell process in between.
+    return f"trap '' INT TERM; exec {shlex.join(command)}"
+
+
+def main() -> None:
+    """Work for the process given as the first argument until it reports the end of the pipeline, or dies."""
+    driver, verbose = int(sys.argv[1]), "--verbose" in sys.argv
     threading.Thread(target=_end_with, args=(driver,), name="end with driver", daemon=True).start()
     logging.getLogger().addHandler(logging.NullHandler())  # logs go to the driver, not to the terminal
     if not verbose:
@@ -32,13 +40,6 @@ def main(driver: int, *, verbose: bool) -> None:
 
 def _end_with(driver: int) -> None:
     """End this process as soon as the driver is dead: what it writes later could disturb the next run."""
-    while True:
-        try:
-            os.kill(driver, 0)
-        except ProcessLookupError:
-            os._exit(1)
+    while os.getppid() == driver:  # not a signal to it, which a dead process takes until its parent asks for its status
         time.sleep(_POLL_INTERVAL_SECONDS)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), verbose="--verbose" in sys.argv)
+    os._exit(1)
