@@ -105,10 +105,9 @@ def command_name() -> str:
 
 
 def python_command(code: str) -> list[str]:
-    """The command that executes code in this Python, with no modules from the current folder unless PYTHONPATH has it.
+    """The command that executes code in this Python, without modules from the current folder (Python 3.10 has no `-P`).
 
-    `-c` and `-m` put that folder first, and `-P` is known to Python 3.11 and later only. `-c` leaves it empty, and
-    entries of PYTHONPATH are absolute by then.
+    `-c` puts that folder first as an empty path; an empty entry of PYTHONPATH is absolute by then.
     """
     return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {code}"]
 

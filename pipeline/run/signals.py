@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -78,10 +79,8 @@ def end_by_signals() -> None:
         # What the exception interrupts, such as a destructor, may not print it.
         sys.excepthook = lambda *_: None
         sys.unraisablehook = lambda _: None
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                end(number)  # a module in C may print the exception, or abort; an import leaves nothing to clean up
-            frame = frame.f_back
+        if any(inner.f_code.co_filename.startswith("<frozen importlib") for inner, _ in traceback.walk_stack(frame)):
+            end(number)  # a module in C may print the exception, or abort; an import leaves nothing to clean up
         raise KeyboardInterrupt
 
     def end_late() -> None:
