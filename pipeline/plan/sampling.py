@@ -39,7 +39,7 @@ from layerbeam.transforms.slice.slices import FileToRead
 
 CHUNK_BYTES = 1 << 15
 _UNPACKED_BYTES = 2 << 20  # tells the compression ratio: a block of bzip2 is up to 900 kB
-_STORED_READ_BYTES = 1 << 12
+_STORED_READ_BYTES = 1 << 6  # up to 2 MiB of text in Zstandard, 46 MB in bzip2
 _RECORD_BYTES = 256  # of a limited file, whose share of the sample it decides
 _NO_LIMIT = 1 << 60
 _NO_LIMITS = BlockLimits(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
@@ -233,12 +233,12 @@ def _length(block: TextBlock) -> int:
 
 def _decompressed_bytes(file: InputFile) -> int:
     """The text in a compressed file, by the compression ratio at its start."""
-    unpacked = 0
+    unpacked = position = 0
     with storage.open_binary(file.path) as opened:
         # Small reads: the position then tells closely how many stored bytes gave this much text.
         small_reads = SimpleNamespace(read=lambda size: opened.read(min(size, _STORED_READ_BYTES)))
         for data in storage.read_chunks(cast(BinaryIO, small_reads), file.path):
-            unpacked += len(data)
-            if unpacked >= _UNPACKED_BYTES:
+            if unpacked >= _UNPACKED_BYTES and position < opened.tell():
                 break
-        return file.size * unpacked // opened.tell()
+            unpacked, position = unpacked + len(data), opened.tell()
+        return file.size * unpacked // max(position, 1)

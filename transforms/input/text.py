@@ -87,7 +87,8 @@ def into_blocks(
         is_full = len(places) > left
         if is_full:
             places, lines = places[: left + 1], lines[: left + 1]
-        while count := records_in_block(np.diff(places), limits):
+        # So many records fill a block. A chunk of empty lines has a million.
+        while count := records_in_block(np.diff(places[: limits.text_rows + 1]), limits):
             yield take(count)
             places, lines, left = places[count:], lines[count:], left - count
         if is_full:
@@ -145,14 +146,15 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Runs of whole lines. The file's last line may lack a line end."""
-    begun: list[bytes] = []
+    begun, size = list[bytes](), 0
     for chunk in chunks:
         after = chunk.rfind(b"\n") + 1
         if after:
             yield b"".join([*begun, chunk[:after]])
-            begun = []
+            begun, size = [], 0
         begun.append(chunk[after:])
-        if sum(map(len, begun)) > MAX_RECORD_BYTES:
+        size += len(begun[-1])
+        if size > MAX_RECORD_BYTES:
             raise too_large()
     if last := b"".join(begun):
         yield last

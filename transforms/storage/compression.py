@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,7 +14,11 @@ import zstandard
 
 _CHUNK_BYTES = 1 << 20
 _AFTER_BYTES = 1 << 12
-_COMPRESSED_CHUNK_BYTES = 1 << 16  # text rarely expands more than a hundredfold
+_COMPRESSED_CHUNK_BYTES = 1 << 16
+# The first bytes of a member, and all pieces of Zstandard: its library gives 32 MiB of them at most (128 KiB of four
+# bytes), and has no other limit. Further pieces grow: the rest of a piece is copied at the end of each short member.
+_PIECE_BYTES = 1 << 10
+_NONZERO = re.compile(rb"[^\0]")
 
 
 class TruncatedFileError(OSError):
@@ -49,18 +54,51 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
             after = after if needed > 0 else 2 * after
             needed -= len(chunk)
         return
-    stream, begun = None, False
-    for chunk in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
-        # gzip members may be padded with zeros
-        while chunk := chunk.lstrip(b"\0") if stream is None else chunk:
-            begun = True
-            stream = new_stream() if stream is None else stream
+    limit = () if path.endswith(".zst") else (_CHUNK_BYTES,)
+    stream, begun, found, size = None, False, bytearray(), 0
+    for stored in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
+        position = 0
+        while True:
+            if stream is None:
+                # gzip members may be padded with zeros
+                position = next((match.start() for match in _NONZERO.finditer(stored, position)), len(stored))
+            if position == len(stored):
+                break
+            if stream is None:
+                begun, stream, size = True, new_stream(), _PIECE_BYTES
+            piece = stored[position : position + size]
             try:
-                data = stream.decompress(chunk)
+                for data in _decompress(stream, piece, limit):
+                    found += data
+                    while len(found) > _CHUNK_BYTES:
+                        yield bytes(found[:_CHUNK_BYTES])
+                        del found[:_CHUNK_BYTES]
             except Exception as error:  # zlib.error, OSError or ZstdError, depending on the format
-                raise TruncatedFileError(f"the compressed data is damaged ({error})") from error
-            if data:
-                yield data
-            chunk, stream = (stream.unused_data, None) if stream.eof else (b"", stream)
+                if found:
+                    yield bytes(found)
+                raise _problem(error) from error
+            position += len(piece)
+            size *= 2 if limit else 1
+            if stream.eof:
+                position, stream = position - len(stream.unused_data), None
+        if found:
+            yield bytes(found)
+            found.clear()
     if stream is not None or not begun:
         raise TruncatedFileError("the compressed data is truncated (incomplete download or copy?)")
+
+
+def _decompress(stream: Any, piece: bytes, limit: tuple[int, ...]) -> Iterator[bytes]:
+    """What the next piece of a member holds."""
+    while True:
+        data = stream.decompress(piece, *limit)
+        yield data
+        piece = getattr(stream, "unconsumed_tail", b"")  # bz2 keeps it to itself
+        if stream.eof or not (piece or len(data) == _CHUNK_BYTES):
+            return
+
+
+def _problem(error: Exception) -> OSError:
+    if "too much memory" in str(error):
+        return OSError("takes more than 128 MiB to decompress (zstd --long); use `zstd -d --long=31`, and zstd again")
+    return TruncatedFileError(f"the compressed data is damaged ({error})")
