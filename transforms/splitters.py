@@ -10,6 +10,8 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
+from layerbeam.transforms.panics import PanicError, panics_as_errors
+
 Splitter = Callable[[str], list[tuple[int, int]]]
 
 # sentencex takes quadratic time for Chinese and for many quotes, so a long text is read in windows.
@@ -98,10 +100,9 @@ def _split_in_windows(get_boundaries: Callable[[str], list[dict[str, Any]]], tex
     while begin < len(text):
         end = begin + _WINDOW
         try:
-            found = [begin + boundary["start_index"] for boundary in get_boundaries(spaced[begin:end])[1:]]
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # a BaseException that cannot be imported
-                raise
+            with panics_as_errors():
+                found = [begin + boundary["start_index"] for boundary in get_boundaries(spaced[begin:end])[1:]]
+        except PanicError as error:
             raise UnsplittableTextError(f"sentencex cannot split the text: {error}") from None
         starts += found
         if end >= len(text):

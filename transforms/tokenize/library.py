@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from layerbeam.transforms.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.panics import panics_as_errors
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, is_punctuation, join_texts
 
 _SPACE, _ALONE, _LETTER = range(3)
@@ -29,6 +30,7 @@ class LibraryTokenizer:
         self._tokenizer = tokenizer
         self._kind = np.full(_CODE_POINTS, 255, np.uint8)
 
+    @panics_as_errors()
     def tokenize(self, texts: pa.StringArray) -> Pieces:
         """The pieces of `texts`: string [T] without nulls. A special token written in a text is that token."""
         strings = texts.to_pylist()

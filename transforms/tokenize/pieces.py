@@ -50,7 +50,7 @@ class TextTokenizer(Protocol):
     special: SpecialTokens
 
     def tokenize(self, texts: pa.StringArray) -> Pieces:
-        """The pieces of `texts`: string [T] without nulls."""
+        """The pieces of `texts`: string [T] without nulls. PanicError if the library fails at one of them."""
 
 
 def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:

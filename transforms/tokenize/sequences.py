@@ -7,7 +7,7 @@ Source: `extract_features.py` of google-research/bert.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
 )
 from layerbeam.transforms.encoders import EncoderSource, load_library_tokenizer, load_vocabulary
+from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.subset import leave_out, reject, take_texts
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
@@ -68,7 +69,13 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     if block.pairs is not None and block.pair_offset is not None:
         texts = pa.concat_arrays([texts, block.pairs.fill_null("")])
         offset = np.concatenate([offset, block.pair_offset])
-    pieces = tokenizer.tokenize(texts)
+    try:
+        pieces = tokenizer.tokenize(texts)
+    except PanicError:
+        reasons = {index % num_texts: reason for index, reason in _find_panics(texts, tokenizer)}
+        if not reasons:
+            raise
+        return tokenize_block(reject(block, reasons, _STAGE), tokenizer, settings)
     side = row_of_each(pieces.row_splits)  # [P]: of first text t it is t, of second text t it is T + t
     if settings.prompt:
         pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
@@ -130,6 +137,15 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
             form=pieces.form[is_cut],
         ),
     )
+
+
+def _find_panics(texts: pa.StringArray, tokenizer: TextTokenizer) -> Iterator[tuple[int, str]]:
+    """(index, why it cannot be cut) of each text at which the tokenizer panics."""
+    for index in range(len(texts)):
+        try:
+            tokenizer.tokenize(texts.slice(index, 1))
+        except PanicError as error:
+            yield index, f"the tokenizer cannot cut the text: {error}"
 
 
 def _hide_prompt(pieces: Pieces, side: Int64Array, num_texts: int, length: int) -> Pieces:

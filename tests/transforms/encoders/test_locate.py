@@ -222,6 +222,9 @@ def test_download_without_one_of_several_files_of_weights(server, tmp_path):
     server.answers["/model"] = Answer(tar_of(folder))
     assert f"the download has no {name.format(1, 2)}" in refused(f"{server.address}/model")
     assert_not_kept(tmp_path)
+    (folder / name.format(0, 2)).rename(folder / "variables/variables.data-00000-of-3000000000")
+    server.answers["/many"] = Answer(tar_of(folder))
+    assert "the download has no variables/variables.data-00001-of-3000000000" in refused(f"{server.address}/many")
 
 
 def test_what_tensorflow_hub_kept_without_all_its_files_is_fetched_again(server, model):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +12,14 @@ import pytest
 from architectures import byte_level
 from test_sequences import block_of
 from test_wordpiece_property import random_text
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from layerbeam.transforms import metrics
 from layerbeam.transforms.encoders import load_library_tokenizer
+from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_json
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.reference import ReferenceLibraryTokenizer
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
@@ -135,6 +141,47 @@ def test_unigram_scores_are_read_to_the_last_bit(tmp_path):
     path = tmp_path / "tokenizer.json"
     Tokenizer(models.Unigram(scores, unk_id=0)).save(str(path))
     assert load_library_tokenizer("xlm-r", path).encode("a....").tokens == ["a", "...", "."]
+
+
+def test_texts_at_which_an_expression_backtracks_are_rejected():
+    tokenizer = byte_level()
+    slow = pre_tokenizers.Split(Regex("x(a*)*y"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([slow, tokenizer.pre_tokenizer])
+    block = block_of(["river", "x" + "a" * 40, "bank", "pair"])
+    block.counts = {metrics.RECORDS: 4, metrics.EMBEDDED: 4}
+    block.pairs = pa.array(["", "", "", "x" + "a" * 50])
+    block.pair_offset = np.zeros(4, np.int32)
+    tokens = tokenize_block(block, LibraryTokenizer(tokenizer, ROBERTA), SequenceSettings(100))
+    assert tokens.text.texts.to_pylist() == ["river", "bank"]
+    assert len(tokens.row_splits) == 3
+    assert [(reject.line, reject.stage, len(reject.raw)) for reject in tokens.text.rejected] == [
+        (1, "wordpiece", 42),
+        (3, "wordpiece", 56),
+    ]
+    assert all(reject.reason.startswith("the tokenizer cannot cut the text: Onig") for reject in tokens.text.rejected)
+    assert metrics.unbalanced(tokens.text.counts) is None
+
+
+def test_large_id_is_refused_before_it_takes_memory(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(byte_level().to_str())
+    content["model"]["vocab"]["bank"] = 100_000_000
+    path.write_text(json.dumps(content))
+    tracemalloc.start()
+    with pytest.raises(EncoderError, match="has ids up to 100,000,000"):
+        read_tokenizer_json("roberta", path, 300)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
+def test_expression_that_backtracks_at_once_is_an_error_of_the_encoder(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.Replace(Regex("(?:A||)" * 30 + "(?!)"), "")
+    tokenizer.save(str(path))
+    with pytest.raises(PanicError, match="Onig"):
+        read_tokenizer_json("roberta", path, 300)
 
 
 @pytest.mark.parametrize("max_seq_length", [4, 5, 9, 10, 11, 100])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import os
 import re
 import shutil
@@ -125,13 +126,14 @@ def _missing_file(folder: Path) -> str | None:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     counts = {path.name.rsplit("-", 1)[-1] for path in folder.glob("variables/variables.data-*-of-*")} or {"00001"}
-    shards = [f"data-{number:05}-of-{count}" for count in counts for number in range(int(count))]
-    expected = ["saved_model.pb", *(f"variables/variables.{part}" for part in ("index", *shards))]
+    # One by one: the name of a file may speak of billions.
+    shards = (f"variables/variables.data-{number:05}-of-{count}" for count in counts for number in range(int(count)))
+    expected = ["saved_model.pb", "variables/variables.index"]
     # A damaged graph names no assets: opening the folder reports it.
     with contextlib.suppress(Exception):  # google.protobuf's DecodeError
         saved = SavedModel.FromString((folder / "saved_model.pb").read_bytes())
         expected += [f"assets/{file.filename}" for graph in saved.meta_graphs for file in graph.asset_file_def]
-    return next((name for name in expected if not (folder / name).is_file()), None)
+    return next((name for name in itertools.chain(expected, shards) if not (folder / name).is_file()), None)
 
 
 def _from_zip(handle: str, address: str) -> Path:

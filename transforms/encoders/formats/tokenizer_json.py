@@ -15,6 +15,7 @@ from typing import Any
 
 from layerbeam.transforms.encoders.config_file import MAX_SHOWN, EncoderError, first_line, read_json, shown
 from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, SpecialTokens, Vocabulary
+from layerbeam.transforms.panics import panics_as_errors
 
 # A word of more characters is one [UNK]; transformers writes 100. The limit keeps TensorFlow Text's buffers small.
 _MAX_CHARS_PER_WORD = 1000
@@ -66,6 +67,7 @@ def load_library_tokenizer(handle: str, path: Path) -> Any:
 
 
 @functools.lru_cache(maxsize=2)
+@panics_as_errors()
 def _load(path: str, size: int, modified: int) -> Any:
     from tokenizers import Tokenizer, models
 
@@ -82,17 +84,19 @@ def _load(path: str, size: int, modified: int) -> Any:
     return tokenizer
 
 
+@panics_as_errors()
 def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
     tokenizer = load_library_tokenizer(handle, path)
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    entries = [""] * (max(ids.values(), default=-1) + 1)
+    last = max(ids.values(), default=-1)
+    if vocab_size is not None and last >= vocab_size:
+        raise EncoderError(
+            f"{handle}: {path}: has ids up to {last:,}, the word embedding (vocab_size) has {vocab_size:,} rows: take "
+            "the tokenizer.json that belongs to the weights"
+        )
+    entries = [""] * (last + 1)
     for entry, number in ids.items():
         entries[number] = entry
-    if vocab_size is not None and len(entries) > vocab_size:
-        raise EncoderError(
-            f"{handle}: {path}: has ids up to {len(entries) - 1:,}, the word embedding (vocab_size) has {vocab_size:,} "
-            "rows: take the tokenizer.json that belongs to the weights"
-        )
     special = _special_tokens(content.get("post_processor"), ids, ids.get("<pad>", ids.get("[PAD]")))
     if special is None:
         raise _refusal(
