@@ -11,7 +11,7 @@ from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.index import read_index
 from layerbeam.pipeline.output.manifest import load_manifest, read_manifest, shape_text, table_parts
-from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.layout import MANIFEST, RUNS, SUCCESS
@@ -30,8 +30,8 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         ValueError: The run has not ended, is incomplete or is damaged.
     """
     path = os.fspath(path)
-    runs = load_runs(path)
-    if not runs and not storage.exists(storage.join(path, MANIFEST)):
+    last = last_run(path)
+    if last is None and not storage.exists(storage.join(path, MANIFEST)):
         parent = path.rstrip("/").rpartition("/")[0]
         inside = bool(parent) and load_manifest(parent) is not None
         raise FileNotFoundError(
@@ -39,7 +39,7 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
             f"output.path{f'; did you mean {parent}?' if inside else ''}"
         )
     if not storage.exists(storage.join(path, SUCCESS)):
-        _check_ended(path, runs[-1] if runs else {}, allow_incomplete)
+        _check_ended(path, last or {}, allow_incomplete)
     if storage.read_json(storage.join(path, MANIFEST)) is None:
         raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
     manifest = read_manifest(path)

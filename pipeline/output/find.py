@@ -25,7 +25,7 @@ from layerbeam.pipeline.output.manifest import (
     only_adds_views,
     table_parts,
 )
-from layerbeam.pipeline.output.run_log import ACTIVE, load_runs, run_numbers
+from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, hash_paths, printable
 from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
@@ -42,19 +42,24 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
 
     `number`: of the attempt that asks, if it has one.
     """
-    runs = load_runs(path)
-    before = runs[-1] if runs else load_manifest(path)
+    before = last_run(path)
     if before is None:
         # A first run may have died, on a full disk for example, before or while it wrote its record.
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
         own = {layout.LOCK, layout.TEMPORARY, layout.RUNS}
-        if run_numbers(path) not in ([], [number]) and all(
-            commit.fingerprint == head["fingerprint"] for commit, is_sound in _all_commits(path) if is_sound
-        ):
-            # Its record is lost, but all commits have these settings.
+        fingerprints = {commit.fingerprint for commit, is_sound in _all_commits(path) if is_sound}
+        has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
+        if has_run and fingerprints <= {head["fingerprint"]}:
+            # Its record and its manifest are lost, but all commits have these settings.
             own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.INDEX, layout.MANIFEST, layout.REPORT}
+            own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(names - own)
+        if foreign and has_run:
+            raise UsageError(
+                f"output.path: {path} holds a run whose record and manifest cannot be read, and files that may not be "
+                f"of these settings ({', '.join(foreign[:3])}); give the configuration that wrote it, or a new folder"
+            )
         if foreign:
             raise UsageError(
                 f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from layerbeam.pipeline.config.job import Job, with_format
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.output.manifest import load_manifest
-from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms.commits import InputFile, SkippedFile, printable
 from layerbeam.transforms.input.content import FORMAT_NAMES, contradiction, format_by_content, format_by_name, read_head
 
@@ -27,8 +25,7 @@ def find_format(job: Job, found: Sequence[InputFile | SkippedFile]) -> Job:
     """
     if job.records.format != "auto":
         return job
-    runs = load_runs(job.output.path)
-    before: Any = runs[-1] if runs else load_manifest(job.output.path)
+    before = last_run(job.output.path)
     if before is not None:
         return with_format(job, before["identity"]["input"]["format"])
     files = [file for file in found if isinstance(file, InputFile)]

@@ -17,6 +17,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import adapter
 
@@ -55,6 +56,21 @@ def run_numbers(output_path: str) -> list[int]:
 def load_runs(output_path: str) -> list[RunRecord]:
     """The records of all runs in the folder, oldest first; those that are damaged, or have not begun, are skipped."""
     return [record for number in run_numbers(output_path) if (record := load_run(output_path, number))]
+
+
+def last_run(output_path: str) -> RunRecord | None:
+    """The record of the last run in the folder; None if it holds no run.
+
+    Without `_runs`, which people do not copy with their results, it is what the manifest tells.
+    """
+    runs = load_runs(output_path)
+    manifest = None if runs else load_manifest(output_path)
+    if manifest is None:
+        return runs[-1] if runs else None
+    # If it is complete and `_SUCCESS` is missing, a later run has begun.
+    state = "started" if manifest["complete"] else "incomplete"
+    record: Any = {**manifest, "run": 0, "state": state, "inputs": {}, "counts": {}}
+    return record  # type: ignore[no-any-return] # a manifest has all that is in a record when a run begins
 
 
 @dataclasses.dataclass

@@ -15,7 +15,7 @@ from layerbeam.pipeline.output.commits import load_commits, sound_commits
 from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
 from layerbeam.pipeline.output.manifest import Manifest, count_rows, load_manifest, shape_text, table_parts
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
-from layerbeam.pipeline.output.run_log import RunRecord, load_runs
+from layerbeam.pipeline.output.run_log import RunRecord, last_run
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encoders import vocabulary_note
@@ -95,13 +95,13 @@ class RunSummary:
 
 def last_attempt(output_path: str) -> RunRecord:
     """The record of the last attempt in an output folder. UsageError if there is none."""
-    runs = load_runs(output_path)
-    if not runs:
+    attempt = last_run(output_path)
+    if attempt is None:
         raise UsageError(
-            f"{output_path}: holds no layerbeam run (no _runs folder in it); give the folder that was the run's "
-            "output.path"
+            f"{output_path}: holds no layerbeam run (no record in _runs and no manifest.json that can be read); give "
+            "the folder that was the run's output.path, or run its configuration again"
         )
-    return runs[-1]
+    return attempt
 
 
 @dataclasses.dataclass

@@ -156,8 +156,16 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "run c.yaml --batch-size 32",
             "--batch-size: not an option but a setting: --set encoder.batch_tokens=N, the tokens in one batch, padding",
         ),
-        ("nothing there to show", "show nothing", "nothing: holds no layerbeam run (no _runs folder in it)"),
-        ("nothing there to report", "report nothing", "nothing: holds no layerbeam run (no _runs folder in it)"),
+        (
+            "nothing there to show",
+            "show nothing",
+            "nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)",
+        ),
+        (
+            "nothing there to report",
+            "report nothing",
+            "nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)",
+        ),
         (
             "nothing there to verify",
             "verify nothing",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 from corpora import random_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from workplace import THREE_VIEWS
 
+import layerbeam
 from layerbeam.pipeline.output import commits
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
 
@@ -181,7 +186,45 @@ def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
         path.write_bytes(b"")
     assert "encoder.max_seq_length: 128 -> 64" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
     os.unlink("out/manifest.json")
-    assert "holds no layerbeam run" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    error = workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    assert "out holds a run whose record and manifest cannot be read, and files that may not be of these" in error
+
+
+@pytest.mark.parametrize("copied", [{"_runs": None}, {"_runs/1.json": b""}], ids=["without _runs", "empty record"])
+def test_a_copy_without_records_is_complete(workplace, copied):
+    workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)
+    files, shown = workplace.files(), re.sub("speed.*\n.*\n", "", workplace.show().out)
+    lose(copied)
+    shutil.copytree("out", "copy")
+    assert workplace.show().out == shown
+    workplace._call("report", "out", "--sample", "9", "--to", "page.html", status=0)
+    assert set(layerbeam.open_run("out")) == set(THREE_VIEWS)
+    assert "nothing to do" in workplace.run().err
+    assert workplace.files() == files
+    os.unlink("copy/_SUCCESS")  # a later run has begun
+    assert "copy: unfinished: running, or killed" in workplace._call("show", "copy", status=0).out
+
+
+@pytest.mark.parametrize("lost", [{"_runs": None, "manifest.json": None}, {"_runs/1.json": b"", "manifest.json": b""}])
+def test_a_lost_record_and_manifest_are_written_again(workplace, lost):
+    workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)
+    files = workplace.files()
+    lose(lost)
+    assert "or run its configuration again" in workplace.show(status=2).err
+    workplace.run()
+    assert workplace.files() == files
+
+
+def lose(changes: dict[str, bytes | None]) -> None:
+    """Write these files of the output folder, or delete them."""
+    for name, data in changes.items():
+        path = Path("out", name)
+        if data is not None:
+            path.write_bytes(data)
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypatch):

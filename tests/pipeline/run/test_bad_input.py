@@ -481,8 +481,8 @@ def test_output_folder_contains_only_documented_files(workplace):
 
 def test_show_of_folder_without_run(workplace):
     assert workplace.show(status=2).err == (
-        "layerbeam: out: holds no layerbeam run (no _runs folder in it); "
-        "give the folder that was the run's output.path\n"
+        "layerbeam: out: holds no layerbeam run (no record in _runs and no manifest.json that can be read); "
+        "give the folder that was the run's output.path, or run its configuration again\n"
     )
 
 
