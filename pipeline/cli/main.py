@@ -119,7 +119,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, began=options.began)
     _print(options, plan, print_plan)
-    return DONE
+    return USAGE if plan.is_refused else INCOMPLETE if plan.problems else DONE
 
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:

@@ -34,6 +34,8 @@ def print_plan(plan: Plan) -> None:
     console.print_section("disk", [_disk_line(plan)])
     console.print_section("time", _time_lines(plan.time))
     console.print_section("Dataflow", _dataflow_lines(plan))
+    more = [f"and {len(plan.problems) - _MAX_NAMED:,} more"] if len(plan.problems) > _MAX_NAMED else []
+    console.print_section("problem", plan.problems[:_MAX_NAMED] + more)
     for hint in plan.hints:
         console.print_section("note", [hint])
 
@@ -69,9 +71,6 @@ def _input_lines(given: InputSummary) -> list[str]:
         lines.append(f"sample: {size_text(sample.text_bytes)} in {chunks} of {files}; +- is the 95% error bound")
     if sample.beginnings_only:
         lines.append("compressed and CSV files were sampled at the start only; the error bound ignores later changes")
-    lines += [f"cannot be read: {path}: {reason}" for path, reason in list(given.left_out.items())[:_MAX_NAMED]]
-    if len(given.left_out) > _MAX_NAMED:
-        lines.append(f"and {len(given.left_out) - _MAX_NAMED:,} more that cannot be read")
     return lines
 
 

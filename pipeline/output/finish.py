@@ -212,8 +212,10 @@ class Finish(beam.PTransform):
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
         described, paths = self._finish_views(reports, tables)
-        skipped = sorted({file for report in reports for file in report.skipped}, key=lambda f: (f.path, f.reason))
-        problems = self._problems(skipped, {path for report in reports for path in report.missing}, counts, index)
+        skipped = [file for report in reports for file in report.skipped]
+        missing = {path for report in reports for path in report.missing}
+        reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(output.path, index)
+        problems = find_problems(skipped, missing, counts, reasons, self.max_reject_rate, self.record_format.text_field)
         manifest = {
             **self.head,
             "complete": not problems,
@@ -266,46 +268,52 @@ class Finish(beam.PTransform):
                 paths.add(write_empty_part(self.output, view).path)
         return described, paths
 
-    def _problems(
-        self,
-        skipped: Iterable[SkippedFile],
-        missing: Iterable[str],
-        counts: Mapping[str, int],
-        commits: Iterable[Commit],
-    ) -> list[str]:
-        """Why the run is not complete."""
-        problems = [f"{printable(file.path)}: {file.reason}" for file in skipped]
-        stay = "is missing; its rows stay until a run with --prune-missing"
-        problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
-        names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
-        records, rejected, by_encoder = (counts.get(name, 0) for name in names)
-        of_all, of_encoder = _REJECT_RATES if self.max_reject_rate is None else (self.max_reject_rate,) * 2
-        if records and not counts.get(metrics.EMBEDDED, 0):
-            problems.append(f"nothing was embedded: {self._why_nothing(counts, commits)}")
-        elif rejected > of_all * records:
-            allowed = f"more than max_reject_rate {of_all:g} allows"
-            problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
-        elif by_encoder > of_encoder * records:
-            problems.append(
-                f"the encoder failed on {by_encoder:,} of {records:,} records, more than {of_encoder:g}: look at the "
-                "reasons in rejects/; if they are the texts' fault, set input.max_reject_rate"
-            )
-        return problems
 
-    def _why_nothing(self, counts: Mapping[str, int], commits: Iterable[Commit]) -> str:
-        """What happened to most records, and what to do."""
-        outcomes = (
-            (metrics.REJECTED, "rejected"),
-            (metrics.BLANK, "blank; check input.files and input.text_field"),
-            (metrics.FILTERED, "filtered; check keep_words"),
+def find_problems(
+    skipped: Iterable[SkippedFile],
+    missing: Iterable[str],
+    counts: Mapping[str, int],
+    reasons: Mapping[str, int],
+    max_reject_rate: float | None,
+    text_field: str,
+) -> list[str]:
+    """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
+    left_out = sorted({(file.path, file.reason) for file in skipped})
+    problems = [f"{printable(path)}: {reason}" for path, reason in left_out]
+    stay = "is missing; its rows stay until a run with --prune-missing"
+    problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
+    names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
+    records, rejected, by_encoder = (counts.get(name, 0) for name in names)
+    of_all, of_encoder = _REJECT_RATES if max_reject_rate is None else (max_reject_rate,) * 2
+    if not counts.get(metrics.EMBEDDED, 0) and (records or not problems):
+        problems.append(f"nothing was embedded: {_why_nothing(counts, reasons, text_field)}")
+    elif rejected > of_all * records:
+        allowed = f"more than max_reject_rate {of_all:g} allows"
+        problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
+    elif by_encoder > of_encoder * records:
+        problems.append(
+            f"the encoder failed on {by_encoder:,} of {records:,} records, more than {of_encoder:g}: look at the "
+            "reasons in rejects/; if they are the texts' fault, set input.max_reject_rate"
         )
-        name, what = max(outcomes, key=lambda outcome: counts.get(outcome[0], 0))
-        why = f"{counts[name]:,} of {counts[metrics.RECORDS]:,} records are {what}"
-        if name == metrics.REJECTED:
-            reason, count = next(iter(count_rejects(self.output.path, commits).items()))
-            fix = remedy(reason, self.record_format.text_field)
-            why += f", {count:,} of them because: {reason}" + (f"; {fix}" if fix else "")
-        return why
+    return problems
+
+
+def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_field: str) -> str:
+    """What happened to most records, and what to do."""
+    outcomes = (
+        (metrics.REJECTED, "rejected"),
+        (metrics.BLANK, "blank; check input.files and input.text_field"),
+        (metrics.FILTERED, "filtered; check keep_words"),
+    )
+    name, what = max(outcomes, key=lambda outcome: counts.get(outcome[0], 0))
+    if not counts.get(name):
+        return "the files are empty; check input.files"
+    why = f"{counts[name]:,} of {counts[metrics.RECORDS]:,} records are {what}"
+    if name == metrics.REJECTED:
+        reason, count = next(iter(reasons.items()))
+        fix = remedy(reason, text_field)
+        why += f", {count:,} of them because: {reason}" + (f"; {fix}" if fix else "")
+    return why
 
 
 def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:

@@ -53,9 +53,7 @@ def refuse_other_format(job: Job, work: PendingWork) -> None:
     """UsageError if nothing is embedded yet and every file that was looked at holds another format."""
     if work.texts_done:
         return
-    problems = [
-        (path, contradiction(head, job.records.format)) for path, head in _heads([left.file for left in work.to_read])
-    ]
+    problems = [(path, contradiction(head, job.records)) for path, head in _heads([left.file for left in work.to_read])]
     if not problems or not all(problem for _, problem in problems):
         return
     path, problem = problems[0]

@@ -141,7 +141,7 @@ def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
     tokens = tokenize(block)
     num_texts = len(tokens.num_dropped)
     sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
-    names = (metrics.RECORDS, metrics.BLANK, metrics.FILTERED, metrics.REJECTED)
+    names = (metrics.RECORDS, *metrics.OF_SENTENCES)
     chunk.statistics = {name: float(tokens.text.total(name)) for name in names} | {
         TEXTS: num_texts,
         ENCODED: len(sequences.positions),

@@ -1,4 +1,4 @@
-"""Fields of JSON Lines that no record has: a misspelt name would give null columns and single texts."""
+"""Fields that no record has, and columns that no file has: a misspelt name would give null columns or no texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.transforms import storage
+from layerbeam.transforms.commits import printable
+from layerbeam.transforms.input import delimited, parquet
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names
 
@@ -17,22 +19,30 @@ _FILES, _HEAD_BYTES, _RECORDS, _NAMED = 32, 1 << 20, 1000, 12
 def check_fields(job: Job, work: PendingWork) -> None:
     """UsageError if none of the first records of some files, spread over all of them, has a configured field.
 
-    Reading ends with the first record after which all fields were found: in general that is the first one.
+    Of CSV and Parquet: if each of these files lacks a column. Reading ends with the first record after which all
+    fields were found: in general that is the first one.
     """
     records = job.records
-    if records.format != "jsonl":
-        return
     settings = {records.text_field: "text_field", records.pair_field: "pair_field", records.id_field: "id_field"}
     missing = {name: settings.get(name, "keep_fields") for name, _ in records.fields_read}
     seen: dict[str, None] = {}  # in the order of the records
-    num_records = 0
+    num_records, problem = 0, ""
     files = [file for file in work.files if file.size]
     for file in files[:: -(-len(files) // _FILES) or 1]:
         try:
+            if records.is_delimited:
+                delimited.read_header(file, records)
+            elif records.format == "parquet":
+                next(parquet.find_pieces(file, 1, records), None)
+            if records.format != "jsonl":
+                return
             with storage.open_binary(file.path, _HEAD_BYTES) as opened:
                 data = next(storage.read_chunks(opened, file.path, _HEAD_BYTES), b"")
-        except OSError:
-            continue  # the run reports it
+        except OSError as error:  # the run reports it
+            name, names = getattr(error, "lacks", None) or ("", ())
+            if name and not problem:
+                problem = f"input.{missing[name]}: {printable(file.path)} {error}{did_you_mean(name, names)}"
+            continue
         # The last line may be cut off, and then it is not valid.
         for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
             names = field_names(line.decode(records.encoding, "replace"))
@@ -43,11 +53,10 @@ def check_fields(job: Job, work: PendingWork) -> None:
     if num_records:
         known = ", ".join(list(seen)[:_NAMED]) + (", ..." if len(seen) > _NAMED else "")
         among = f"the first {num_records:,} records have" if num_records > 1 else "the first record has"
-        raise UsageError(
-            "\n".join(
-                f"input.{setting}: no record has a field `{name}`; {among}: {known}{did_you_mean(name, seen)}"
-                for name, setting in missing.items()
-                if name not in seen
-            )
-            + "\n`layerbeam run --force` starts anyway"
+        problem = "\n".join(
+            f"input.{setting}: no record has a field `{name}`; {among}: {known}{did_you_mean(name, seen)}"
+            for name, setting in missing.items()
+            if name not in seen
         )
+    if problem:
+        raise UsageError(f"{problem}\n`layerbeam run --force` starts anyway")

@@ -17,6 +17,7 @@ from layerbeam.pipeline.cli.console import echo
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
+from layerbeam.pipeline.output.finish import find_problems
 from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
@@ -36,7 +37,7 @@ from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
 from layerbeam.pipeline.plan.sampling import Budget
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
-from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
@@ -91,7 +92,7 @@ class SampleSize:
 
 @dataclasses.dataclass(frozen=True)
 class InputSummary:
-    """The input files. `compressed`: those to do. `left_out`: the reason for each file that cannot be read."""
+    """The input files. `compressed`: those to do."""
 
     files: int
     bytes: int
@@ -99,7 +100,6 @@ class InputSummary:
     bytes_to_do: int
     compressed: int
     sample: SampleSize
-    left_out: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +179,8 @@ class Plan:
     free_bytes: int | None
     time: Duration
     dataflow: DataflowCost | None
+    is_refused: bool  # a run would refuse the output folder
+    problems: list[str]  # why the run will not be complete
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -208,6 +210,10 @@ def make_plan(
     duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
     lengths, weights = sample.lengths()
     reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
+    reasons = dict(reject_reasons.most_common())
+    skipped = [*work.skipped, *(SkippedFile(chunk.path, chunk.problem) for chunk in sample.chunks if chunk.problem)]
+    counts = {name: round(sample.statistic(name).value) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
+    counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work))
@@ -222,7 +228,7 @@ def make_plan(
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
         duplicates={name: round(value, 4) for name, value in calibration.duplicates.items()},
-        rejects_seen=dict(reject_reasons.most_common()),
+        rejects_seen=reasons,
         remedies=frequent_remedies(
             reject_reasons, int(sum(chunk[metrics.RECORDS] for chunk in sample.chunks)), job.records.text_field
         ),
@@ -231,6 +237,10 @@ def make_plan(
         free_bytes=free_bytes(job.output.path),
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, num_blocks),
+        is_refused=note is not None,
+        problems=find_problems(
+            skipped, work.missing, counts, reasons, job.config.input.max_reject_rate, job.records.text_field
+        ),
     )
 
 
@@ -263,8 +273,6 @@ def _find_work(job: Job, found: Sequence[InputFile | SkippedFile]) -> tuple[Pend
 
 def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat) -> InputSummary:
     files = work.files
-    skipped = {file.path: file.reason for file in work.skipped}
-    skipped |= {chunk.path: chunk.problem for chunk in sample.chunks if chunk.problem is not None}
     return InputSummary(
         files=len(files),
         bytes=sum(file.size for file in files),
@@ -279,7 +287,6 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
             beginnings_only=not sample.is_whole
             and (records.is_delimited or any(storage.is_compressed(chunk.path) for chunk in sample.chunks)),
         ),
-        left_out={printable(path): reason for path, reason in sorted(skipped.items())},
     )
 
 

@@ -27,6 +27,7 @@ import zstandard
 
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.input.content import contradiction
+from layerbeam.transforms.settings import LINES
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 ENCODER = DATA / "hf_uncased"
@@ -116,7 +117,7 @@ def write_corpus(
         lines = [_line(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
         path = f"corpus/tiny/{number // 100:03d}/{number:06d}.txt"
         data = b"\n".join(lines) + rng.choice([b"", b"\n"])
-        corpus.write(path, data, skipped=contradiction(data, "text"))  # some look like another format by chance
+        corpus.write(path, data, skipped=contradiction(data, LINES))  # some look like another format by chance
     return corpus
 
 
@@ -209,9 +210,9 @@ def _write_no_text(corpus: Corpus, rng: random.Random) -> None:
     text = "a text\nand another\n" * 100
     corpus.write("corpus/binary/utf-16.txt", text.encode("utf-16"), skipped="it is UTF-16, not UTF-8; convert it")
     corpus.write("corpus/binary/utf-16-be.txt", b"\xfe\xff" + text.encode("utf-16-be"), skipped="it is UTF-16")
-    corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), skipped="it is UTF-16")
+    corpus.write("corpus/binary/utf-32.txt", text.encode("utf-32"), skipped="it is UTF-32")
     corpus.write("corpus/binary/mark-only.txt", b"\xff\xfe", skipped="it is UTF-16")
-    corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"), skipped="looks like binary data")
+    corpus.write("corpus/binary/utf-16-no-mark.txt", text.encode("utf-16-le"), skipped="it is UTF-16LE")
     corpus.write("corpus/binary/random", b"random" + rng.randbytes(65_536), skipped="looks like binary data")
     program = b"\x7fELF\x02\x01\x01" + bytes(9) + rng.randbytes(4_096) + bytes(4_096)
     corpus.write("corpus/binary/program", program, skipped="looks like binary data")

@@ -13,7 +13,9 @@ from layerbeam.transforms.settings import RecordFormat
 HEAD_BYTES = 1 << 12
 _COMPRESSED_HEAD_BYTES = 1 << 16  # that is what decompression reads at once
 UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = {b"\xff\xfe": "FF FE", b"\xfe\xff": "FE FF"}
+_CONVERT = "it is {0}, not {1}; convert it, for example with `iconv -f {0} -t UTF-8`"
+# UTF-32's marks first: one of them begins like one of UTF-16's.
+_OTHER_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 # The format that the end of a name says; other names say nothing.
 FORMATS_BY_ENDING: Mapping[str, str] = {
     ".txt": "text",
@@ -72,9 +74,15 @@ def read_head(path: str) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def contradiction(head: bytes, format_: str) -> str | None:
-    """Why a file with these first bytes is not read in this format, and what to do; None if it is."""
-    head = head[:HEAD_BYTES]
+def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
+    """Why a file with these first bytes is not read in this format and encoding, and what to do; None if it is."""
+    head, format_, encoding = head[:HEAD_BYTES], record_format.format, record_format.encoding
+    wanted = "UTF-8" if encoding == "utf-8" else encoding
+    for mark, other in _OTHER_MARKS.items():
+        if head.startswith(mark):
+            return f"begins with the byte order mark {mark.hex(' ').upper()}: {_CONVERT.format(other, wanted)}"
+    if encoding != "utf-8" and head.startswith(UTF8_MARK):
+        return f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}"
     found = format_by_content(head)
     if found == format_ or not head:
         return None
@@ -86,6 +94,9 @@ def contradiction(head: bytes, format_: str) -> str | None:
             return f"looks like {what}, not {name}; {remedy}"
     control = len(head) - len(head.translate(None, _CONTROL))
     if control >= _MIN_CONTROL and control > _MAX_CONTROL_SHARE * len(head):
+        for other, low, high in (("UTF-16LE", head[::2], head[1::2]), ("UTF-16BE", head[1::2], head[::2])):
+            if high.count(0) > len(high) / 2 and not low.count(0):
+                return f"has a zero in every other byte: {_CONVERT.format(other, wanted)}"
         return f"looks like binary data, not {name}; leave it out of input.files"
     lines = _lines(head)
     if lines and _JSON_ARRAY.match(b"\n".join(lines)):
@@ -120,16 +131,6 @@ def _from_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def refuse_other_content(head: bytes, record_format: RecordFormat) -> None:
     """Raises UnreadableFileError if a file with these first bytes holds another format, or text in another encoding."""
-    encoding = record_format.encoding
-    mark = _UTF16_MARKS.get(head[:2])
-    if mark is not None:
-        name = "UTF-8" if encoding == "utf-8" else encoding
-        raise UnreadableFileError(
-            f"begins with the byte order mark {mark}: it is UTF-16, not {name}; convert it, for example with "
-            f"`iconv -f UTF-16 -t UTF-8`"
-        )
-    if encoding != "utf-8" and head.startswith(UTF8_MARK):
-        raise UnreadableFileError(f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}")
-    problem = contradiction(head, record_format.format)
+    problem = contradiction(head, record_format)
     if problem is not None:
         raise UnreadableFileError(problem)

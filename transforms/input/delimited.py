@@ -14,6 +14,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import json
 import math
 import re
 import sys
@@ -68,7 +69,7 @@ def cut_blocks(
 
     Raises UnreadableFileError if the file lacks a column that the configuration names.
     """
-    header = _read_header(slice_.file, record_format)
+    header = read_header(slice_.file, record_format)
     if header is not None:
         runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
         for block, raw in text.into_blocks(slice_, limits, runs, also_hashed=header.raw):
@@ -77,7 +78,7 @@ def cut_blocks(
 
 def read_block(block: BlockId, record_format: RecordFormat) -> tuple[_Header, bytes]:
     """The block's content, read again. Raises UnreadableFileError if the file has other bytes at that place."""
-    header = _read_header(block.file, record_format) or _Header([], b"")
+    header = read_header(block.file, record_format) or _Header([], b"")
     return header, text.read_bytes(block, also_hashed=header.raw)
 
 
@@ -91,8 +92,8 @@ def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> in
         return sum(1 for _ in itertools.islice(rows, at_most))
 
 
-def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
-    """None if the file is empty."""
+def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
+    """The columns of a file; None if it is empty. Raises UnreadableFileError if one lacks that is configured."""
     end = None if storage.is_compressed(file.path) else HEAD_BYTES
     with storage.open_binary(file.path, end) as opened:
         chunks = refusing_other_content(storage.read_chunks(opened, file.path, HEAD_BYTES), record_format)
@@ -103,6 +104,9 @@ def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None
         header = _Header(record_format.column_names, b"")
     else:
         if first.problem is not None:
+            name, row = record_format.text_field, first.raw.decode(record_format.encoding, "replace").strip()
+            if hint := _delimiter_hint(name, row):  # after a quote there must be a delimiter
+                raise wrong_column(name, [row], hint)
             raise UnreadableFileError(f"its first row, with the names of the columns, {first.problem}")
         try:
             names = [field.encode("latin-1").decode(record_format.encoding) for field in first.fields]
@@ -111,8 +115,15 @@ def _read_header(file: InputFile, record_format: RecordFormat) -> _Header | None
         header = _Header(names, first.raw)
     for name, _ in record_format.fields_read:
         if header.names.count(name) != 1:
-            raise wrong_column(name, header.names)
+            row = header.raw.decode(record_format.encoding, "replace")
+            raise wrong_column(name, header.names, "" if name in header.names else _delimiter_hint(name, row))
     return header
+
+
+def _delimiter_hint(name: str, row: str) -> str:
+    """`; set input.delimiter: ";"` if that is between the columns of a row, one of which has this name."""
+    fits = [delimiter for delimiter in ";\t,|" if name in (field.strip('" \r\n') for field in row.split(delimiter))]
+    return f"; set input.delimiter: {json.dumps(fits[0])}" if fits else ""
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -140,7 +140,7 @@ def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.P
             raise
         why = f"cannot be read as Parquet: {(str(error) or type(error).__name__).splitlines()[0]}"
         with contextlib.suppress(OSError):
-            why = contradiction(read_head(file.path), "parquet") or why
+            why = contradiction(read_head(file.path), record_format) or why
         raise UnreadableFileError(why) from error
 
 

@@ -21,7 +21,9 @@ _NAMED_COLUMNS = 8
 
 
 class UnreadableFileError(OSError):
-    """A file that cannot be read as records. The message says what to do."""
+    """A file that cannot be read as records. The message says what to do. `lacks`: (a column, what it may be)."""
+
+    lacks: tuple[str, Sequence[str]] | None = None
 
 
 def too_large() -> UnreadableFileError:
@@ -29,11 +31,13 @@ def too_large() -> UnreadableFileError:
     return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
 
 
-def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:
+def wrong_column(name: str, names: Sequence[str], hint: str = "") -> UnreadableFileError:
     """The error for a column that the configuration names and a file does not have exactly once."""
     count = names.count(name)
     shown = ", ".join(names[:_NAMED_COLUMNS]) + (", ..." if len(names) > _NAMED_COLUMNS else "")
-    return UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {shown}")
+    error = UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {shown}{hint}")
+    error.lacks = name, () if hint or count else names
+    return error
 
 
 def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:

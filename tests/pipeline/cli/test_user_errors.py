@@ -254,7 +254,7 @@ def test_run_that_embeds_nothing_is_not_complete_and_can_be_corrected_in_its_fol
     assert not (workplace.folder / "out/_SUCCESS").exists()
     assert (
         "to fix 9 rejected records: set input.text_field to the field with the text\n"
-        in workplace.plan("--output", "new").out
+        in workplace.plan("--output", "new", status=3).out
     )
     assert "texts     9, of 9 records" in workplace.plan("--set", "input.text_field=text").out
     workplace.run("--set", "input.text_field=text")

@@ -30,8 +30,8 @@ EVERYTHING = Budget(1 << 40, 1 << 40)
 STATISTICS = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)
 
 
-def planned(workplace: Any, *arguments: str) -> dict[str, Any]:
-    return json.loads(workplace.plan("--json", *arguments).out)
+def planned(workplace: Any, *arguments: str, status: int = 0) -> dict[str, Any]:
+    return json.loads(workplace.plan("--json", *arguments, status=status).out)
 
 
 def values(plan: dict[str, Any]) -> dict[str, int]:
@@ -55,7 +55,8 @@ def test_a_small_corpus_is_counted(workplace):
             "forms": {"level": "word_type", "layers": [-1]},
         },
     )
-    plan = planned(workplace)
+    plan = planned(workplace, status=3)
+    assert plan["problems"] == ["1 of 7 records were rejected: more than max_reject_rate 0.01 allows"]
     assert values(plan) == {
         "records": 7,
         "texts": 4,
@@ -97,7 +98,7 @@ def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
     workplace.write("c.yaml", yaml.safe_dump(configuration(corpus, "out")))
     output = workplace.folder / "out"
     before = snapshot(workplace.folder, without=output)
-    plan = planned(workplace)
+    plan = planned(workplace, status=3)
     assert snapshot(workplace.folder, without=output) == before
     assert not output.exists()
     workplace.run(status=3)
@@ -108,7 +109,7 @@ def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
     assert found["texts"] == counts["embedded"]
     assert (found["blank"], found["rejected"]) == (counts["blank_skipped"], counts["rejected"])
     assert (found["tokens"], found["dropped_tokens"]) == (counts["tokens"], counts["dropped_tokens"])
-    assert len(plan["input"]["left_out"]) == len(manifest["problems"])
+    assert plan["problems"] == manifest["problems"]
     view = manifest["views"]["texts"]
     assert plan["views"]["texts"]["rows"] == view["rows"]
     assert plan["views"]["texts"]["bytes"] == pytest.approx(view["bytes"], rel=0.2)
@@ -132,7 +133,7 @@ def test_completed_files_are_not_planned_again(workplace):
     more = planned(workplace)
     assert (more["input"]["files"], more["input"]["files_to_do"], values(more)["texts"]) == (2, 1, 2)
     files = workplace.files()
-    other = planned(workplace, "--set", "encoder.max_seq_length=64")
+    other = planned(workplace, "--set", "encoder.max_seq_length=64", status=2)
     assert values(other)["texts"] == 5
     assert other["hints"] == [
         "run would refuse: output.path: out holds a run with other settings, and rows of both do not belong together; "
@@ -215,8 +216,8 @@ def test_the_terminal(workplace, monkeypatch, width):
     workplace.write("corpus/a.txt", "one line\n" * 30 + "a word \n" * 10 + "many words " * 200 + "\n")
     (workplace.folder / "corpus/[bold]\x1b[31m.txt").symlink_to("nowhere")
     workplace.configure()
-    printed = workplace.plan().out
-    assert "cannot be read: corpus/[bold]\\x1b[31m.txt: No such file or directory" in printed
+    printed = workplace.plan(status=3).out
+    assert "problem   corpus/[bold]\\x1b[31m.txt: No such file or directory" in printed
     assert "\x1b" not in printed
     assert "texts     41, of 41 records" in printed
     assert "1-8" in printed
@@ -227,9 +228,36 @@ def test_no_text_at_all(workplace):
     workplace.write("corpus/a.txt", " \n\n")
     workplace.write("corpus/b.txt", "")
     workplace.configure()
-    plan = planned(workplace)
+    plan = planned(workplace, status=3)
     assert (values(plan)["records"], values(plan)["blank"], plan["views"]["tokens"]["bytes"]) == (2, 2, 0)
-    assert "nothing to encode" in workplace.plan().out
+    assert plan["problems"] == [
+        "nothing was embedded: 2 of 2 records are blank; check input.files and input.text_field"
+    ]
+    assert "nothing to encode" in workplace.plan(status=3).out
+
+
+def test_plan_ends_as_the_run_does(workplace):
+    workplace.write("corpus/a.txt", "one\n")
+    workplace.write("corpus/gone.txt", "two\n")
+    workplace.configure()
+    workplace.run()
+    (workplace.folder / "corpus/gone.txt").unlink()
+    workplace.write("corpus/bad.txt.gz", b"no gzip")
+    planned_problems = planned(workplace, status=3)["problems"]
+    workplace.run(status=3)
+    assert planned_problems == workplace.manifest()["problems"]
+    assert planned_problems == [
+        "corpus/bad.txt.gz: the compressed data is damaged (Error -3 while decompressing data: incorrect header check)",
+        "corpus/gone.txt: is missing; its rows stay until a run with --prune-missing",
+    ]
+    workplace.write("rejects/a.txt", b"fine\n" * 8 + b"\xff\n")
+    rejects = ("--input", "rejects/a.txt", "--output", "new")
+    assert (
+        "problem   1 of 9 records were rejected: more than max_reject_rate 0.01 allows"
+        in workplace.plan(*rejects, status=3).out
+    )
+    workplace.run(*rejects, status=3)
+    workplace.plan(*rejects, "--set", "input.max_reject_rate=0.2")
 
 
 # From here on the budget is too small to read the corpus whole.

@@ -138,6 +138,7 @@ def test_truncated_gzip_is_named(workplace):
 def test_utf16_file_is_named_with_remedy(workplace):
     workplace.write("corpus/a.txt", "text\n".encode("utf-16"))
     workplace.configure()
+    workplace.write("corpus/b.txt", "text\n")
     assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in workplace.run(status=3).out
 
 
@@ -307,11 +308,15 @@ def test_control_characters_give_text_without_tokens(workplace):
     assert workplace.rows()["token"].to_pylist() == ["[CLS]", "[SEP]"] * 2
 
 
-def test_run_over_empty_corpus_finishes_unless_it_has_blank_records_only(workplace):
+def test_run_over_an_empty_or_blank_corpus_is_not_complete(workplace):
     workplace.write("corpus/empty.txt", "")
     workplace.configure(views={"t": {"level": "token", "layers": [1]}, "s": {"level": "text", "layers": [1]}})
-    workplace.run()
-    assert os.path.exists("out/_SUCCESS")
+    done = workplace.run(status=3)
+    assert "problem   nothing was embedded: the files are empty; check input.files\n" in done.out
+    assert workplace.plan("--output", "new", status=3).out.endswith(
+        "problem   nothing was embedded: the files are empty; check input.files\n"
+    )
+    assert not os.path.exists("out/_SUCCESS")
     workplace.write("corpus/blank.txt", "\n \n")
     done = workplace.run(status=3)
     assert "records   2 read = 0 embedded + 2 blank" in done.out

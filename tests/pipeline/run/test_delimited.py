@@ -127,4 +127,44 @@ def test_missing_column_and_empty_files(workplace):
     done = workplace.run(status=3)
     assert "problem   corpus/a.csv: has no column `text`; it has: body, n" in done.out
     assert workplace.manifest()["counts"].get("records_read", 0) == 0
-    assert "corpus/a.csv: has no column `text`; it has: body, n" in workplace.plan().out
+    assert "problem   corpus/a.csv: has no column `text`; it has: body, n" in workplace.plan(status=3).out
+
+
+HEADERS = {
+    "other names": ("book,texts", "book, texts; did you mean `texts`?"),
+    "semicolons": ("book;text", 'book;text; set input.delimiter: ";"'),
+    "semicolons and quotes": ('"book";"text"', '"book";"text"; set input.delimiter: ";"'),
+    "semicolons, one name in quotes with a comma": ('"a, b";text', '"a, b";text; set input.delimiter: ";"'),
+    "tabs": ("book\ttext", 'book\ttext; set input.delimiter: "\\t"'),
+    "bars": ("book|text", 'book|text; set input.delimiter: "|"'),
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_file_without_the_column_is_refused_before_the_start(workplace, header):
+    row, shown = HEADERS[header]
+    workplace.write("corpus/a.csv", f"{row}\na,b\n")
+    workplace.configure(views=VIEWS)
+    expected = (
+        f"layerbeam: input.text_field: corpus/a.csv has no column `text`; it has: {shown}\n"
+        "layerbeam: `layerbeam run --force` starts anyway\n"
+    )
+    assert workplace.run(status=2).err == expected
+    assert workplace.plan(status=2).err == expected
+    assert not (workplace.folder / "out/_runs").exists()
+    assert "problem   corpus/a.csv: has no column `text`" in workplace.run("--force", status=3).out
+
+
+def test_every_configured_column_is_looked_for(workplace):
+    workplace.write("corpus/a.csv", "text,labels\nb,c\n")
+    workplace.write("corpus/b.csv", "text,text,label\nb,b,c\n")
+    workplace.configure(input={"keep_fields": {"label": "string"}}, views=VIEWS)
+    assert workplace.run(status=2).err.startswith(
+        "layerbeam: input.keep_fields: corpus/a.csv has no column `label`; it has: text, labels; did you mean `labels`?"
+    )
+    (workplace.folder / "corpus/a.csv").unlink()
+    assert workplace.run(status=2).err.startswith(
+        "layerbeam: input.text_field: corpus/b.csv has 2 columns `text`; it has: text, text, label\n"
+    )
+    workplace.write("corpus/c.csv", "text,label\nb,c\n")
+    assert "problem   corpus/b.csv: has 2 columns `text`" in workplace.run(status=3).out

@@ -83,6 +83,38 @@ CONTRADICTIONS = {
         "auto",
         "looks like binary data, not text; leave it out of input.files",
     ),
+    "UTF-16": (
+        "a.txt",
+        "one\n".encode("utf-16"),
+        "auto",
+        "begins with the byte order mark FF FE: it is UTF-16, not UTF-8; convert it, for example with "
+        "`iconv -f UTF-16 -t UTF-8`",
+    ),
+    "UTF-32": (
+        "a.csv",
+        "text\none\n".encode("utf-32"),
+        "auto",
+        "begins with the byte order mark FF FE 00 00: it is UTF-32, not UTF-8; convert it, for example with "
+        "`iconv -f UTF-32 -t UTF-8`",
+    ),
+    **{
+        f"{name} without a mark": (
+            "a.txt",
+            "\u201cThe river,\u201d she said \u2013 na\u00efve.\n".encode(
+                name
+            ),  # U+2013 has a control character's byte
+            "auto",
+            f"has a zero in every other byte: it is {name}, not UTF-8; convert it, for example with "
+            f"`iconv -f {name} -t UTF-8`",
+        )
+        for name in ("UTF-16LE", "UTF-16BE")
+    },
+    "numbers of two bytes": (
+        "a.txt",
+        b"".join(number.to_bytes(2, "little") for number in range(256)),
+        "text",
+        "looks like binary data, not text; leave it out of input.files",
+    ),
     "JSON array as JSON Lines": (
         "a.json",
         json.dumps([{"text": "one"}, {"text": "two"}]),
@@ -121,7 +153,7 @@ def test_one_such_file_among_others_is_skipped(workplace):
     workplace.write("corpus/8.txt", gzip.compress(b"one\n" * 9))
     workplace.write("corpus/9.txt.gz", gzip.compress(random.Random(0).randbytes(5000)))
     workplace.configure(views=TEXTS)
-    planned = workplace.plan().out
+    planned = workplace.plan(status=3).out
     done = workplace.run(status=3)
     for out in (planned, done.out):
         assert "corpus/7.txt: looks like JSON Lines, not text; set input.format: jsonl" in out

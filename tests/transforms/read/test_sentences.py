@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.input.content import contradiction
-from layerbeam.transforms.settings import BlockLimits
+from layerbeam.transforms.settings import LINES, BlockLimits
 
 TENSORFLOW_TEXT = {"unit": "sentence", "sentences": "tensorflow_text"}
 
@@ -90,7 +90,7 @@ def test_fields_go_with_each_sentence(corpus):
     st.lists(
         st.text(st.sampled_from('aDé漢😀.!?…。 \u00a0\u2003\u3000\u2028\t\r\x85\0\u0301")“”「」'), max_size=30),
         max_size=6,
-    ).filter(lambda records: contradiction("\n".join(records).encode(), "text") is None),
+    ).filter(lambda records: contradiction("\n".join(records).encode(), LINES) is None),
     st.sampled_from(["sentencex", "tensorflow_text"]),
 )
 def test_sentences_are_pieces_of_the_record_and_leave_nothing_but_space(tmp_path_factory, records, splitter):
