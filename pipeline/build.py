@@ -27,6 +27,7 @@ def build(
     num_threads: int | None = None,
     num_readers: int = 1,
     prune_missing: bool = False,
+    reread: bool = False,
     run_number: int | None = None,
     is_remote: bool = False,
 ) -> Any:
@@ -53,6 +54,7 @@ def build(
         output.fingerprint,
         job.limits,
         spread=is_remote,
+        reread=reread,
     )
     known = CommittedBlocks(output.path, output.fingerprint)
     read = ReadBlocks(job.limits, job.records, hardware, output, known)

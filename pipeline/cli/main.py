@@ -342,6 +342,7 @@ def _run_config(
         "job": job,
         "force": options.force,
         "prune_missing": options.prune_missing,
+        "reread": options.reread,
         "verbose": options.verbose,
         "began": options.began,
         "extra_bytes_ratio": extra_bytes_ratio,

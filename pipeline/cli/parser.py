@@ -240,6 +240,8 @@ def _add_run_options(command: argparse.ArgumentParser, prunes: str) -> None:
         help="start even if the disk looks too small, a field missing or an earlier job at work",
     )
     command.add_argument("--prune-missing", action="store_true", help=f"delete the {prunes} that no longer exist")
+    rereads = "read all files, also those of equal size and time; only changed blocks are encoded"
+    command.add_argument("--reread", action="store_true", help=rereads)
     _add_json(command, "print the closing summary as JSON")
 
 

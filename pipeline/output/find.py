@@ -294,12 +294,17 @@ class _Tally:
 
 
 def compare_group(
-    output_path: str, group: Group, *, prune_missing: bool = False, fingerprint: str | None = None
+    output_path: str,
+    group: Group,
+    *,
+    prune_missing: bool = False,
+    reread: bool = False,
+    fingerprint: str | None = None,
 ) -> tuple[GroupWork, list[FileToRead], list[str]]:
     """What is left to do in a group: (for `finish`, the files to read, the paths of files whose rows are deleted).
 
-    The index is read commit by commit. Commits of missing files stay, unless `prune_missing`. `fingerprint`: of the
-    run; a file with commits of another one is not up to date; None: all commits count.
+    The index is read commit by commit. Commits of missing files stay, unless `prune_missing`. `reread`: no file is up
+    to date. `fingerprint`: of the run; a file with commits of another is not up to date; None: all commits count.
     """
     files = {file.path: file for file in group.files}
     entries = {e["path"]: e for e in input_entries(output_path, load_manifest(output_path), group.first, group.end)}
@@ -325,7 +330,7 @@ def compare_group(
     for path in itertools.chain.from_iterable(of_blocks[name] for name in damaged):
         tallies[path].up_to_date = 0
     together = _load_together(output_path, group)
-    begun = _done_together(together, files, fingerprint)
+    begun = set[str]() if reread else _done_together(together, files, fingerprint)
     current, to_read, skipped = set[str](), list[FileToRead](), list[SkippedFile]()
     for file in group.files:
         if isinstance(file, SkippedFile):
@@ -333,7 +338,7 @@ def compare_group(
             continue
         entry, tally = entries.get(file.path), tallies[file.path]
         has_records = group.records is None or (entry is not None and entry["records"] == group.records[file.path])
-        if tally.is_current and has_records and is_up_to_date(file, tally.up_to_date, entry):
+        if not reread and tally.is_current and has_records and is_up_to_date(file, tally.up_to_date, entry):
             current.add(file.path)
             begun.discard(file.path)
         elif file.path in begun:
@@ -392,6 +397,7 @@ def find_work(
     output_path: str,
     *,
     prune_missing: bool = False,
+    reread: bool = False,
     fingerprint: str | None = None,
     **options: Any,
 ) -> PendingWork:
@@ -399,7 +405,7 @@ def find_work(
     work = PendingWork()
     for group in list_groups(patterns, output_path, **options):
         of_group, to_read, pruned = compare_group(
-            output_path, group, prune_missing=prune_missing, fingerprint=fingerprint
+            output_path, group, prune_missing=prune_missing, reread=reread, fingerprint=fingerprint
         )
         work.to_read += to_read
         work.files += [file for file in group.files if isinstance(file, InputFile)]
@@ -477,7 +483,7 @@ class FindWork(beam.PTransform):
     """Any one element -> `FileToRead`; tagged `KNOWN`, `GroupWork`; tagged `BOUNDARIES`, the one `Boundaries`.
 
     Deletes `_SUCCESS` before anything changes. `limits`: of blocks. `spread`: compare groups with the index in
-    parallel, for a stage more.
+    parallel, for a stage more. `reread`: no file is up to date.
     """
 
     TO_READ: ClassVar = "to_read"
@@ -492,6 +498,7 @@ class FindWork(beam.PTransform):
     fingerprint: str
     limits: BlockLimits
     spread: bool = True
+    reread: bool = False
 
     def expand(self, start: Any) -> dict[str, Any]:
         listed = start | "list" >> beam.ParDo(self._list).with_outputs(self.BOUNDARIES, main="groups")
@@ -519,7 +526,11 @@ class FindWork(beam.PTransform):
 
     def _compare(self, group: Group) -> Iterator[Any]:
         work, to_read, _ = compare_group(
-            self.output_path, group, prune_missing=self.prune_missing, fingerprint=self.fingerprint
+            self.output_path,
+            group,
+            prune_missing=self.prune_missing,
+            reread=self.reread,
+            fingerprint=self.fingerprint,
         )
         yield from join_small_files(to_read, self.limits, self.record_format)
         yield beam.pvalue.TaggedOutput(self.KNOWN, work)

@@ -80,6 +80,7 @@ class RemoteRun(Run):
                     self.job,
                     num_threads=self.remote.threads,
                     prune_missing=self.prune_missing,
+                    reread=self.reread,
                     run_number=log.number,
                     is_remote=True,
                 )

@@ -68,6 +68,7 @@ class Run:
     job: Job
     force: bool = False
     prune_missing: bool = False
+    reread: bool = False
     verbose: bool = False
     began: float | None = None
     extra_bytes_ratio: float = 0
@@ -160,6 +161,7 @@ class LocalRun(Run):
             settings.files,
             path,
             prune_missing=self.prune_missing,
+            reread=self.reread,
             fingerprint=fingerprint,
             found=found,
             limit=settings.limit,
@@ -198,6 +200,7 @@ class LocalRun(Run):
                     num_threads=local.threads,
                     num_readers=local.workers,
                     prune_missing=self.prune_missing,
+                    reread=self.reread,
                     run_number=log.number,
                 )
                 result = call_aside(pipeline.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -192,6 +193,18 @@ def test_missing_documents_stay_until_they_are_pruned(workplace):
     assert "1 unchanged, 1 removed" in extract(workplace, *arguments, "--prune-missing").out
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
     extract(workplace, *arguments)
+
+
+def test_documents_of_equal_size_and_time_are_reread_on_demand(workplace):
+    path = workplace.write("texts/a.txt", "one\n")
+    times = path.stat()
+    arguments = ("texts", "out", "-1", MODEL, "32", "4")
+    extract(workplace, *arguments)
+    path.write_text("two\n")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for options, token in (((), "one"), (("--reread",), "two")):
+        extract(workplace, *arguments, *options)
+        assert f'"token": "{token}"' in (workplace.folder / "out/a.jsonl").read_text()
 
 
 def test_failure_between_documents(workplace, monkeypatch):

@@ -99,6 +99,15 @@ def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, poo
     assert "on PortableRunner; padding" in workplace.show().out
     assert "nothing to do" in workplace.run(*where, *external(job_server, pool)).err
 
+    path, times = workplace.folder / "corpus/b.txt", (workplace.folder / "corpus/b.txt").stat()
+    path.write_text(path.read_text().replace("light", "night"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "nothing to do" in workplace.run(*where, *external(job_server, pool)).err
+    workplace.run(*where, *external(job_server, pool), "--reread")
+    workplace.run(where[0], "--output", str(workplace.folder / "local"), "--reread")
+    assert workplace.files("out") == workplace.files("local")
+    assert sum("night" in token for token in workplace.rows()["token"].to_pylist()) > 0
+
 
 def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, pool):
     where = prepare(workplace, input={"max_reject_rate": 0.0})

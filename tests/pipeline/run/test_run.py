@@ -202,6 +202,29 @@ def test_only_new_and_changed_text_is_encoded(workplace):
     assert "nothing to do" in workplace.run().err
 
 
+@pytest.mark.parametrize("limit", [[], ["--limit", "50"]])
+def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
+    many_blocks(workplace)
+    workplace.run(*limit)
+    before = workplace.files()
+    workplace.run(*limit, "--reread")
+    assert workplace.files() == before
+
+    path = workplace.folder / "corpus/a.txt"
+    times, lines = path.stat(), path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], lines[4].upper().replace(" ", "a", 2), *lines[5:]]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == times.st_size
+    assert "nothing to do" in workplace.run(*limit).err
+    workplace.run(*limit, "--reread")
+    after = workplace.files()
+    assert [name for name in after if name.startswith("tokens/") and name not in before] != []
+    assert len(before.items() - after.items()) == 3  # a part, and the lists
+    workplace.run(*limit, "--output", "fresh")
+    assert after == workplace.files("fresh")
+    assert "nothing to do" in workplace.run(*limit).err
+
+
 def test_changed_file_leaves_no_stale_rows(workplace):
     many_blocks(workplace)
     workplace.run()

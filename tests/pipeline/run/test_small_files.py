@@ -223,6 +223,27 @@ def test_each_reject_stays_with_its_file(workplace):
     workplace.verify("--sample", "100")
 
 
+def test_reread_encodes_what_size_and_time_hide(small, encoded):
+    small.run()
+    before = small.files()
+    encoded.clear()
+    small.run("--reread")
+    assert sum(encoded) == 0
+    # The file without texts is in a block of its own now.
+    assert {name for name, _ in before.items() ^ small.files().items()} == {"parts.jsonl"}
+    for name in ("005.txt", "031-blank.txt"):
+        path = small.folder / "corpus" / name
+        times = path.stat()
+        path.write_bytes(path.read_bytes().replace(b" ", b"a"))
+        assert path.stat().st_size == times.st_size
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "nothing to do" in small.run().err
+    small.run("--reread")
+    assert 0 < sum(encoded) < 10
+    small.run("--output", "fresh")
+    assert_same_rows(small, "out", "fresh")
+
+
 def test_a_changed_file_beside_a_missing_one(small):
     small.run()
     before = rows(small, "texts").filter(pc.equal(rows(small, "texts")["file"], "corpus/005.txt"))
