@@ -109,7 +109,7 @@ def encode(
             tables[view.name].append(make_table(view, vectors.tokens, vectors.vectors[view.name], embedder.vocabulary))
     if cut:
         message = (
-            f"encode: {cut:,} of the texts have more than {max_seq_length} tokens and were cut off; raise "
+            f"encode: cut {cut:,} of the texts off after {max_seq_length} tokens; raise "
             "max_seq_length, or keep them whole with long_text: window, in `encoder`"
         )
         warnings.warn(message, stacklevel=2)

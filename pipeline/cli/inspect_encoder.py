@@ -11,6 +11,7 @@ from layerbeam.pipeline.cli.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
 
+_LICENCES = {"minilm": "Apache-2.0; of the package that holds the weights: MIT"}
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
 
@@ -57,7 +58,8 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "layer norm": f"epsilon {encoder['layer_norm_eps']:g}" if "layer_norm_eps" in encoder else None,
         "parameters": f"{encoder['parameters']:,}" if encoder["parameters"] else None,
         "fingerprint": encoder["fingerprint"],
-        "licence": ", ".join(encoder["licence_files"]) or "no file next to the weights",
+        "licence": ", ".join(encoder["licence_files"])
+        or _LICENCES.get(encoder["handle"], "no file next to the weights"),
     }
     console = plain_console(soft_wrap=True)
     for name, value in lines.items():

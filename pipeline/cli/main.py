@@ -308,8 +308,6 @@ def _tolerate_closed_pipe() -> Iterator[None]:
 
 
 def load_config(options: argparse.Namespace) -> Config:
-    import yaml
-
     from layerbeam.pipeline.config import load
 
     overrides: dict[str, Any] = {}
@@ -317,11 +315,7 @@ def load_config(options: argparse.Namespace) -> Config:
         key, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
-        try:
-            overrides[key] = load.parse_yaml(value)
-        except (yaml.YAMLError, ValueError) as error:
-            what = str(error) if isinstance(error, load.RepeatedKeyError) else "the value is not YAML"
-            raise UsageError(f"--set {item}: {what}") from error
+        overrides[key] = load.parse_yaml(value, f"--set {item}")
     given = {"input.files": options.input or None, "input.limit": options.limit, "output.path": options.output}
     shortcuts = {name: value for name, value in given.items() if value is not None}
     return load.load(options.config, overrides, shortcuts=shortcuts)

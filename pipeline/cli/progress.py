@@ -85,12 +85,12 @@ class Progress:
         return max(self.total_tokens - self.tokens, 0.0) / rate if rate else None
 
     def describe(self) -> str:
-        """`9,500 tokens/s, 31,102 texts written, 3 rejected, 2 min left`. Texts count once their block is written."""
+        """`9,500 tokens/s, 31,102 texts in finished blocks, 3 rejected, 2 min left`."""
         if not self.tokens and not self.rejected:
             return "starting"
         facts = [f"{self.tokens_per_second:,.0f} tokens/s"]
         if self.texts:
-            facts.append(f"{count_noun(self.texts, 'text')} written")
+            facts.append(f"{count_noun(self.texts, 'text')} in finished blocks")
         if self.rejected:
             facts.append(f"{self.rejected:,} rejected")
         if self.seconds_left is not None:

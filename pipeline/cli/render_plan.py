@@ -6,6 +6,7 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console, size_text
 from layerbeam.pipeline.output.manifest import shape_text
+from layerbeam.pipeline.output.summary import input_text
 from layerbeam.pipeline.plan.estimate import Statistic, count_text
 from layerbeam.pipeline.plan.plan import Duration, InputSummary, Lengths, Plan
 
@@ -34,8 +35,7 @@ def print_plan(plan: Plan) -> None:
     console.print_section("disk", [_disk_line(plan)])
     console.print_section("time", _time_lines(plan.time))
     console.print_section("Dataflow", _dataflow_lines(plan))
-    more = [f"and {len(plan.problems) - _MAX_NAMED:,} more"] if len(plan.problems) > _MAX_NAMED else []
-    console.print_section("problem", plan.problems[:_MAX_NAMED] + more)
+    console.print_section("problem", plan.problems)
     for hint in plan.hints:
         console.print_section("note", [hint])
 
@@ -57,13 +57,10 @@ def about(estimated: Statistic, noun: str = "") -> str:
 
 
 def _input_lines(given: InputSummary) -> list[str]:
-    def size(files: int, num_bytes: int) -> str:
-        return f"{count_noun(files, 'file')}, {size_text(num_bytes)}"
-
     sample = given.sample
-    lines = [size(given.files, given.bytes)]
+    lines = [input_text({"files": given.files, "bytes": given.bytes})]
     if given.files_to_do < given.files or given.bytes_to_do < given.bytes:
-        lines[0] += f"; left to do: {size(given.files_to_do, given.bytes_to_do)}"
+        lines[0] += f"; left to do: {input_text({'files': given.files_to_do, 'bytes': given.bytes_to_do})}"
     if sample.is_whole:
         lines.append("all of it was read: the numbers below are exact counts")
     else:
@@ -78,7 +75,7 @@ def _text_lines(plan: Plan) -> list[str]:
     totals = plan.estimates
     lines = [
         f"{about(totals['texts'])}, of {about(totals['records'], 'record')}",
-        f"{about(totals['tokens'], 'token')} with a vector",
+        f"{about(totals['tokens'], 'token')} with a vector, without [CLS] and [SEP]",
     ]
     lines += [f"{about(totals[name], f'{name} record')}" for name in ("blank", "filtered") if totals[name].value]
     if totals["dropped_tokens"].value:

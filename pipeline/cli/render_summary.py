@@ -59,15 +59,15 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
         memory = f"; peak memory {size_text(attempt['peak_memory_bytes'])}"
     startup = f" after {attempt['startup_seconds']:.1f} s of start-up" if "startup_seconds" in attempt else ""
     lines = [
-        f"{count_noun(tokens, 'token')} in {attempt['seconds']:.1f} s{startup}, "
-        f"{attempt['tokens_per_second']:,.0f} a second, "
+        f"{count_noun(tokens, 'token')} encoded (with [CLS] and [SEP], and equal texts of a block once) in "
+        f"{attempt['seconds']:.1f} s{startup}, {attempt['tokens_per_second']:,.0f} a second, "
         f"{where}; padding {attempt['padding_share']:.1%}{memory}",
         f"first block after {attempt['seconds_to_first_block']:.1f} s; busy with: {shares}",
     ]
-    for name, by in ((metrics.BLOCKS_FOUND_OWN, "this attempt"), (metrics.BLOCKS_FOUND_OTHER, "another attempt")):
+    for name, by in ((metrics.BLOCKS_FOUND_OWN, "this run"), (metrics.BLOCKS_FOUND_OTHER, "another run")):
         found = attempt["counts"].get(name, 0)
         if found:
-            lines.append(f"{count_noun(found, 'block')} already committed by {by} when a worker came to it")
+            lines.append(f"not encoded again: {count_noun(found, 'block')} that {by} had written already")
     halved = attempt["counts"].get(metrics.HALVED_BATCHES, 0)
     if halved:
         batches = count_noun(halved, "batch", "batches")
@@ -80,7 +80,10 @@ def print_next(summary: RunSummary) -> None:
     path, command = summary.path, command_name()
     steps = []
     if summary.state == "incomplete":
-        steps.append(("the same command again", "once the problems are fixed: it does only what is left"))
+        if any(problem.endswith("--prune-missing") for problem in summary.problems):
+            steps.append(("the same command with --prune-missing", "deletes the rows of the missing files"))
+        purpose = "once files are repaired, restored or left out, or settings corrected: it does only what is left"
+        steps.append(("the same command again", purpose))
     if summary.rejects:
         steps.append((storage.join(path, REJECTS), "each rejected record: file, line, reason and bytes"))
     steps.append((f"{command} report {shlex.quote(path)}", "a page: lengths, layers, neighbours, words (--word W)"))

@@ -5,6 +5,7 @@ Checks that need the encoder (which layers there are, how many positions) are in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -31,28 +32,50 @@ _MESSAGES = {
     "string_pattern_mismatch": "a view's name is also a folder's: letters, digits, `_` and `-`, without `_` or `-` at "
     "its start",
 }
+_SYNTAX_HINTS = {
+    r"'\\t'|<block end>|entries are not": "; check the indentation (spaces, no tabs)",
+    "start any token|alphabetic|mapping values": "; a value with such a character, `*` or `: ` needs quotes",
+}
 _Sections = TypeVar("_Sections", bound=EmbedConfig)
 
 
-class RepeatedKeyError(yaml.YAMLError):
-    """A key that occurs twice in one mapping: YAML forbids it, and PyYAML silently takes the last."""
-
-
 class _Loader(yaml.SafeLoader):
+    """Refuses a key that occurs twice in one mapping: YAML forbids it, and PyYAML silently takes the last."""
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in first:
-                raise RepeatedKeyError(f"`{name}` occurs twice, in lines {first[name]} and {line}; remove one")
+                problem = f"`{name}` occurs twice, in lines {first[name]} and {line}; remove one"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             first[name] = line
         return node
 
 
-def parse_yaml(text: str | bytes) -> Any:
-    """The value of a YAML text. Raises yaml.YAMLError, RepeatedKeyError among them, or ValueError."""
-    return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+def parse_yaml(text: str | bytes, source: str = "YAML") -> Any:
+    """The value of a YAML text. UsageError, whose message begins with `source`, if it is none."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{source}: {_explain_syntax(error, text)}") from error
+
+
+def _explain_syntax(error: Any, text: str | bytes) -> str:
+    """What is not YAML; below it the line, and a mark under the place."""
+    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    if isinstance(error, yaml.reader.ReaderError):
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
+        mark = yaml.Mark("", 0, shown.count("\n", 0, error.position), 0, shown, error.position)
+    if mark is None:
+        return f"is not YAML: {error}"
+    # Of a bracket or quote that is not closed its own line says more than the one where the parser gives up.
+    if context is not None and context.line < mark.line and "block" not in error.context:
+        mark = context
+    problem = getattr(error, "problem", None) or error.reason
+    hint = next((hint for part, hint in _SYNTAX_HINTS.items() if re.search(part, problem)), "")
+    return f"line {mark.line + 1} is not YAML: {problem}{hint}\n{mark.get_snippet(indent=2)}".replace("\t", " ")
 
 
 def load(
@@ -63,15 +86,12 @@ def load(
     `shortcuts`: further changes, given by the options for one setting. Raises UsageError with every mistake found.
     """
     try:
-        settings = parse_yaml(_read(path))
+        settings = parse_yaml(_read(path), path)
     except OSError as error:
         if isinstance(error, IsADirectoryError):
             raise UsageError(f"{path}: is a folder; give a configuration, a YAML file") from error
         hint = "; `layerbeam init` writes one to begin with" if isinstance(error, FileNotFoundError) else ""
         raise UsageError(f"{path}: {error.strerror or error}{hint}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        what = "" if isinstance(error, RepeatedKeyError) else "is not YAML: "
-        raise UsageError(f"{path}: {what}{' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise UsageError(
             f"{path}: a configuration has sections (input, encoder, views, output); this is {settings!r:.60}"
@@ -164,6 +184,8 @@ def _explain(mistake: Any) -> str:
         if kind == "dataclass_type":
             message = "should be a mapping of settings"
         what = f"{message}; given: {mistake['input']!r:.80}"
+        if place[-1] == "level" and mistake["input"] == "sentence":
+            what += "; for one row per sentence, level: text with input.unit: sentence"
     return f"{name}: {what}"
 
 

@@ -278,8 +278,7 @@ def find_problems(
     text_field: str,
 ) -> list[str]:
     """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
-    left_out = sorted({(file.path, file.reason) for file in skipped})
-    problems = [f"{printable(path)}: {reason}" for path, reason in left_out]
+    problems = sorted({f"{printable(file.path)}: {file.reason}" for file in skipped})
     stay = "is missing; its rows stay until a run with --prune-missing"
     problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)

@@ -22,8 +22,8 @@ from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from layerbeam.transforms.views import is_aggregated
 
-# A larger share of [UNK] means that the vocabulary was made for another language.
-_UNKNOWN_SHARE = 0.05
+# A larger share of [UNK] can mean that the vocabulary was made for another language.
+_UNKNOWN_SHARE = 0.01
 _ROWS = 5
 _NAMED_FORMS = 10
 _UNITS = {metrics.RECORDS: ("records", "read"), metrics.SENTENCES: ("sentences", "found")}
@@ -268,11 +268,10 @@ def notes(summary: RunSummary) -> list[str]:
         texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
         share = dropped / (dropped + tokens)
         lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
-    if tokens:
-        line = f"{unknown / tokens:.2%} of the tokens are [UNK]"
-        if unknown / tokens > _UNKNOWN_SHARE and small is None:
-            line += ": the vocabulary does not know this language or script; use an encoder that was trained on it"
-        lines.append(line)
+    if unknown > _UNKNOWN_SHARE * tokens:
+        lines.append(
+            f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
+        )
     if small is not None:
         lines.append(small)
     return lines + [f"{view}: {note}" for view, words in summary.words.items() for note in _word_notes(words)]

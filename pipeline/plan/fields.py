@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
+import json
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import delimited, parquet
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names
+from layerbeam.transforms.settings import RecordFormat
 
 _FILES, _HEAD_BYTES, _RECORDS, _NAMED = 32, 1 << 20, 1000, 12
 
@@ -40,8 +44,9 @@ def check_fields(job: Job, work: PendingWork) -> None:
                 data = next(storage.read_chunks(opened, file.path, _HEAD_BYTES), b"")
         except OSError as error:  # the run reports it
             name, names = getattr(error, "lacks", None) or ("", ())
-            if name and not problem:
-                problem = f"input.{missing[name]}: {printable(file.path)} {error}{did_you_mean(name, names)}"
+            hint = _delimiter_hint(file, records) or did_you_mean(name, names)
+            if (name or hint) and not problem:
+                problem = f"input.{missing.get(name, 'delimiter')}: {printable(file.path)} {error}{hint}"
             continue
         # The last line may be cut off, and then it is not valid.
         for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
@@ -60,3 +65,12 @@ def check_fields(job: Job, work: PendingWork) -> None:
         )
     if problem:
         raise UsageError(f"{problem}\n`layerbeam run --force` starts anyway")
+
+
+def _delimiter_hint(file: InputFile, records: RecordFormat) -> str:
+    """`; set input.delimiter: ";"` if that finds all columns in the first row of a CSV file, else an empty string."""
+    for delimiter in ",;\t|" if records.is_delimited else "":
+        with contextlib.suppress(OSError):
+            delimited.read_header(file, dataclasses.replace(records, delimiter=delimiter))
+            return f"; set input.delimiter: {json.dumps(delimiter)}"
+    return ""

@@ -197,7 +197,8 @@ def make_plan(
     workers = workers or cores()
     job.load_tensorflow(workers)
     startup_seconds = time.monotonic() - began
-    found = find_inputs(job.config.input.files, job.output.path)
+    given = job.config.input
+    found = find_inputs(given.files, job.output.path)
     job = find_format(job, found)
     work, note = _find_work(job, found)
     check_fields(job, work)
@@ -209,8 +210,7 @@ def make_plan(
     num_blocks = expected_blocks(sample, job)
     duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
     lengths, weights = sample.lengths()
-    reject_reasons = sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]())
-    reasons = dict(reject_reasons.most_common())
+    reasons = dict(sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]()).most_common())
     skipped = [*work.skipped, *(SkippedFile(chunk.path, chunk.problem) for chunk in sample.chunks if chunk.problem)]
     counts = {name: round(sample.statistic(name).value) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
@@ -229,18 +229,14 @@ def make_plan(
         long_text=job.sequences.long_text,
         duplicates={name: round(value, 4) for name, value in calibration.duplicates.items()},
         rejects_seen=reasons,
-        remedies=frequent_remedies(
-            reject_reasons, int(sum(chunk[metrics.RECORDS] for chunk in sample.chunks)), job.records.text_field
-        ),
+        remedies=frequent_remedies(reasons, int(sum(c[metrics.RECORDS] for c in sample.chunks)), given.text_field),
         blocks=num_blocks,
         views=_view_sizes(sample, calibration, num_blocks),
         free_bytes=free_bytes(job.output.path),
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, num_blocks),
         is_refused=note is not None,
-        problems=find_problems(
-            skipped, work.missing, counts, reasons, job.config.input.max_reject_rate, job.records.text_field
-        ),
+        problems=find_problems(skipped, work.missing, counts, reasons, given.max_reject_rate, given.text_field),
     )
 
 

@@ -118,7 +118,8 @@ class Run:
         if done:
             echo(f"resuming: {count_noun(done, 'text')} already embedded; the estimates below cover the rest")
         views = [view for view in self.job.views if view.name not in work.kept_views]
-        echo("to write: " + "; ".join(describe(expected, view) for view in views))
+        sampled = "" if expected.is_whole else " (estimated from a sample)"
+        echo(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         total_bytes = sum(expected.view_bytes[view.name] for view in views) * (1 + self.extra_bytes_ratio)
         if free is not None and total_bytes > free and not self.force:

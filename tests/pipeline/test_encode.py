@@ -125,9 +125,7 @@ def test_long_texts():
     short = {"handle": SMALL, "max_seq_length": 12}
     with pytest.raises(ValueError, match=r"encode: texts\[1\]: over max_seq_length 12 \(\d+ tokens"):
         layerbeam.encode(texts, encoder=short | {"long_text": "reject"})
-    with pytest.warns(
-        UserWarning, match="encode: 2 of the texts have more than 12 tokens and were cut off; raise max_seq"
-    ):
+    with pytest.warns(UserWarning, match="encode: cut 2 of the texts off after 12 tokens; raise max_seq"):
         layerbeam.encode(texts, encoder=short)
     window = {"long_text": "window", "window_overlap": 2}
     assert layerbeam.encode(texts, encoder=short | window).shape == (4, 64)

@@ -14,7 +14,6 @@ import csv
 import dataclasses
 import io
 import itertools
-import json
 import math
 import re
 import sys
@@ -104,9 +103,6 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
         header = _Header(record_format.column_names, b"")
     else:
         if first.problem is not None:
-            name, row = record_format.text_field, first.raw.decode(record_format.encoding, "replace").strip()
-            if hint := _delimiter_hint(name, row):  # after a quote there must be a delimiter
-                raise wrong_column(name, [row], hint)
             raise UnreadableFileError(f"its first row, with the names of the columns, {first.problem}")
         try:
             names = [field.encode("latin-1").decode(record_format.encoding) for field in first.fields]
@@ -115,15 +111,8 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
         header = _Header(names, first.raw)
     for name, _ in record_format.fields_read:
         if header.names.count(name) != 1:
-            row = header.raw.decode(record_format.encoding, "replace")
-            raise wrong_column(name, header.names, "" if name in header.names else _delimiter_hint(name, row))
+            raise wrong_column(name, header.names)
     return header
-
-
-def _delimiter_hint(name: str, row: str) -> str:
-    """`; set input.delimiter: ";"` if that is between the columns of a row, one of which has this name."""
-    fits = [delimiter for delimiter in ";\t,|" if name in (field.strip('" \r\n') for field in row.split(delimiter))]
-    return f"; set input.delimiter: {json.dumps(fits[0])}" if fits else ""
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -31,12 +31,12 @@ def too_large() -> UnreadableFileError:
     return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
 
 
-def wrong_column(name: str, names: Sequence[str], hint: str = "") -> UnreadableFileError:
+def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:
     """The error for a column that the configuration names and a file does not have exactly once."""
     count = names.count(name)
     shown = ", ".join(names[:_NAMED_COLUMNS]) + (", ..." if len(names) > _NAMED_COLUMNS else "")
-    error = UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {shown}{hint}")
-    error.lacks = name, () if hint or count else names
+    error = UnreadableFileError(f"has {f'{count} columns' if count else 'no column'} `{name}`; it has: {shown}")
+    error.lacks = name, () if count else names
     return error
 
 

@@ -12,6 +12,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from layerbeam.transforms.commits import InputFile
@@ -121,9 +122,9 @@ def unsupported_reason(path: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of layerbeam, which is on no package index, or another package's."""
-    if "[" in extra:
-        return f"pip install '{extra}'"
+    """The command that installs an extra of layerbeam, in its clone if it runs from one, or another package's."""
+    if "[" in extra or not (Path(__file__).parents[2] / "constraints.txt").exists():
+        return f"pip install '{extra if '[' in extra else f'layerbeam[{extra}]'}'"
     return f"pip install -c constraints.txt -e '.[{extra}]' (in your clone of layerbeam)"
 
 

@@ -54,6 +54,7 @@ def test_json_output(workplace):
                 r"casing +lower-casing \(tokenizer_config\.json\)",
                 r"GELU +erf \(exact\)",
                 r"parameters +22,713,216",
+                r"licence +Apache-2.0; of the package that holds the weights: MIT",
             ],
         ),
         (

@@ -29,11 +29,11 @@ def test_commits_of_this_run_count_and_earlier_ones_do_not(tmp_path):
     progress.update(start + 10)
     assert (progress.texts, progress.tokens, progress.rejected) == (10, 100, 3)
     assert (progress.fraction, progress.tokens_per_second, progress.seconds_left) == (0.25, 10, 30)
-    assert progress.describe() == "10 tokens/s, 10 texts written, 3 rejected, 30 s left"
+    assert progress.describe() == "10 tokens/s, 10 texts in finished blocks, 3 rejected, 30 s left"
     commit(tmp_path, "begun.json", tokens=260, embedded=20)
     progress.update(start + 20)
     assert (progress.tokens, progress.fraction) == (400, 1.0)
-    assert progress.describe() == "20 tokens/s, 30 texts written, 3 rejected, nearly done"
+    assert progress.describe() == "20 tokens/s, 30 texts in finished blocks, 3 rejected, nearly done"
 
 
 def test_batches_of_an_unfinished_block_count(tmp_path):

@@ -10,6 +10,8 @@ import sys
 import pytest
 from repository import DATA, ROOT
 
+from layerbeam.transforms import storage
+
 HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 
 
@@ -55,6 +57,12 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "a value that is none",
             "run c.yaml --set views.tokens.level=sentence",
             "--set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'",
+        ),
+        (
+            "sentences as a level",
+            "run c.yaml --set views.tokens.level=sentence",
+            "--set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'; "
+            "for one row per sentence, level: text with input.unit: sentence",
         ),
         (
             "a layer that the encoder has not",
@@ -225,6 +233,12 @@ def test_missing_package(workplace, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     err = workplace._call("report", "out", status=2).err
     assert "pip install -c constraints.txt -e '.[report]'" in err
+
+
+def test_missing_package_outside_of_a_clone(workplace, monkeypatch):
+    monkeypatch.setattr("layerbeam.transforms.storage.stores.__file__", "/lib/site-packages/layerbeam/a/b/stores.py")
+    assert storage.install_command("report") == "pip install 'layerbeam[report]'"
+    assert storage.install_command("apache-beam[hadoop]") == "pip install 'apache-beam[hadoop]'"
 
 
 def test_too_new_python(tmp_path):

@@ -331,6 +331,74 @@ def test_files_that_are_not_configurations(tmp_path, content, message):
         load.load(str(path))
 
 
+SYNTAX = {
+    "wrong bracket": (
+        "a: 1\nb: {c: [1}\n",
+        "line 2 is not YAML: expected ',' or ']', but got '}'",
+        "b: {c: [1}",
+        "         ^",
+    ),
+    "open bracket": (
+        "b: [1,\n\nc: {d: e}\n",
+        "line 1 is not YAML: expected ',' or ']', but got '<stream end>'",
+        "b: [1,",
+        "   ^",
+    ),
+    "open quote": ("b: 'x\nc: d\n", "line 1 is not YAML: found unexpected end of stream", "b: 'x", "   ^"),
+    "tab": (
+        "a:\n\tb: c\n",
+        "line 2 is not YAML: found character '\\t' that cannot start any token; check the indentation (spaces, "
+        "no tabs)",
+        " b: c",
+        "^",
+    ),
+    "indentation": (
+        "a:\n  b: 1\n c: 2\n",
+        "line 3 is not YAML: expected <block end>, but found '<block mapping start>'; check the indentation (spaces, "
+        "no tabs)",
+        " c: 2",
+        " ^",
+    ),
+    "colon": (
+        "a: b: c",
+        "line 1 is not YAML: mapping values are not allowed here; a value with such a character, `*` or "
+        "`: ` needs quotes",
+        "a: b: c",
+        "    ^",
+    ),
+    "star": (
+        "input:\n  files: *.txt",
+        "line 2 is not YAML: expected alphabetic or numeric character, but found '.'; a value with such a character, "
+        "`*` or `: ` needs quotes",
+        "  files: *.txt",
+        "          ^",
+    ),
+    "control character": (
+        "a: 1\nb: \x07",
+        "line 2 is not YAML: special characters are not allowed",
+        "b: \x07",
+        "   ^",
+    ),
+    "not UTF-8": (b"a: 1\nb: \xff\n", "line 2 is not YAML: invalid start byte", "b: \ufffd", "   ^"),
+}
+
+
+@pytest.mark.parametrize("case", SYNTAX)
+def test_yaml_mistakes_show_the_line_and_the_place(case):
+    given, message, line, mark = SYNTAX[case]
+    with pytest.raises(UsageError) as error:
+        load.parse_yaml(given if isinstance(given, bytes) else given.encode(), "c.yaml")
+    assert str(error.value).split("\n") == [f"c.yaml: {message}", f"  {line}", f"  {mark}"]
+
+
+def test_a_long_line_is_cut_around_the_place():
+    with pytest.raises(UsageError) as error:
+        load.parse_yaml("views: [" + "-1, " * 9_000 + "}" + "0, " * 9_000, "c.yaml")
+    _, line, mark = str(error.value).split("\n")
+    assert len(line) < 100
+    assert line[mark.index("^")] == "}"
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file or directory"):
         load.load(str(tmp_path / "none.yaml"))
@@ -392,7 +460,11 @@ def test_repeated_keys(tmp_path):
     path.write_text(MINIMAL.replace("output:", "  s: {level: text}\n  s: {level: token}\noutput:"))
     with pytest.raises(UsageError) as error:
         load.load(str(path))
-    assert str(error.value) == f"{path}: `s` occurs twice, in lines 8 and 9; remove one"
+    assert str(error.value).splitlines() == [
+        f"{path}: line 9 is not YAML: `s` occurs twice, in lines 8 and 9; remove one",
+        "    s: {level: token}",
+        "    ^",
+    ]
     path.write_text(MINIMAL + "input: {}\n")
     with pytest.raises(UsageError, match="`input` occurs twice, in lines 2 and 10; remove one"):
         load.load(str(path))

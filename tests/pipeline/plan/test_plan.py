@@ -244,7 +244,10 @@ def test_plan_ends_as_the_run_does(workplace):
     (workplace.folder / "corpus/gone.txt").unlink()
     workplace.write("corpus/bad.txt.gz", b"no gzip")
     planned_problems = planned(workplace, status=3)["problems"]
-    workplace.run(status=3)
+    said = workplace.run(status=3).out
+    assert "next      the same command with --prune-missing  deletes the rows of the missing files\n" in said
+    assert "          the same command again                 once files are repaired, restored or left out" in said
+    assert "UNK" not in said
     assert planned_problems == workplace.manifest()["problems"]
     assert planned_problems == [
         "corpus/bad.txt.gz: the compressed data is damaged (Error -3 while decompressing data: incorrect header check)",

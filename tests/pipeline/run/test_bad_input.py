@@ -160,7 +160,7 @@ def test_unknown_key(workplace):
         ("--workers=²", "argument --workers: '²' is not a positive integer"),
         ("--workers=٣", "argument --workers: '٣' is not a positive integer"),
         ("other.yaml", "layerbeam: other.yaml: unexpected argument"),
-        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: `a` occurs twice"),
+        ("--set=views={a: 1, a: 2}", "--set views={a: 1, a: 2}: line 1 is not YAML: `a` occurs twice"),
         ("--runner=DaskRunner", "runner: DaskRunner cannot be used: Beam's runner for Dask loses"),
         ("--runner=RayRunner", "runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray"),
         (
@@ -370,6 +370,13 @@ def test_too_many_rejected(workplace):
     assert not os.path.exists("out/_SUCCESS")
 
 
+def test_many_unknown_tokens_are_named(workplace):
+    workplace.write("corpus/a.txt", "the \U0001f642\n")
+    workplace.configure()
+    said = "50.0% of the tokens are [UNK]; is there an encoder for this language or script?\n"
+    assert said in workplace.run().out
+
+
 def test_unknown_language_is_reported(workplace):
     workplace.write("corpus/a.txt", "ქართული ენა არის\n")
     workplace.configure()
@@ -452,7 +459,7 @@ def test_interrupt_before_run_starts(workplace):
         (["--output", "file:///x"], "file:///x: a local path has no scheme: leave off file://"),
         (["--input", "foo://b/x*"], "foo://b/x*: Beam has no file system for foo:// here"),
         (["--output", ""], "c.yaml: output.path: "),
-        (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: the value is not YAML"),
+        (["--set", "input.files=2023-13-45"], "--set input.files=2023-13-45: is not YAML: month must be in 1..12"),
         (["--set", "beam.runner=3"], "runner: 3: is not a known runner; allowed: local, DataflowRunner,"),
         (["--set", "beam.workers=3"], "beam.workers: Beam has no such option"),
     ],

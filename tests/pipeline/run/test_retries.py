@@ -177,7 +177,7 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
     assert len(encoded) == blocks_of(workplace) - 3
     name = "blocks_found_own_attempt" if attempt == 2 else "blocks_found_other_attempt"
     assert {key: value for key, value in counts(workplace, 2).items() if key.startswith("blocks_found")} == {name: 3}
-    by = "this attempt" if attempt == 2 else "another attempt"
-    assert f"3 blocks already committed by {by} when a worker came to it" in done.out
+    by = "this run" if attempt == 2 else "another run"
+    assert f"not encoded again: 3 blocks that {by} had written already\n" in done.out
     assert "attempt" not in (workplace.folder / "out/parts.jsonl").read_text()
     assert workplace.files() == workplace.files("undisturbed")
