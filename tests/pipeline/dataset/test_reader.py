@@ -247,12 +247,13 @@ def test_batches_are_all_rows_and_end_with_their_part(finished):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "tfrecord", "jsonl"])
-def test_one_part_of_any_format(tmp_path, format_):
+def test_one_part_of_any_format(tmp_path, monkeypatch, format_):
+    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 64 * 16)
     view = write_run(tmp_path, dataclasses.replace(TEXTS, format=format_), [text_rows(70), text_rows(3)]).view("texts")
     part = view.parts[0]
     columns = ["layer_3", "text", "id"]
     assert view.read(part, columns).equals(text_rows(70).select(columns))
-    for rows in ([1, 64, 69], [63], [64], [69, 0], []):  # 64 rows at a time, or in any order
+    for rows in ([1, 64, 69], [63], [64], [69, 0], []):  # at the border of 64 rows, in any order
         expected = text_rows(70).select(columns).take(pa.array(rows, pa.int64()))
         assert view.read(part, columns, np.array(rows, np.int64)).equals(expected), rows
     assert view.read(part).equals(text_rows(70))
@@ -420,6 +421,15 @@ def test_a_missing_or_damaged_part(out):
     for read in (view.to_arrow, lambda: view.to_numpy("layer_1"), lambda: list(view.iter_batches())):
         with pytest.raises(FileNotFoundError, match=rf"{path.name}: is missing; run the configuration again"):
             read()
+
+
+def test_parts_with_fewer_rows_than_the_view(out):
+    views = json.loads((out / "manifest.json").read_text())["views"]
+    rows = views["texts"]["rows"]
+    views["texts"]["rows"] += 1
+    edit(out / "manifest.json", views=views)
+    with pytest.raises(ValueError, match=f"has {rows} rows, not {rows + 1}; run the configuration again to rewrite it"):
+        layerbeam.open_run(out).view("texts").to_numpy("embedding")
 
 
 def test_damaged_files_of_the_run(out):

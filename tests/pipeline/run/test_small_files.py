@@ -289,6 +289,37 @@ def test_a_file_that_changes_during_the_run_is_left_out_alone(small, monkeypatch
     assert_same_rows(small, "out", "alone")
 
 
+def test_files_that_change_one_after_the_other_during_the_run(workplace, monkeypatch):
+    """The second when the block is written without the first."""
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\nand the bank\n")
+    workplace.write("corpus/04.txt", b"a well\n\xff\n")
+    workplace.configure(views={"texts": VIEWS["texts"]}, input={"slice_bytes": 8_000, "max_reject_rate": 1.0})
+    real = storage.find_change
+    calls = {"corpus/04.txt": 0, "corpus/06.txt": 0}
+
+    def find_change(file: InputFile) -> Any:
+        if file.path in calls:
+            calls[file.path] += 1
+            assert calls[file.path] < 10
+            if (file.path, calls[file.path]) in (("corpus/04.txt", 2), ("corpus/06.txt", 3)):
+                workplace.write(file.path, b"changed\n")
+        return real(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "find_change", find_change)
+        out = workplace.run(status=3).out
+    assert out.count("changed while it was being read") == 2
+    kept = [f"corpus/{number:02}.txt" for number in range(40) if number not in (4, 6)]
+    assert rows(workplace, "texts")["file"].to_pylist() == [path for path in kept for _ in range(2)]
+    assert workplace.rejects() == []
+    assert workplace.manifest()["counts"]["records_read"] == 76
+    workplace.run()
+    changed = rows(workplace, "texts").filter(pc.equal(rows(workplace, "texts")["text"], "changed"))
+    assert changed["file"].to_pylist() == ["corpus/04.txt", "corpus/06.txt"]
+    assert workplace.manifest()["counts"]["embedded"] == 78
+
+
 def test_readers_see_one_view(small):
     small.run()
     for number in range(20):
@@ -304,6 +335,12 @@ def test_readers_see_one_view(small):
     dataset = view.to_tf_dataset(["file", "line", "token"])
     assert len(dataset) == sum(1 for _ in dataset) == len(texts)
     assert texts.first_rows(2)["file"].to_pylist() == ["corpus/000-new.txt"] * 2
+    part = next(part for part in texts.parts if part.first_row)
+    (name,) = texts.read(part, ["file"])["file"].unique().to_pylist()
+    lines = (small.folder / name).read_text().splitlines()
+    assert texts.read(part, ["text"])["text"].to_pylist() == lines
+    assert texts.read(part, ["text"], np.array([len(lines) - 1, 0]))["text"].to_pylist() == [lines[-1], lines[0]]
+    assert texts.first_rows(1_000).equals(texts.read(texts.parts[0]))
 
 
 @pytest.mark.parametrize("unit", ["record", "sentence"])
