@@ -114,6 +114,12 @@ class RecordFormat(Settings):
     delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
     quote: _Character = setting('"', "what encloses a field with line breaks; null: nothing", only=_DELIMITED)  # noqa: RUF009
     column_names: list[str] | None = setting(None, "null: the first row has them", only=_DELIMITED, min_length=1)  # noqa: RUF009
+    max_record_bytes: int = setting(
+        32 << 20,
+        "a longer record is rejected: its bytes in the file, line ends included; of Parquet, those of its texts",
+        ge=1,
+        le=1 << 28,
+    )
     blank: Literal["skip", "keep"] = setting("skip", "what happens to a record that is empty or only white space")
 
     @property

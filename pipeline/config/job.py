@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the stage imports Beam
 
 _NO_LIMIT = 1 << 40
 # Settings that are not in the fingerprints of runs without them.
-_ADDED_LATER = ("limit", "delimiter", "quote", "column_names")
+_ADDED_LATER = ("limit", "delimiter", "quote", "column_names", "max_record_bytes")
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
 

@@ -5,13 +5,15 @@ worker therefore scans a whole file for the ends of its blocks; the blocks are t
 first block begins with the row of column names, and the hash of every block covers that row.
 
 The parser reads each byte as a character, and the fields are decoded afterwards. It is strict: after a quote in the
-wrong place the row is rejected, and the next line begins a new one.
+wrong place the row is rejected, and the next line begins a new one. A row that is too long is not parsed: it ends with
+the first line end that has an even number of quotes before it. The first row counts with the names of the columns.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -28,11 +30,11 @@ from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBloc
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
-from layerbeam.transforms.input.records import Records, UnreadableFileError, wrong_column
+from layerbeam.transforms.input.records import Records, UnreadableFileError, too_long, wrong_column
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
-# The parser's limit is one for the whole process. It holds a field in four bytes per character.
-csv.field_size_limit(64 << 20)
+# The parser's limit is one for the whole process, and that of a record is no higher. A character takes four bytes.
+csv.field_size_limit(1 << 28)
 
 _RUN_BYTES = 1 << 20
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -45,12 +47,20 @@ _REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A row: its bytes with the line end, how many lines these are, and its fields or why it has none."""
+    """A row: its bytes with the line end, how many lines these are, and its fields or why it has none.
+
+    One that is too long comes in pieces, and the last one `ends` it.
+    """
 
     raw: bytes
     num_lines: int
     fields: list[str]
     problem: str | None
+    ends: bool = True
+
+
+class _TooLongError(Exception):
+    pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +81,7 @@ def cut_blocks(
     header = read_header(slice_.file, record_format)
     if header is not None:
         runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
-        for block, raw in text.into_blocks(slice_, limits, runs, also_hashed=header.raw):
+        for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw):
             yield block, (header, raw)
 
 
@@ -85,7 +95,8 @@ def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> in
     """The rows of a file, or `at_most` if it has more."""
     with storage.open_binary(file.path) as opened:
         chunks = refusing_other_content(storage.read_chunks(opened, file.path), record_format)
-        rows = _parse(_lines(chunks), record_format, at_file_start=True)
+        parsed = _parse(_lines(chunks, record_format), record_format, at_file_start=True)
+        rows = (row for row in parsed if row.ends)
         if record_format.column_names is None:
             next(rows, None)
         return sum(1 for _ in itertools.islice(rows, at_most))
@@ -96,7 +107,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
     end = None if storage.is_compressed(file.path) else HEAD_BYTES
     with storage.open_binary(file.path, end) as opened:
         chunks = refusing_other_content(storage.read_chunks(opened, file.path, HEAD_BYTES), record_format)
-        first = next(_parse(_lines(chunks), record_format, at_file_start=True), None)
+        first = next(_parse(_lines(chunks, record_format), record_format, at_file_start=True), None)
     if first is None:
         return None
     if record_format.column_names is not None:
@@ -115,29 +126,35 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
     return header
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    for run in text.whole_lines(chunks):
+def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
+    for run in text.whole_lines(chunks, record_format.max_record_bytes):
         yield from io.BytesIO(run)
 
 
-def _parse(lines: Iterable[bytes], record_format: RecordFormat, *, at_file_start: bool) -> Iterator[_Row]:
-    taken: list[bytes] = []
+def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start: bool) -> Iterator[_Row]:
+    taken, size = list[bytes](), 0
 
     def take() -> Iterator[str]:
+        nonlocal size
         for line in lines:
             is_first = at_file_start and not taken and not begun
             taken.append(line)
+            size += len(line)
+            if size > record_format.max_record_bytes:
+                raise _TooLongError
             yield (line.removeprefix(UTF8_MARK) if is_first else line).decode("latin-1")
 
     begun = False
-    reader = csv.reader(
-        take(),
+    new_reader = functools.partial(
+        csv.reader,
         delimiter=record_format.delimiter or ("\t" if record_format.format == "tsv" else ","),
         quotechar=record_format.quote,
         quoting=csv.QUOTE_NONE if record_format.quote is None else csv.QUOTE_MINIMAL,
         strict=True,
     )
+    reader = new_reader(take())
     while True:
+        taken, size = [], 0
         fields, problem = list[str](), None
         try:
             fields = next(reader)
@@ -146,9 +163,26 @@ def _parse(lines: Iterable[bytes], record_format: RecordFormat, *, at_file_start
         except csv.Error as error:
             message = str(error).split(" - ")[0]
             problem = f"is not valid {record_format.format.upper()}: {_REASONS.get(message, message)}"
+        except _TooLongError:
+            yield from _pieces(b"".join(taken), lines, record_format)
+            reader, begun = new_reader(take()), True
+            continue
         yield _Row(b"".join(taken), len(taken), fields, problem)
         begun = True
-        taken.clear()
+
+
+def _pieces(raw: bytes, lines: Iterator[bytes], record_format: RecordFormat) -> Iterator[_Row]:
+    """The pieces of a row that is too long. `raw`: its lines up to the one with which it is."""
+    quotes, problem, in_line = 0, too_long(record_format), False
+    while raw:
+        quotes += raw.count(record_format.quote.encode()) if record_format.quote else 0
+        in_line = not raw.endswith(b"\n")
+        ends = not in_line and quotes % 2 == 0
+        yield _Row(raw, raw.count(b"\n"), [], problem, ends)
+        if ends:
+            return
+        raw = next(lines, b"")
+    yield _Row(b"", int(in_line), [], problem)
 
 
 def _find_rows(
@@ -162,20 +196,22 @@ def _find_rows(
         if position:
             file.seek(position)
         chunks = storage.read_chunks(file, slice_.file.path, end - position)
-        for row in _parse(_lines(chunks), record_format, at_file_start=position == 0):
+        for row in _parse(_lines(chunks, record_format), record_format, at_file_start=position == 0):
             data += row.raw
             position, line = position + len(row.raw), line + row.num_lines
             if has_header:
                 has_header = False
                 continue
-            places.append(position)
-            lines.append(line)
+            if row.ends:
+                places.append(position)
+                lines.append(line)
             if len(data) >= _RUN_BYTES:
-                yield bytes(data), np.array(places), np.array(lines)
+                yield bytes(data), np.array(places, np.int64), np.array(lines, np.int64)
                 data, places, lines = bytearray(), [], []
-            if position >= end:
+            if row.ends and position >= end:
                 break
-    if data:
+        text.refuse_early_end(slice_, position)
+    if data or places:
         if not places or places[-1] != position:  # nothing but the names of the columns
             places, lines = [*places, position], [*lines, line]
         yield bytes(data), np.array(places, np.int64), np.array(lines, np.int64)
@@ -185,7 +221,11 @@ def decode_rows(block: BlockId, content: tuple[_Header, bytes], record_format: R
     """The block's rows as texts. An empty line is blank."""
     header, raw = content
     at_start = block.first_byte == 0
-    rows = list(_parse(io.BytesIO(raw), record_format, at_file_start=at_start))
+    is_cut = len(raw) < block.end_byte - block.first_byte
+    names = header.raw if at_start else b""
+    rows = list(_parse(io.BytesIO(names if is_cut else raw), record_format, at_file_start=at_start))
+    if is_cut:
+        rows.append(_Row(raw[len(names) :], 0, [], too_long(record_format)))
     line = block.first_line + np.cumsum([0, *(row.num_lines for row in rows)])
     place = block.first_byte + np.cumsum([0, *(len(row.raw) for row in rows)])
     skipped = int(at_start and bool(header.raw))

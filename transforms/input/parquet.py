@@ -23,11 +23,11 @@ from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBloc
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
 from layerbeam.transforms.input.records import (
-    MAX_RECORD_BYTES,
+    REJECTED_BYTES,
     Records,
     UnreadableFileError,
     records_in_block,
-    too_large,
+    too_long,
     wrong_column,
 )
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -204,8 +204,6 @@ def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
     for name in {record_format.text_field, record_format.pair_field} - {None}:
         if not pa.types.is_null(table.schema.field(name).type):
             lengths += pc.binary_length(table[name]).fill_null(0).to_numpy()
-    if (lengths > MAX_RECORD_BYTES).any():
-        raise too_large()
     return lengths
 
 
@@ -231,8 +229,14 @@ def _hash_of(table: pa.Table) -> str:
 def decode_rows(block: BlockId, table: pa.Table, record_format: RecordFormat) -> TextBlock:
     """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
     raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
+    is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
+    reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
+    if reasons:
+        raw = pc.if_else(is_too_long, pc.binary_slice(raw, 0, REJECTED_BYTES), raw)
+        columns = [pc.if_else(is_too_long, pa.scalar(None, column.type), column) for column in table.columns]
+        table = pa.table(columns, table.schema)
     line = block.first_line + np.arange(table.num_rows)
-    records = Records(block, record_format, line, np.full(table.num_rows, -1), raw)
+    records = Records(block, record_format, line, np.full(table.num_rows, -1), raw, reasons)
     columns = []
     for name, type_ in record_format.fields_read:
         column = table[name].combine_chunks()

@@ -15,8 +15,8 @@ from layerbeam.transforms.blocks import BoolArray, Int64Array, TextBlock, counts
 from layerbeam.transforms.commits import BlockId, Rejected
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
-# A whole record is in memory, several times over.
-MAX_RECORD_BYTES = 256 << 20
+# What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.
+REJECTED_BYTES = 1 << 10
 _NAMED_COLUMNS = 8
 
 
@@ -26,9 +26,9 @@ class UnreadableFileError(OSError):
     lacks: tuple[str, Sequence[str]] | None = None
 
 
-def too_large() -> UnreadableFileError:
-    """The error for a record that is too large for memory."""
-    return UnreadableFileError(f"holds a record of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
+def too_long(record_format: RecordFormat) -> str:
+    """The reason of a record with too many bytes."""
+    return f"is longer than {record_format.max_record_bytes:,} bytes (input.max_record_bytes)"
 
 
 def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:

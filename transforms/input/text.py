@@ -25,11 +25,11 @@ from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.records import (
-    MAX_RECORD_BYTES,
+    REJECTED_BYTES,
     Records,
     UnreadableFileError,
     records_in_block,
-    too_large,
+    too_long,
 )
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -41,7 +41,7 @@ _BACKWARDS_BYTES = 1 << 12
 
 def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
     """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
-    return into_blocks(slice_, limits, _find_records(slice_, record_format))
+    return into_blocks(slice_, limits, record_format, _find_records(slice_, record_format))
 
 
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -57,6 +57,7 @@ def count_records(file: InputFile, record_format: RecordFormat, at_most: int) ->
 def into_blocks(
     slice_: Slice,
     limits: BlockLimits,
+    record_format: RecordFormat,
     runs: Iterable[tuple[bytes, Int64Array, Int64Array]],
     *,
     also_hashed: bytes = b"",
@@ -65,36 +66,56 @@ def into_blocks(
 
     `runs`: consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all
     is the end of the last record. `also_hashed`: bytes before those of each block in its hash.
+
+    A record that is too long is a block, of whose bytes only the first ones are given.
     """
     pending = bytearray()
+    most = record_format.max_record_bytes
+    head = min(most, REJECTED_BYTES)
+    # Bytes of a record that is too long, which are in the hash and no longer in `pending`.
+    digest, dropped = hashlib.sha256(also_hashed), 0
     left = sys.maxsize if slice_.max_records is None else slice_.max_records
     # Where the records in `pending` begin in the file, and the numbers of their first lines. The last of these is where
     # the last record ends, unless the end is not known yet.
     places = lines = np.zeros(0, np.int64)
 
     def take(count: int) -> tuple[BlockId, bytes]:
-        raw = bytes(memoryview(pending)[: places[count] - places[0]])
-        del pending[: len(raw)]
+        nonlocal digest, dropped, places, lines, left
         first_byte, end_byte, first_line, end_line = map(int, (places[0], places[count], lines[0], lines[count]))
-        sha256 = hashlib.sha256(also_hashed + raw).hexdigest()
-        return BlockId(slice_.file, first_line, end_line - first_line, first_byte, end_byte, sha256), raw
+        raw = bytes(memoryview(pending)[: end_byte - first_byte - dropped])
+        del pending[: len(raw)]
+        digest.update(raw[head:] if dropped else raw)
+        block = BlockId(slice_.file, first_line, end_line - first_line, first_byte, end_byte, digest.hexdigest())
+        digest, dropped = hashlib.sha256(also_hashed), 0
+        places, lines, left = places[count:], lines[count:], left - count
+        return block, raw[:head] if count == 1 and end_byte - first_byte > most else raw
 
     for data, more_places, more_lines in runs:
         pending += data
         places, lines = np.concatenate([places, more_places]), np.concatenate([lines, more_lines])
-        if len(pending) > places[-1] - places[0] + MAX_RECORD_BYTES:
-            raise too_large()
         is_full = len(places) > left
         if is_full:
             places, lines = places[: left + 1], lines[: left + 1]
         # So many records fill a block. A chunk of empty lines has a million.
-        while count := records_in_block(np.diff(places[: limits.text_rows + 1]), limits):
+        while count := _next_block(np.diff(places[: limits.text_rows + 1]), limits, most):
             yield take(count)
-            places, lines, left = places[count:], lines[count:], left - count
         if is_full:
             break
+        if len(pending) + dropped - (places[-1] - places[0]) > most:
+            if len(places) > 1:
+                yield take(len(places) - 1)
+            digest.update(memoryview(pending)[head if dropped else 0 :])
+            dropped += len(pending) - head
+            del pending[head:]
     if len(places) > 1:
         yield take(len(places) - 1)
+
+
+def _next_block(lengths: Int64Array, limits: BlockLimits, most: int) -> int:
+    """The number of records that are a block; 0 if all of them do not fill it. One of more than `most` is alone."""
+    too_long = np.flatnonzero(lengths > most)[:1].tolist()
+    filled = records_in_block(lengths[: too_long[0]] if too_long else lengths, limits)
+    return filled or max([1, *too_long]) if too_long else filled
 
 
 def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
@@ -106,28 +127,34 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
     end = sys.maxsize if slice_.end is None else slice_.end
     # One byte back: a line begins at `start` if that byte is a line end.
     position, line = max(slice_.start - 1, 0), slice_.first_line
-    begun = False
+    most = record_format.max_record_bytes
+    # `in_line`: what was read ends inside a line that is too long. Such a line is never blank.
+    begun = in_line = False
     with storage.open_binary(slice_.file.path, slice_.end) as file:
-        after_blank = record == "paragraph" and _is_blank_before(file, position)
+        blank_bytes = _blank_before(file, position, most) if record == "paragraph" else 0
+        after_blank = blank_bytes <= most
         file.seek(position)
         if slice_.start > 0:
             # Not beyond `end`: else a line over a thousand slices would be read to its end from each of them.
             rest = file.readline(end - position)
-            position, after_blank = position + len(rest), after_blank and not rest.strip()
+            position, after_blank = position + len(rest), blank_bytes + len(rest) <= most and not rest.strip()
             line += int(len(rest) > 1)  # `first_line` counts the line end before `start`
         needed = end - position if position else max(end, HEAD_BYTES)
         chunks = storage.read_chunks(file, slice_.file.path, needed)
         if position == 0:
             chunks = refusing_other_content(chunks, record_format)
-        for run in whole_lines(chunks) if position < end else ():
+        for run in whole_lines(chunks, most) if position < end else ():
             bounds = _line_bounds(run)
+            is_cut = (in_line or len(run) > most) and not run.endswith(b"\n")
             if record == "paragraph":
-                is_blank = _blank_lines(run, bounds, at_file_start=position == 0)
+                is_blank = _blank_lines(run, bounds, at_file_start=position == 0) & (np.diff(bounds) <= most)
+                is_blank[0] &= not in_line
                 begins = np.append(~is_blank & np.append(after_blank, is_blank[:-1]), False)
                 after_blank = bool(is_blank[-1])
             else:
                 begins = np.full(len(bounds), record == "line")
                 begins[0] = not begun
+                begins[-1] &= not is_cut
             first_lines = np.flatnonzero(begins)
             # What begins at the end of the slice or after it ends the last record.
             first_lines = first_lines[: np.searchsorted(bounds[first_lines], end - position) + 1]
@@ -137,15 +164,24 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
                 data = run[0 if begun else places[0] : places[-1] if is_end else len(run)]
                 yield data, position + places, line + first_lines
                 begun = True
-            position, line = position + len(run), line + len(bounds) - 1
+            position, line, in_line = position + len(run), line + len(bounds) - 1 - is_cut, is_cut
             if is_end or (not begun and position >= end):
                 return
-    if begun and record != "line":
-        yield b"", np.array([position]), np.array([line])
+    refuse_early_end(slice_, position)
+    if begun and (record != "line" or in_line):
+        yield b"", np.array([position]), np.array([line + in_line])
 
 
-def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Runs of whole lines. The file's last line may lack a line end."""
+def refuse_early_end(slice_: Slice, position: int) -> None:
+    """Raises UnreadableFileError if the file ends at `position`, and that is inside the slice."""
+    if slice_.end is not None and position < slice_.end:
+        change = storage.find_change(slice_.file)
+        ends = f"ends after {position:,} bytes, and its size is {slice_.file.size:,}; copy it to a disk"
+        raise UnreadableFileError(change.reason if change is not None else ends)
+
+
+def whole_lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Runs of whole lines. A line of more than `most` bytes may be in several. The last one may lack a line end."""
     begun, size = list[bytes](), 0
     for chunk in chunks:
         after = chunk.rfind(b"\n") + 1
@@ -154,15 +190,17 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             begun, size = [], 0
         begun.append(chunk[after:])
         size += len(begun[-1])
-        if size > MAX_RECORD_BYTES:
-            raise too_large()
+        if size > most:
+            yield b"".join(begun)
+            begun = []
     if last := b"".join(begun):
         yield last
 
 
-def _is_blank_before(file: BinaryIO, position: int) -> bool:
-    """Whether the line holds nothing but white space before `position`; True at the file's start."""
-    while position > 0:
+def _blank_before(file: BinaryIO, position: int, most: int) -> int:
+    """The bytes of the line before `position`; more than `most` if they are not all white space, or that many."""
+    end = position
+    while position > 0 and end - position <= most:
         # Read to the file's start if the rest would begin inside the byte order mark.
         size = _BACKWARDS_BYTES if position > _BACKWARDS_BYTES + len(UTF8_MARK) else position
         file.seek(position - size)
@@ -171,11 +209,11 @@ def _is_blank_before(file: BinaryIO, position: int) -> bool:
         if position == size and len(on_line) == size:
             on_line = on_line.removeprefix(UTF8_MARK)
         if on_line.strip():
-            return False
+            return most + 1
         if b"\n" in before:
-            return True
+            return end - position + len(on_line)
         position -= size
-    return True
+    return end - position
 
 
 def _line_bounds(data: bytes) -> Int64Array:
@@ -226,7 +264,8 @@ def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> tuple[Rec
 
     The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.
     """
-    record = record_format.record if record_format.format == "text" else "line"
+    is_cut = len(raw) < block.end_byte - block.first_byte
+    record = "file" if is_cut else record_format.record if record_format.format == "text" else "line"
     bounds = _line_bounds(raw)
     starts, ends, line = bounds[:-1].copy(), bounds[1:], block.first_line + np.arange(len(bounds) - 1)
     if block.first_byte == 0 and raw.startswith(UTF8_MARK):
@@ -242,6 +281,9 @@ def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> tuple[Rec
         last = ~is_blank & np.append(is_blank[1:], True)
         starts, stops, line = starts[first], stops[last], line[first]
     records = Records(block, record_format, line, block.first_byte + starts, binary_array(data, starts, stops))
+    if is_cut:
+        records.reasons[0] = too_long(record_format)
+        return records, pa.nulls(1, pa.string())
     return records, records.decode(records.raw)
 
 

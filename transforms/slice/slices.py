@@ -15,7 +15,7 @@ from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
 from layerbeam.transforms.input import delimited, parquet, text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
-from layerbeam.transforms.input.records import MAX_RECORD_BYTES, filled_share
+from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # Ranges of a file that are numbered together, in one element.
@@ -210,10 +210,6 @@ def _count_line_ends(file: InputFile, start: int, end: int | None, record_format
     # Of a file that is not cut, only the head is read.
     read_to = HEAD_BYTES if record_format.is_whole_file or end is None else end
     with storage.open_binary(file.path, read_to) as opened:
-        if record_format.is_whole_file and end is not None and file.size > MAX_RECORD_BYTES:
-            raise OSError(
-                f"is one record of {file.size:,} bytes (input.record: file); at most {MAX_RECORD_BYTES:,}: split it"
-            )
         if start == 0:
             head = opened.read(HEAD_BYTES)
             if end is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import glob
 import itertools
 import os
@@ -63,7 +64,7 @@ def find_files(
                 # A glob matches folders next to the files; only a folder that was named itself is reported.
                 if not (is_glob and os.path.isdir(path)):
                     plain = _without_detours(path)
-                    found.setdefault(place_of(plain), stat_file(plain))
+                    found.setdefault(place_of(plain), _stat_input(plain))
         else:
             try:
                 matches = stores.list_files(pattern, at_most)
@@ -73,8 +74,22 @@ def find_files(
                 found.setdefault(file.path, file)
     for path in paths:
         plain = _without_detours(path) if is_local(path) else path
-        found.setdefault(place_of(plain), stat_file(plain))
+        found.setdefault(place_of(plain), _stat_input(plain))
     return sorted(found.values(), key=lambda file: file.path)
+
+
+def _stat_input(path: str) -> InputFile | SkippedFile:
+    """As `stat_file`. Files in /proc have the size 0, whatever they hold, and cannot be read in ranges."""
+    found = stat_file(path)
+    if isinstance(found, InputFile) and not found.size and is_local(path):
+        with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_at_once) as file:
+            if file.read(1) and found == stat_file(path):
+                return SkippedFile(path, "holds bytes, and its size is 0; copy it to a disk")
+    return found
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # some files in /proc would wait for their first byte
 
 
 def place_of(path: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.input import records, text
+from layerbeam.transforms.input import text
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.storage import compression
@@ -76,7 +76,3 @@ def test_blocks_put_together_are_the_file(tmp_path_factory, data, slice_bytes, l
         assert metrics.unbalanced(block.counts) is None
     assert position == len(data)
     assert found == expected
-
-
-def test_limit_of_a_record_leaves_whole_lines_alone():
-    assert records.MAX_RECORD_BYTES == 268_435_456

@@ -49,10 +49,3 @@ def test_paragraphs_of_any_slices_are_those_of_a_plain_loop(tmp_path_factory, da
         assert before.block.first_line + before.block.num_lines == after.block.first_line
     for block in blocks:
         assert read_block(block.block, RecordFormat(record="paragraph")).texts.equals(block.texts)
-
-
-def test_a_paragraph_of_many_lines_is_too_large_all_the_same(corpus, monkeypatch):
-    monkeypatch.setattr("layerbeam.transforms.input.text.MAX_RECORD_BYTES", 1 << 20)
-    *before, left_out = read_file(corpus(b"small\n\n" + b"line\n" * (1 << 19)), record="paragraph")
-    assert left_out.reason == "holds a record of more than 256 MiB; split it"
-    assert before == []

@@ -85,21 +85,6 @@ def test_empty_file_has_no_record_and_a_blank_one_is_blank(corpus):
     assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK]) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("record", "name"), [("file", "a.txt"), ("file", "a.txt.gz"), ("line", "a.txt"), ("paragraph", "a.txt")]
-)
-def test_a_record_too_large_for_the_memory_is_left_out(corpus, monkeypatch, record, name):
-    for module in (
-        "layerbeam.transforms.input.text",
-        "layerbeam.transforms.slice.slices",
-    ):
-        monkeypatch.setattr(f"{module}.MAX_RECORD_BYTES", 1 << 20)
-    data = b"x" * (3 << 20)
-    (left_out,) = read_file(corpus(gzip.compress(data) if name.endswith("gz") else data, name), record=record)
-    assert isinstance(left_out, SkippedFile)
-    assert "split it" in left_out.reason
-
-
 def test_single_byte_encodings(corpus):
     path = corpus("na\u00efve \u2013 \u20ac\r\nb\n".encode("cp1252"))
     assert texts_of(read_file(path, encoding="cp1252")) == [(0, "na\u00efve \u2013 \u20ac"), (1, "b")]
