@@ -5,7 +5,9 @@ Checks that need the encoder (which layers there are, how many positions) are in
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -36,11 +38,23 @@ _SYNTAX_HINTS = {
     r"'\\t'|<block end>|entries are not": "; check the indentation (spaces, no tabs)",
     "start any token|alphabetic|mapping values": "; a value with such a character, `*` or `: ` needs quotes",
 }
+# Aliases of aliases make billions of values in a few lines, which a message or Beam's options would write out.
+_MAX_VALUES = 1_000_000
 _Sections = TypeVar("_Sections", bound=EmbedConfig)
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses a key that occurs twice in one mapping: YAML forbids it, and PyYAML silently takes the last."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        is_alias = self.check_event(yaml.AliasEvent)
+        node: Any = super().compose_node(parent, index)
+        if not is_alias:
+            inner = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+            node.size = 1 if isinstance(node.value, str) else 1 + sum(value.size for value in inner)
+        if getattr(node, "size", sys.maxsize) > _MAX_VALUES:  # a value within itself has no size yet
+            raise yaml.YAMLError(f"its aliases (*) make more than {_MAX_VALUES:,} values")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -58,7 +72,7 @@ def parse_yaml(text: str | bytes, source: str = "YAML") -> Any:
     """The value of a YAML text. UsageError, whose message begins with `source`, if it is none."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{source}: {_explain_syntax(error, text)}") from error
 
 

@@ -7,7 +7,6 @@ asked for its state. All times that are compared are those of files in the folde
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import sys
@@ -87,7 +86,7 @@ def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
     for number in sorted(found, reverse=numbers.step < 0):
         path = storage.join(output_path, layout.run_path(number))
         try:
-            record = json.loads(storage.read_bytes(path))
+            record = storage.parse_json(storage.read_bytes(path))
         except OSError:
             if storage.exists(path):
                 raise

@@ -151,7 +151,7 @@ def load_damaged(output_path: str) -> set[str]:
     """Paths of the files that `verify --checksums` found changed and no run has rewritten since."""
     try:
         data = storage.read_if_exists(storage.join(output_path, layout.DAMAGED)) or b""
-        return set(filter(layout.is_part_path, adapter(list[str]).validate_python(json.loads(data))))
+        return set(filter(layout.is_part_path, adapter(list[str]).validate_python(storage.parse_json(data))))
     except ValueError:
         return set()
 

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import heapq
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -73,7 +72,7 @@ class Shard:
 def parse_commit(data: bytes) -> Commit | None:
     """The commit in a line or a file; None if it is damaged."""
     try:
-        return Commit.from_json(json.loads(data))
+        return Commit.from_json(storage.parse_json(data))
     except ValueError:
         return None
 
@@ -101,7 +100,7 @@ class Index:
         path = storage.join(self.output_path, shard.path)
         try:
             for line in shard.read(self.output_path):
-                commit = Commit.from_json(json.loads(line)) if self.strict else parse_commit(line)
+                commit = Commit.from_json(storage.parse_json(line)) if self.strict else parse_commit(line)
                 if commit is not None:
                     yield commit
         except (OSError, ValueError) as error:
@@ -290,7 +289,7 @@ def input_entries(
         if shard.overlaps(first, end):
             try:
                 for line in shard.read(output_path):
-                    one: InputEntry = json.loads(line)
+                    one: InputEntry = storage.parse_json(line)
                     if one["path"] >= first and (end is None or one["path"] < end):
                         yield one
             except (OSError, ValueError, LookupError, TypeError) as error:

@@ -14,7 +14,7 @@ from layerbeam.transforms.parts import read_rejects
 # A larger share of the records is a mistake in the settings rather than in some records.
 _FREQUENT_SHARE = 0.03
 _TYPES = {"a number": "float64", "a number with a fraction": "float64", "a string": "string", "a boolean": "bool"}
-_WRONG_TYPE = re.compile(r"field `(?P<field>.+)` is (?P<found>.+), not (?P<type>int64|float64|bool|a string)")
+_WRONG_TYPE = re.compile(r"field `(?P<field>.+)` is (?P<found>[^`]+), not (?P<type>int64|float64|bool|a string)")
 # By the beginning of the reason.
 _REMEDIES = {
     "invalid UTF-8": "set input.encoding: cp1252 or latin-1 if the files are not UTF-8, or invalid_bytes: replace",

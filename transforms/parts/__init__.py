@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -91,7 +90,7 @@ def read_rejects(path: str) -> Iterator[Rejected | None]:
     """The rejects of a part, in order; None for a damaged one. OSError if the part cannot be read."""
     for line in storage.read_bytes(path).splitlines():
         try:
-            yield Rejected.from_json(json.loads(line))
+            yield Rejected.from_json(storage.parse_json(line))
         except ValueError:
             yield None
 

@@ -94,7 +94,7 @@ def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dic
     """
     before, sentence = -1, 0
     for text in _lines(file, path):
-        line = json.loads(text)
+        line = storage.parse_json(text)
         if not isinstance(line, Mapping):
             raise ValueError(f"holds a line that is not an object: {text[:40]!r}")
         try:

@@ -19,6 +19,7 @@ from layerbeam.transforms.storage.files import (
     delete_folder,
     open_arrow,
     open_binary,
+    parse_json,
     read_bytes,
     read_if_exists,
     read_json,

@@ -65,10 +65,18 @@ def read_if_exists(path: str) -> bytes | None:
 def read_json(path: str) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing or incomplete. OSError if it cannot be read now."""
     try:
-        value = json.loads(read_if_exists(path) or b"")
+        value = parse_json(read_if_exists(path) or b"")
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def parse_json(data: bytes | str) -> Any:
+    """The value of JSON. ValueError also for one that is nested too deep for Python."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def copy_into(path: str, file: IO[bytes]) -> None:

@@ -322,6 +322,17 @@ def test_overrides_and_files(tmp_path):
         ("- a", "a configuration has sections"),
         ("", "a configuration has sections"),
         ("a: !!python/object/apply:os.system ['true']", "is not YAML"),
+        ("[" * 100_000, "is not YAML: maximum recursion depth exceeded"),
+        ("a: 1" + ":1" * 1000 + ".0", "is not YAML: int too large"),
+        (
+            "\n".join(f"{n}: &a{n} [{f'*a{n - 1}, ' * 9 * (n > 0)}]" for n in range(30)),
+            "make more than 1,000,000 values",
+        ),
+        ("a: &a [*a]", "make more than 1,000,000 values"),
+        (
+            "a0: &a0 {x: 1}\n" + "\n".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1}, ' * 9}]}}" for n in range(1, 30)),
+            "make more than 1,000,000 values",
+        ),
     ],
 )
 def test_files_that_are_not_configurations(tmp_path, content, message):

@@ -119,8 +119,8 @@ def _encoder_outputs(shapes: Shapes) -> tuple[Path, ...]:
     """The blocks' outputs in order: a list, tuple or dict `encoder_outputs`, or `encoder_outputs_0`, ..."""
 
     def number(path: Path) -> int:
-        digits = re.search(r"(\d+)\D*$", str(path[-1]))
-        return int(digits[1]) if digits else -1
+        numbers = re.findall(r"\d+", str(path[-1]))
+        return int(numbers[-1]) if numbers else -1
 
     nested = [path for path in shapes if len(path) == 2 and path[0] == "encoder_outputs"]
     numbered = [path for path in shapes if len(path) == 1 and _NUMBERED.fullmatch(str(path[0]))]
