@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from layerbeam.pipeline.config.job import Job, with_format
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.find import PendingWork, has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms.commits import InputFile, SkippedFile, printable
 from layerbeam.transforms.input.content import FORMAT_NAMES, contradiction, format_by_content, format_by_name, read_head
@@ -19,21 +19,29 @@ _SAMPLE = 16
 def find_format(job: Job, found: Sequence[InputFile | SkippedFile]) -> Job:
     """The job with the format of its input, if the configuration leaves it open.
 
-    It is that of an earlier run into the folder, else the one that all names agree on, else that of the contents. The
-    contents also decide if none of the files looked at is what the names say. UsageError if files have different
-    formats.
+    It is that of the rows in the folder, else the one that all names agree on, else that of the contents. The contents
+    also decide if none of the files looked at is what the names say. UsageError if files have different formats.
     """
     if job.records.format != "auto":
         return job
-    before = last_run(job.output.path)
-    if before is not None:
-        return with_format(job, before["identity"]["input"]["format"])
     files = [file for file in found if isinstance(file, InputFile)]
     examples: dict[str, str] = {}
     for file in files:
         named = format_by_name(file.path)
         if named is not None:
             examples.setdefault(named, file.path)
+    before = last_run(job.output.path)
+    if before is not None and not has_no_rows(job.output.path):
+        format_ = before["identity"]["input"]["format"]
+        other = next((named for named in examples if named != format_), None)
+        # JSON Lines and Parquet are recognized when a file is read, whatever its name.
+        if other is not None and format_ not in ("jsonl", "parquet"):
+            raise UsageError(
+                f"input.files: {printable(examples[other])} is {FORMAT_NAMES[other]} by its name, and the rows in "
+                f"{job.output.path} are of {FORMAT_NAMES[format_]}; leave it out, give a new folder, or set "
+                f"input.format: {format_}"
+            )
+        return with_format(job, format_)
     contents = {path: format_by_content(head) for path, head in _heads(files)}
     if not examples or (
         len(examples) == 1 and None not in contents.values() and not examples.keys() & contents.values()

@@ -57,6 +57,53 @@ def test_files_of_several_formats(workplace):
     assert workplace.plan(status=2).err == expected
 
 
+def test_a_folder_without_rows_does_not_fix_the_format(workplace):
+    workplace.write("corpus/a.csv", "body\none\n")
+    workplace.configure(views=TEXTS)
+    workplace.run("--force", status=3)  # no column `text`
+    (workplace.folder / "corpus/a.csv").rename(workplace.folder / "corpus/a.txt")
+    workplace.write("corpus/b.txt", "text\ntwo\n")
+    assert json.loads(workplace.plan("--json").out)["estimates"]["texts"]["value"] == 4
+    workplace.run()
+    assert workplace.rows("t")["text"].to_pylist() == ["body", "one", "text", "two"]
+    workplace.run("--output", "fresh")
+    assert workplace.files() == workplace.files("fresh")
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "form", "other", "texts"),
+    [
+        ("a.csv", "b.txt", "CSV", "text", ["one", "two"]),
+        ("a.txt", "b.csv", "text", "CSV", ["text", "one", "text", "two"]),
+    ],
+)
+def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, form, other, texts):
+    workplace.write(f"corpus/{first}", "text\none\n")
+    workplace.configure(views=TEXTS)
+    workplace.run()
+    before = workplace.files()
+    workplace.write(f"corpus/{name}", "text\ntwo\n")
+    expected = (
+        f"layerbeam: input.files: corpus/{name} is {other} by its name, and the rows in out are of {form}; leave it "
+        f"out, give a new folder, or set input.format: {form.lower()}\n"
+    )
+    assert workplace.run(status=2).err == expected
+    assert workplace.plan(status=2).err == expected
+    assert workplace.files() == before
+    workplace.run("--set", f"input.format={form.lower()}")
+    assert workplace.rows("t")["text"].to_pylist() == texts
+
+
+def test_a_name_says_nothing_where_the_content_does(workplace):
+    workplace.write("corpus/a.txt", JSON_LINES)
+    workplace.configure(views=TEXTS)
+    workplace.run()
+    workplace.write("corpus/b.csv", JSON_LINES)
+    workplace.write("corpus/c.txt", "text\none\n")
+    assert "corpus/c.txt: looks like text, not JSON Lines; set input.format: text" in workplace.run(status=3).out
+    assert workplace.rows("t")["text"].to_pylist() == ["one", "two", "three"] * 2
+
+
 def test_settings_of_another_format_than_found(workplace):
     workplace.write("corpus/a.txt", "one\n")
     workplace.configure(input={"text_field": "body"}, views=TEXTS)
