@@ -142,7 +142,7 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         verdict = verify_files(options.output)
         _print(options, verdict, print_files_verdict)
     else:
-        verdict = verify(options.output, sample=options.sample, seed=options.seed)
+        verdict = verify(options.output, sample=options.sample, seed=options.seed, trust=options.trust)
         _print(options, verdict, print_verdict)
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
@@ -159,6 +159,7 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         sample=options.sample,
         seed=options.seed,
         to=options.to,
+        trust=options.trust,
     )
     _print(options, result, print_report_result)
     for problem in result.problems:

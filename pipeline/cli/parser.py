@@ -118,6 +118,7 @@ def _verify(commands: _Commands) -> None:
         help="instead: check every byte of every file against its recorded SHA-256, without encoder and input; the "
         "next run rewrites what differs",
     )
+    _add_trust(command)
     _add_json(command)
 
 
@@ -144,6 +145,7 @@ def _report(commands: _Commands) -> None:
     _add_number(command, "--sample", "rows to sample from each view; default: 20,000", default=20_000)
     _add_seed(command)
     command.add_argument("--to", metavar="FILE", help="write to FILE instead of OUT/report.html")
+    _add_trust(command)
     _add_json(command, "print the page's figures as JSON")
 
 
@@ -251,6 +253,15 @@ def _add_number(command: argparse.ArgumentParser, option: str, what: str, defaul
 
 def _add_seed(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", metavar="S", type=_natural, default=0, help="seed of the sample; default: 0")
+
+
+def _add_trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--trust",
+        action="store_true",
+        help="open what the folder names: a SavedModel, which is a program, an encoder at an address, a function that "
+        "splits sentences; for folders of your own and of people you trust",
+    )
 
 
 def _add_json(command: argparse.ArgumentParser, what: str = "print JSON") -> None:

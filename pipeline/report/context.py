@@ -155,6 +155,7 @@ class ReportContext:
     color_by: str | None
     sample_rows: int
     seed: int
+    trust: bool
 
     def of_level(self, *levels: str) -> list[SampledView]:
         """The views that have rows, in the order of the levels."""
@@ -162,7 +163,14 @@ class ReportContext:
 
 
 def open_context(
-    path: str, *, words: Sequence[str], texts: Sequence[str], color_by: str | None, sample_rows: int, seed: int
+    path: str,
+    *,
+    words: Sequence[str],
+    texts: Sequence[str],
+    color_by: str | None,
+    sample_rows: int,
+    seed: int,
+    trust: bool,
 ) -> ReportContext:
     """The committed rows of an output folder. UsageError if it holds no run."""
     attempt = last_attempt(path)
@@ -175,7 +183,7 @@ def open_context(
         if entry["rows"] and not is_aggregated(entry["level"])
     ]
     words, texts = tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
-    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed)
+    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed, trust)
 
 
 def location(row: Mapping[str, Any]) -> str:

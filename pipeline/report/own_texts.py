@@ -23,7 +23,7 @@ def encode_texts(context: ReportContext, view: SampledView, column: str) -> Arra
     UsageError if a text cannot be encoded, or the run's encoder is missing or has changed.
     """
     try:
-        job = restore_job(context.attempt, context.summary.path)
+        job = restore_job(context.attempt, context.summary.path, trust=context.trust)
         job = dataclasses.replace(job, views=tuple(each for each in job.views if each.name == view.name))
         job.load_tensorflow(1)
         encoder = job.load_encoder()

@@ -69,14 +69,17 @@ def write_report(
     sample: int,
     seed: int,
     to: str | None,
+    trust: bool = False,
 ) -> ReportResult:
     """Write the page of an output folder, finished or not, to `to` or to `report.html` in the folder.
 
-    Raises UsageError if there is no run, no such column, a text that cannot be encoded, or the extra `report` is not
-    installed.
+    `trust`: as for `restore_job`. Raises UsageError if there is no run, no such column, a text that cannot be encoded,
+    or the extra `report` is not installed.
     """
     _check_extra()
-    context = open_context(output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed)
+    context = open_context(
+        output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed, trust=trust
+    )
     sections.check_color_by(context)
     computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
     page = _render(context, computed).encode("utf-8")

@@ -69,10 +69,13 @@ class Verdict:
         return {"result": self.result} | dataclasses.asdict(self)
 
 
-def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
-    """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed."""
+def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> Verdict:
+    """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed.
+
+    `trust`: as for `restore_job`.
+    """
     manifest = read_finished(output_path)
-    job = restore_job(manifest, output_path)
+    job = restore_job(manifest, output_path, trust=trust)
     index = read_index(output_path, manifest)
     try:
         recomputed = RecomputedJob(job)
@@ -112,18 +115,41 @@ def verify(output_path: str, *, sample: int, seed: int) -> Verdict:
     return verdict
 
 
-def restore_job(run: Mapping[str, Any], output_path: str) -> Job:
-    """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed."""
+def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:
+    """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed.
+
+    `trust`: whether a function, an address and a SavedModel, which is a program, may be opened because the folder names
+    them; otherwise they are a UsageError. What does not need it is data on this machine.
+    """
     settings = dict(run["settings"])
     settings["output"] = {**settings["output"], "path": output_path}
+    # The forms themselves, not the file that they came from: the folder could name any file.
+    settings["views"] = {
+        name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
+        for name, view in settings["views"].items()
+    }
     config = configuration.restore(settings, source=f"{output_path}/{MANIFEST}")
+    handle, sentences = config.encoder.handle, config.input.sentences
+    if not trust and config.input.unit == "sentence" and sentences not in ("sentencex", "tensorflow_text"):
+        raise _distrust(output_path, f"import and call the function {sentences} (input.sentences)")
+    if not trust and "://" in handle:
+        raise _distrust(output_path, f"fetch the encoder from {handle}")
     job = resolve(config)
+    if not trust and job.encoder.kind == "savedmodel":
+        raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")
     changed = differences(run["identity"], job.head["identity"])
     if changed:
         raise UsageError(
             f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
         )
     return job
+
+
+def _distrust(output_path: str, what: str) -> UsageError:
+    return UsageError(
+        f"{output_path}: this would {what}, because the folder says so; if the folder is yours, or you trust who wrote "
+        "it, add --trust"
+    )
 
 
 def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:

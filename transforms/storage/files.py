@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +32,17 @@ def open_binary(path: str, end: int | None = None) -> BinaryIO:
     `end`: where the bytes end that the caller expects to need. A store then gives no more, and what is read behind them
     is fetched in small pieces at first. None: the whole file is read, in large pieces.
     """
-    return open(path, "rb") if is_local(path) else stores.open_binary(path, end)
+    return open(path, "rb", opener=_open_regular) if is_local(path) else stores.open_binary(path, end)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file that ends. A pipe would wait for a writer, and some devices never end."""
+    file = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(file).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # Python reports a folder itself
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return file
 
 
 def open_arrow(path: str) -> Any:
@@ -42,7 +53,7 @@ def open_arrow(path: str) -> Any:
     """
     if not is_local(path):
         return stores.open_unbuffered(path)
-    open(path, "rb").close()  # its errors are plainer than Arrow's
+    open_binary(path).close()  # its errors are plainer than Arrow's
     return pa.OSFile(os.fsencode(path))
 
 

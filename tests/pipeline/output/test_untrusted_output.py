@@ -58,6 +58,65 @@ def test_a_manifest_that_points_elsewhere_is_not_trusted(workplace, change):
     assert workplace.files() == files
 
 
+@pytest.mark.parametrize(
+    ("section", "change", "why"),
+    [
+        ("input", {"unit": "sentence", "sentences": "planted:split"}, "import and call the function planted:split"),
+        ("encoder", {"handle": "hf://org/name"}, "fetch the encoder from hf://org/name"),
+        ("encoder", {"handle": "HTTPS://localhost:9/m.tar.gz"}, "fetch the encoder from HTTPS://localhost:9"),
+        ("encoder", {"handle": str(DATA / "tfhub_uncased")}, "a program that can read and write your files"),
+    ],
+)
+def test_what_a_folder_names_is_opened_only_with_trust(workplace, monkeypatch, section, change, why):
+    workplace.write("planted.py", "import os\nos.mkdir('ran')\nsplit = len\n")
+    monkeypatch.syspath_prepend(str(workplace.folder))
+    edit_settings(workplace, lambda settings: settings[section].update(change))
+    opening = (["verify", "out"], ["report", "out", "--text", "a bank"])
+    for command in opening:
+        error = workplace._call(*command, status=2).err
+        assert why in error
+        assert "or you trust who wrote it, add --trust" in error
+    workplace.show()
+    workplace._call("report", "out", status=0)
+    workplace.verify("--checksums")
+    layerbeam.open_run("out")
+    assert not os.path.exists("ran")
+    if "://" not in str(change):
+        for command in opening:
+            assert "what it was made with has changed" in workplace._call(*command, "--trust", status=2).err
+        assert os.path.exists("ran") == (section == "input")
+
+
+def test_no_file_that_a_folder_names_is_read_for_keep_words(workplace):
+    edit_settings(workplace, lambda settings: settings["views"]["t"].update(keep_words="/dev/stdin"))
+    assert workplace.verify().out.endswith("pass\n")
+
+
+def edit_settings(workplace, change) -> None:
+    """Change the settings that the manifest and the record name."""
+    for name in ("manifest.json", "_runs/1.json"):
+        content = json.loads((workplace.folder / "out" / name).read_text())
+        change(content["settings"])
+        workplace.write(f"out/{name}", json.dumps(content))
+
+
+def test_a_pipe_is_not_waited_for(workplace):
+    part = next((workplace.folder / "out/t").iterdir())
+    part.unlink()
+    os.mkfifo(part)
+    os.remove("corpus/a.txt")
+    os.mkfifo("corpus/a.txt")
+    assert (
+        f"FAIL      t/{part.name} cannot be read: is not a regular file"
+        in workplace.verify("--checksums", status=1).out
+    )
+    assert f"t/{part.name} is missing" in workplace.verify(status=1).out
+    os.remove("out/manifest.json")
+    os.mkfifo("out/manifest.json")
+    workplace.show()
+    assert "is not a regular file" in workplace.verify(status=1).err
+
+
 def test_a_link_in_the_place_of_success_is_replaced_not_followed(workplace):
     before = precious(workplace)
     os.unlink("out/_SUCCESS")

@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_now_is_not_a_missing_one(tmp_path, monkeypat
     (tmp_path / "a").write_text("{}")
     assert (storage.sizes_of(str(tmp_path), ["a", "b"]), storage.read_json(path)) == ({"a": 2}, {})
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(files, "open", fail, raising=False)
