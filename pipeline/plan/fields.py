@@ -46,7 +46,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
             name, names = getattr(error, "lacks", None) or ("", ())
             hint = _delimiter_hint(file, records) or did_you_mean(name, names)
             if (name or hint) and not problem:
-                problem = f"input.{missing.get(name, 'delimiter')}: {printable(file.path)} {error}{hint}"
+                problem = f"input.{missing.get(name, 'delimiter')}: {printable(file.path)}: {error}{hint}"
             continue
         # The last line may be cut off, and then it is not valid.
         for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):

@@ -131,28 +131,31 @@ def test_missing_column_and_empty_files(workplace):
 
 
 HEADERS = {
-    "other names": ("book,texts", "book, texts; did you mean `texts`?"),
-    "semicolons": ("book;text", 'book;text; set input.delimiter: ";"'),
-    "semicolons and quotes": ('"book";"text"', '"book";"text"; set input.delimiter: ";"'),
-    "semicolons, one name in quotes with a comma": ('"a, b";text', '"a, b";text; set input.delimiter: ";"'),
-    "tabs": ("book\ttext", 'book\ttext; set input.delimiter: "\\t"'),
-    "bars": ("book|text", 'book|text; set input.delimiter: "|"'),
+    "other names": ("book,texts", "text_field", "has no column `text`; it has: book, texts; did you mean `texts`?"),
+    "semicolons": ("book;text", "text_field", 'has no column `text`; it has: book;text; set input.delimiter: ";"'),
+    "tabs": ("book\ttext", "text_field", 'has no column `text`; it has: book\ttext; set input.delimiter: "\\t"'),
+    "bars": ("book|text", "text_field", 'has no column `text`; it has: book|text; set input.delimiter: "|"'),
+    "semicolons and quotes": (
+        '"a, b";"text"',
+        "delimiter",
+        "its first row, with the names of the columns, is not valid CSV: ',' expected after '\"'; "
+        'set input.delimiter: ";"',
+    ),
 }
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_file_without_the_column_is_refused_before_the_start(workplace, header):
-    row, shown = HEADERS[header]
+    row, setting, problem = HEADERS[header]
     workplace.write("corpus/a.csv", f"{row}\na,b\n")
     workplace.configure(views=VIEWS)
     expected = (
-        f"layerbeam: input.text_field: corpus/a.csv has no column `text`; it has: {shown}\n"
-        "layerbeam: `layerbeam run --force` starts anyway\n"
+        f"layerbeam: input.{setting}: corpus/a.csv: {problem}\nlayerbeam: `layerbeam run --force` starts anyway\n"
     )
     assert workplace.run(status=2).err == expected
     assert workplace.plan(status=2).err == expected
     assert not (workplace.folder / "out/_runs").exists()
-    assert "problem   corpus/a.csv: has no column `text`" in workplace.run("--force", status=3).out
+    assert f"problem   corpus/a.csv: {problem[:20]}" in workplace.run("--force", status=3).out
 
 
 def test_every_configured_column_is_looked_for(workplace):
@@ -160,11 +163,11 @@ def test_every_configured_column_is_looked_for(workplace):
     workplace.write("corpus/b.csv", "text,text,label\nb,b,c\n")
     workplace.configure(input={"keep_fields": {"label": "string"}}, views=VIEWS)
     assert workplace.run(status=2).err.startswith(
-        "layerbeam: input.keep_fields: corpus/a.csv has no column `label`; it has: text, labels; did you mean `labels`?"
+        "layerbeam: input.keep_fields: corpus/a.csv: has no column `label`; it has: text, labels; did you mean `labels`"
     )
     (workplace.folder / "corpus/a.csv").unlink()
     assert workplace.run(status=2).err.startswith(
-        "layerbeam: input.text_field: corpus/b.csv has 2 columns `text`; it has: text, text, label\n"
+        "layerbeam: input.text_field: corpus/b.csv: has 2 columns `text`; it has: text, text, label\n"
     )
     workplace.write("corpus/c.csv", "text,label\nb,c\n")
     assert "problem   corpus/b.csv: has 2 columns `text`" in workplace.run(status=3).out

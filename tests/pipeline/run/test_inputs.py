@@ -300,7 +300,7 @@ def test_parquet_without_text_field_is_skipped(workplace):
     assert "problem   corpus/text.txt: looks like text, not Parquet; set input.format: text" in done.out
     assert [row["file"] for row in sorted_rows(workplace)] == ["corpus/good.parquet"]
     alone = workplace.run("--input", "corpus/bad.parquet", "--output", "alone", status=2).err
-    assert "input.text_field: corpus/bad.parquet has no column `text`; it has: body\n" in alone
+    assert "input.text_field: corpus/bad.parquet: has no column `text`; it has: body\n" in alone
 
 
 def test_only_new_rows_are_encoded(workplace):
