@@ -14,8 +14,6 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_api
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
-# Former names of layerbeam's own options.
-_RENAMED = {"--remove-gone": "--prune-missing", "--files": "--checksums", "--color": "--color-by"}
 # Options of other programs, and the settings that they are here.
 _SETTINGS = {
     "--batch-size": "encoder.batch_tokens=N, the tokens in one batch, padding included",
@@ -78,8 +76,6 @@ def check_arguments(arguments: list[str], own_options: Collection[str], job_endp
         if os.path.exists(unknown):
             hint = "; a shell replaces a glob by the files that match: quote it, as in --input 'corpus/*.txt'"
         raise UsageError(f"{unknown}: unexpected argument{hint}")
-    if _RENAMED.get(unknown) in own_options:
-        raise UsageError(f"{unknown}: was renamed to {_RENAMED[unknown]}")
     if unknown in _SETTINGS and "--set" in own_options:
         raise UsageError(f"{unknown}: not an option but a setting: --set {_SETTINGS[unknown]}")
     hint = did_you_mean(unknown, [*own_options, *known_options()])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from layerbeam.pipeline.config.rules import find_in_input
-from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
+from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output import manifest
 from layerbeam.pipeline.run.versions import VersionError, check_versions, versions
@@ -31,8 +31,6 @@ if TYPE_CHECKING:  # the stage imports Beam
 
 
 _NO_LIMIT = 1 << 40
-# Settings that are not in the fingerprints of runs without them.
-_ADDED_LATER = ("limit", "delimiter", "quote", "column_names", "max_record_bytes")
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
 
@@ -302,16 +300,13 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         del settings["input"][name]
     if config.input.unit == "record":  # nothing is split
         del settings["input"]["sentences"], settings["input"]["language"]
-    for field in fields_of(InputConfig):
-        if field.name in _ADDED_LATER and settings["input"][field.name] == default_of(field):
-            del settings["input"][field.name]  # earlier runs have the same rows
     for view in job.views:
         of_view = settings["views"][view.name]
         del of_view["layer_numbering"]
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
         if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
-    in_encoder = ("max_seq_length", "long_text", "window_overlap", "compute_dtype")
+    in_encoder = ("max_seq_length", "long_text", "window_overlap", "compute_dtype", "prompt")
     return {
         "schema_version": manifest.SCHEMA_VERSION,
         "input": settings["input"],
@@ -320,7 +315,6 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
-            **({"prompt": config.encoder.prompt} if config.encoder.prompt else {}),  # earlier runs had none
         },
         "views": settings["views"],
         "output": {"target_part_bytes": config.output.target_part_bytes},

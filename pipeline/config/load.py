@@ -18,14 +18,6 @@ from layerbeam.pipeline.config.rules import find_contradictions
 from layerbeam.pipeline.config.schema import SECTIONS, Config, EmbedConfig, fields_of
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
-# Former names of settings.
-_RENAMED = {
-    "by": "group_by",
-    "dims": "truncate_dim",
-    "max_rejected": "max_reject_rate",
-    "numbering": "layer_numbering",
-    "part_bytes": "target_part_bytes",
-}
 # What is said for pydantic's errors of these types.
 _MESSAGES = {
     "missing": "is missing",
@@ -187,8 +179,6 @@ def _explain(mistake: Any) -> str:
     name, kind = ".".join(place), mistake["type"]
     if kind == "unexpected_keyword_argument":
         known = [field.name for field in fields_of(SECTIONS[place[0]] if len(place) > 1 else Config)]
-        if _RENAMED.get(place[-1]) in known:
-            return f"{name}: was renamed to {_RENAMED[place[-1]]}"
         hint = did_you_mean(place[-1], known) or _elsewhere(place[-1]) or f"; known here: {', '.join(known)}"
         return f"{name}: unknown setting{hint}"
     if kind in _MESSAGES:

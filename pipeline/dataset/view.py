@@ -71,7 +71,7 @@ class View:
     @property
     def format(self) -> str:
         """The file format: `parquet`, `tfrecord` or `jsonl`."""
-        return str(self.entry.get("format", "parquet"))
+        return str(self.entry["format"])
 
     @property
     def num_rows(self) -> int:

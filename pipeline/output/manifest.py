@@ -20,8 +20,6 @@ from layerbeam.transforms.views import COLUMNS, View, is_aggregated
 SCHEMA_VERSION = 1
 
 _NAMED_VECTORS = 4
-# Older manifests have one table in the entry of its view.
-_OF_TABLE = ("path", "rows", "bytes", "sha256")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -86,13 +84,11 @@ class ManifestView(TypedDict):
     vectors: list[str]
     width: int
     dtype: str
-    format: NotRequired[str]
+    format: str
     rows: int
     bytes: int
     parts: int
     files: NotRequired[list[TableFile]]
-    path: NotRequired[str]
-    sha256: NotRequired[str]
 
 
 class InputEntry(TypedDict):
@@ -262,7 +258,7 @@ def vectors_text(view: Mapping[str, Any]) -> str:
 def table_parts(manifest: Manifest) -> dict[str, list[Part]]:
     """The parts of the table of each `word_type` view; the parts of its blocks are sums."""
     return {
-        name: [Part(**file) for file in view.get("files", [{key: view.get(key) for key in _OF_TABLE}])]
+        name: [Part(**file) for file in view.get("files", [])]
         for name, view in manifest["views"].items()
         if is_aggregated(view["level"])
     }

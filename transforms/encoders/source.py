@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from layerbeam.transforms.encoders.architectures import Architecture, Bert
+from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import EncoderError
 
 Kind = Literal["huggingface", "google", "savedmodel"]
@@ -191,9 +191,8 @@ def common_fields(
         "weights": [sha256_of(Path(file)) for file in weight_files],
         "vocabulary": vocabulary.sha256,
         "config": dataclasses.asdict(architecture) if architecture else None,
+        "architecture": type(architecture).__name__ if architecture else None,
     }
-    if architecture is not None and type(architecture) is not Bert:  # BERT was the first, and needed no name
-        fingerprint["architecture"] = type(architecture).__name__
     return {
         "handle": handle,
         "folder": str(located.folder),

@@ -183,10 +183,8 @@ def _read_range(view: View, path: str, range_: KeyRange) -> tuple[list[Key], pa.
 
 def _groups_of_range(parquet: pq.ParquetFile, range_: KeyRange) -> list[int]:
     """The row groups of a part that can hold keys of this range."""
-    written = parquet.metadata.metadata.get(_FIRST_KEYS.encode())
-    if written is None:  # by an older version
-        return list(range(parquet.num_row_groups))
-    first_keys = [tuple(map(tuple, key)) for key in json.loads(written)]
+    written = json.loads(parquet.metadata.metadata[_FIRST_KEYS.encode()])
+    first_keys = [tuple(map(tuple, key)) for key in written]
     begin, end = _bounds(first_keys, range_)
     return list(range(max(begin - 1, 0), end))
 

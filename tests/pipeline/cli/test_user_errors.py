@@ -115,9 +115,6 @@ HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder
             "report out --sam 5",
             "--sam: neither layerbeam nor Beam has such an option; did you mean `--sample`?",
         ),
-        ("an option's old name", "run c.yaml --remove-gone", "--remove-gone: was renamed to --prune-missing"),
-        ("another one's", "verify out --files", "--files: was renamed to --checksums"),
-        ("and a third's", "report out --color kind", "--color: was renamed to --color-by"),
         (
             "the old name of an option that the command does not have",
             "show out --files",

@@ -67,14 +67,6 @@ def test_defaults():
             "c.yaml: views.tokens.keep_words: should be a list of words or the name of a file; 1 is not a word: quote "
             "it, as in ['3', 'true']; given: [1]",
         ),
-        ("input: {max_rejected: 0.5}", "c.yaml: input.max_rejected: was renamed to max_reject_rate"),
-        ("output: {part_bytes: 1}", "c.yaml: output.part_bytes: was renamed to target_part_bytes"),
-        ("views: {tokens: {dims: 3}}", "c.yaml: views.tokens.dims: was renamed to truncate_dim"),
-        ("views: {tokens: {by: [year]}}", "c.yaml: views.tokens.by: was renamed to group_by"),
-        (
-            "views: {tokens: {numbering: extract_features}}",
-            "c.yaml: views.tokens.numbering: was renamed to layer_numbering",
-        ),
         ("input: {files: []}", "c.yaml: input.files: is empty; at least one is needed"),
         (
             "encoder: {max_seq_length: 2}",
