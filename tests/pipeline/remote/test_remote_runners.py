@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import apache_beam as beam
 import grpc
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from ports import free_port, wait_until_open
+from job_service import external, job_service, worker_pool
 from repository import DATA, ROOT
 from workplace import Workplace
 
@@ -26,37 +22,11 @@ from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner, job_name
 
 OTHER_BEAM = ROOT / "tests" / "other_beam"
-BIN = Path(sys.executable).parent
-
-
-@contextlib.contextmanager
-def service(log: Path, *arguments: str, **environment: str) -> Iterator[str]:
-    """A Beam server in its own process and folder; yields its host:port."""
-    port = free_port()
-    command = [sys.executable, "-m", *(argument.format(port=port) for argument in arguments)]
-    # The pool starts `python` from PATH.
-    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"} | environment
-    with open(log, "w") as file:
-        process = subprocess.Popen(command, cwd=log.parent, env=env, stdout=file, stderr=file, start_new_session=True)
-    try:
-        wait_until_open(port, process, log)
-        yield f"localhost:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.fixture(scope="module")
 def job_server(tmp_path_factory) -> Iterator[str]:
-    log = tmp_path_factory.mktemp("job_server") / "log"
-    with service(log, "apache_beam.runners.portability.local_job_service_main", "--port={port}") as endpoint:
-        yield endpoint
-
-
-@contextlib.contextmanager
-def worker_pool(folder: Path, **environment: str) -> Iterator[str]:
-    name = "apache_beam.runners.worker.worker_pool_main"
-    with service(folder / "pool.log", name, "--service_port={port}", **environment) as endpoint:
+    with job_service(tmp_path_factory.mktemp("job_server")) as endpoint:
         yield endpoint
 
 
@@ -64,15 +34,6 @@ def worker_pool(folder: Path, **environment: str) -> Iterator[str]:
 def pool(tmp_path_factory) -> Iterator[str]:
     with worker_pool(tmp_path_factory.mktemp("pool")) as endpoint:
         yield endpoint
-
-
-def external(job_server: str, pool: str) -> list[str]:
-    return [
-        "--runner=PortableRunner",
-        f"--job_endpoint={job_server}",
-        "--environment_type=EXTERNAL",
-        f"--environment_config={pool}",
-    ]
 
 
 def prepare(workplace: Workplace, **sections: dict) -> list[str]:

@@ -1,0 +1,81 @@
+"""Modules in the current folder are data: no process imports them unless PYTHONPATH names the folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from job_service import external, job_service, worker_pool
+from repository import DATA
+from workplace import Workplace
+
+# Python imports none of these before the first line of `python -m layerbeam`.
+NAMES = ("__future__", "argparse", "json", "logging", "queue", "random", "signal", "socket", "tempfile", "token")
+
+
+@pytest.fixture
+def place(workplace: Workplace) -> Workplace:
+    workplace.write("corpus/a.txt", "a bank\nthe river\n")
+    workplace.configure()
+    for name in NAMES:
+        workplace.write(
+            f"{name}.py", f"open({str(workplace.folder / 'imported')!r}, 'a').write('{name} ')\nraise OSError\n"
+        )
+    return workplace
+
+
+def started(place: Workplace, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, cwd=place.folder, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert not (place.folder / "imported").exists(), (place.folder / "imported").read_text()
+    return done
+
+
+@pytest.mark.parametrize("options", [["--workers=1"], ["--processes=2"]])
+def test_runs_and_checks(place, options):
+    assert started(place, *place.command("run", "c.yaml", *options)).returncode == 0
+    assert started(place, *place.command("verify", "out")).returncode == 0
+
+
+def test_plan(place):
+    assert started(place, *place.command("plan", "c.yaml")).returncode == 0
+
+
+def test_extract_features(place):
+    given = ["corpus", "features", "-1", str(DATA / "google_uncased"), "32", "8"]
+    done = started(place, *place.command("extract-features", *given, "--processes=2"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m(place):
+    done = started(place, sys.executable, "-m", "layerbeam", "run", "c.yaml", "--processes=2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_run_from_python(place):
+    code = "import layerbeam; print(len(layerbeam.run('c.yaml')['tokens']))"
+    # This program itself has the current folder first.
+    done = started(place, sys.executable, "-c", f"import sys; sys.path.remove(''); {code}")
+    assert int(done.stdout) > 0, done.stderr
+
+
+def test_submission(place, tmp_path_factory):
+    beside = tmp_path_factory.mktemp("beside")
+    where = [f"--input={place.folder}/corpus/*", f"--output={place.folder}/out"]
+    with job_service(beside) as server, worker_pool(beside) as pool:
+        done = started(place, *place.command("run", "c.yaml", *where, *external(server, pool)))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 2), (":/nowhere", 0), (".", 0), ("own", 2)])
+def test_splitter_is_found_by_pythonpath_only(workplace, path, status):
+    """An empty entry is the current folder."""
+    workplace.write("corpus/a.txt", "a bank\nthe river\n")
+    workplace.write("splitter.py", "def split(text):\n    return [(0, len(text))]\n")
+    workplace.configure(input={"sentences": "splitter:split"})
+    done = started(workplace, *workplace.command("run", "c.yaml", "--processes=2"), PYTHONPATH=path)
+    assert done.returncode == status, done.stderr
