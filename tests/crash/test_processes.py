@@ -14,7 +14,7 @@ import pytest
 from corpora import random_lines
 from workplace import Workplace
 
-from layerbeam.pipeline.run import engines
+from layerbeam.pipeline.run import engines, worker_process
 
 SLICE_BYTES = 1000
 BLOCKS_BEGUN = Path(__file__).parent / "blocks_begun"
@@ -39,6 +39,12 @@ def _folder(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
+
+
+def wait_for_workers(workplace: Workplace, process: subprocess.Popen[str]) -> None:
+    while len(children(workplace)) < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.002)
 
 
 def assert_workers_end(workplace: Workplace) -> None:
@@ -107,28 +113,30 @@ def test_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch
     assert 0 <= twice <= 2  # processes, each with one block
 
 
-def test_workers_do_not_outlive_a_killed_driver(workplace):
+@pytest.mark.parametrize("commits", [0, 1])
+def test_workers_do_not_outlive_a_killed_driver(workplace, commits):
+    """Not even while nobody asks for its status: who reads its output to the end would wait for them."""
     prepared(workplace)
-    with workplace.at_work("--processes", "2") as process:
-        assert len(children(workplace)) >= 2
+    with workplace.at_work("--processes", "2", commits=commits) as process:
+        wait_for_workers(workplace, process)
         process.kill()
-    assert_workers_end(workplace)
+        assert_workers_end(workplace)
+        assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT) is not None  # a zombie until here
 
 
-def test_interrupt_with_processes(workplace):
-    prepared(workplace)
-    with workplace.at_work("--processes", "2") as process:
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert err.splitlines()[-1].startswith("layerbeam: interrupted; completed blocks are kept")
+def test_worker_of_a_driver_that_died_before():
+    """Its parent is another process, as after the death of its own, although the number is that of a live process."""
+    command = worker_process.shell_command(verbose=False)
+    assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=60, check=False).returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_process_group_interrupts(workplace, number):
-    """So Ctrl-C and a service manager send it."""
+@pytest.mark.parametrize("commits", [0, 1])
+def test_signal_to_process_group_interrupts(workplace, number, commits):
+    """So Ctrl-C and a service manager send it: also while the workers start, for which Beam waits."""
     prepared(workplace)
-    with workplace.at_work("--processes", "2", new_session=True) as process:
+    with workplace.at_work("--processes", "2", commits=commits, new_session=True) as process:
+        wait_for_workers(workplace, process)
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number

@@ -86,7 +86,7 @@ class Workplace:
     def at_work(
         self, *arguments: str, commits: int = 1, output: str = "out", new_session: bool = False
     ) -> subprocess.Popen[str]:
-        """A run in its own process that is active and has committed at least this many blocks."""
+        """A run in its own process that has committed at least this many blocks; 0: that has just started."""
         folder = self.folder / output / "_commits"
         process = subprocess.Popen(
             self.command("run", "c.yaml", *arguments),
@@ -96,7 +96,7 @@ class Workplace:
             text=True,
             start_new_session=new_session,
         )
-        while not folder.is_dir() or len(os.listdir(folder)) < commits:
+        while commits and (not folder.is_dir() or len(os.listdir(folder)) < commits):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.002)
         return process

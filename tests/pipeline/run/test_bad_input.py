@@ -410,6 +410,20 @@ def test_closed_pipe_is_not_an_error(workplace):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&- --processes 2"])
+def test_closed_streams(workplace, closed):
+    """No part becomes the file to which something is printed."""
+    workplace.write("corpus/a.txt", "a text\n" * 200)
+    workplace.configure()
+    workplace.run("--output", "open")
+    command = " ".join(map(shlex.quote, workplace.command()))
+    for arguments, status in (("run c.yaml", 0), ("verify out", 0), ("run nothing.yaml", 2)):
+        streams = closed if arguments == "run c.yaml" else closed.removesuffix("--processes 2")
+        done = subprocess.run(["sh", "-c", f"{command} {arguments} {streams}"], cwd=workplace.folder, check=False)
+        assert done.returncode == status
+    assert workplace.files() == workplace.files("open")
+
+
 def test_terminal_without_unicode(workplace):
     workplace.write("corpus/a.txt", "\u6f22\u5b57\n")
     workplace.configure(views={"t": {"level": "text", "layers": [1]}})
