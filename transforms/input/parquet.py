@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,8 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 4096
+# The most that values of a dictionary can become in a batch, each repeated for its rows.
+_REPEATED_BYTES = 128 << 20
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
@@ -57,7 +60,7 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
 
     Raises UnreadableFileError if the file is not Parquet or lacks a column that the configuration names.
     """
-    with _opened(file, record_format) as (parquet, _):
+    with _opened(file, record_format) as (parquet, _, _):
         start, rows, end, size = 0, 0, 0, 0
         for group in _groups(parquet, record_format):
             rows, end, size = rows + group.rows, group.end, size + group.read_bytes
@@ -70,7 +73,7 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
 
 def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, pa.Table]]:
     """Identity and needed columns of each block of the slice."""
-    with _opened(slice_.file, record_format) as (parquet, schema):
+    with _opened(slice_.file, record_format) as (parquet, schema, file):
         groups = [
             group
             for group in _groups(parquet, record_format)
@@ -89,7 +92,7 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
             return BlockId(slice_.file, slice_.first_line + done, table.num_rows, first, end, digest), table
 
         pending = schema.empty_table()
-        for batch in _batches(parquet, schema, groups):
+        for batch in _batches(parquet, schema, groups, file):
             pending = pa.concat_tables([pending, batch]).slice(0, max_rows - done)
             is_full = done + pending.num_rows >= max_rows
             while count := records_in_block(_lengths(pending, record_format), limits):
@@ -104,7 +107,7 @@ def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) 
 def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
     """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
     end_row = block.first_line + block.num_lines
-    with _opened(block.file, record_format) as (parquet, schema):
+    with _opened(block.file, record_format) as (parquet, schema, file):
         groups = [
             g
             for g in _groups(parquet, record_format)
@@ -112,7 +115,7 @@ def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
         ]
         found = [schema.empty_table()]
         row = groups[0].first_row if groups else 0
-        for batch in _batches(parquet, schema, groups):
+        for batch in _batches(parquet, schema, groups, file):
             skip = max(block.first_line - row, 0)
             found.append(batch.slice(skip, max(end_row - row - skip, 0)))
             row += batch.num_rows
@@ -125,8 +128,8 @@ def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.ParquetFile, pa.Schema]]:
-    """The file and the schema of its needed columns. Errors of pyarrow become UnreadableFileError."""
+def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.ParquetFile, pa.Schema, Any]]:
+    """The file, the schema of its needed columns, and its bytes. Errors of pyarrow become UnreadableFileError."""
     try:
         with storage.open_arrow(file.path) as opened:
             # Pre-buffering would hold whole row groups. A store gives a buffer per request.
@@ -134,7 +137,7 @@ def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.P
             parquet = pq.ParquetFile(
                 opened, pre_buffer=False, buffer_size=buffer_bytes, page_checksum_verification=True
             )
-            yield parquet, _schema(parquet.schema_arrow, record_format)
+            yield parquet, _schema(parquet.schema_arrow, record_format), opened
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and (isinstance(error, UnreadableFileError) or error.strerror):
             raise
@@ -183,12 +186,16 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
     return pa.schema(types)
 
 
-def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group]) -> Iterator[pa.Table]:
+def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group], file: Any) -> Iterator[pa.Table]:
     """The needed columns of the row groups, some rows at a time."""
     for group in groups:
         found = 0
-        row_bytes = max(parquet.metadata.row_group(group.number).total_byte_size // group.rows, 1)
-        rows = int(np.clip(_BATCH_BYTES // row_bytes, 1, _BATCH_ROWS))
+        stored = parquet.metadata.row_group(group.number)
+        row_bytes = max(stored.total_byte_size // group.rows, 1)
+        chunks = [stored.column(place) for place in range(stored.num_columns)]
+        longest = sum(_dictionary_bytes(file, chunk) for chunk in chunks if chunk.path_in_schema in schema.names)
+        most = min(_BATCH_BYTES // row_bytes, _REPEATED_BYTES // max(longest, 1))
+        rows = int(np.clip(most, 1, _BATCH_ROWS))
         for batch in parquet.iter_batches(rows, row_groups=[group.number], columns=schema.names, use_threads=False):
             columns = [batch.column(field.name) for field in schema]
             columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
@@ -196,6 +203,20 @@ def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group]) -
             yield pa.Table.from_arrays(columns, schema.names).cast(schema)
         if found != group.rows:
             raise UnreadableFileError(f"row group {group.number} has {found:,} rows, but {group.rows:,} in the footer")
+
+
+def _dictionary_bytes(file: Any, chunk: pq.ColumnChunkMetaData) -> int:
+    """The bytes of the dictionary of a column chunk: no value that is stored once for many rows is longer.
+
+    It is the first page, whose header (Thrift) begins with the fields `type`, here 2, and `uncompressed_page_size`.
+    """
+    file.seek(min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
+    header, size = file.read(8), 0
+    for place, byte in enumerate(header[3:] if header.startswith(b"\x15\x04\x15") else b""):
+        size |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return size >> 1
 
 
 def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from corpora import UNLIMITED, read_file, texts_of
 
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
-from layerbeam.transforms.input.parquet import find_pieces
+from layerbeam.transforms.input.parquet import cut_blocks, find_pieces, read_table
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -248,3 +249,28 @@ def test_only_needed_columns_decide_whether_a_block_is_done(write):
     (before,) = read(write(table))
     (after,) = read(write(table | {"other": [3, 4]}))
     assert before.block.sha256 == after.block.sha256
+
+
+@pytest.mark.parametrize(("is_dictionary", "words"), [(True, 24_000), (False, 6_000)])
+def test_one_long_value_in_4096_rows_is_held_for_some_of_them_at_a_time(write, is_dictionary, words):
+    text = "the bank of the river. " * words
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 4095 + [1], pa.int32()), [text, "the end"])
+    column = (
+        column
+        if is_dictionary
+        else pa.chunked_array([column.slice(i, 256).dictionary_decode() for i in range(0, 4096, 256)])
+    )
+    path = write({"text": column}, compression="zstd", dictionary_pagesize_limit=10 << 20)
+    assert path.stat().st_size < 2_000
+    del column
+    allocated = pa.total_allocated_bytes()
+    (file,) = storage.find_files([str(path)])
+    form, rows = RecordFormat(format="parquet"), 0
+    limits = BlockLimits(8 << 20, 8 << 20, 8 << 20, 128)
+    for block, table in cut_blocks(Slice(file, 0, None, 0), limits, form):
+        assert block.first_line == rows
+        assert set(pc.binary_length(table["text"].slice(0, 4095 - rows)).to_pylist()) <= {len(text)}
+        rows += block.num_lines
+        assert pa.total_allocated_bytes() - allocated < 400_000_000
+    assert rows == 4096
+    assert read_table(block, form)["text"].to_pylist()[-2:] == [text.encode(), b"the end"]
