@@ -28,6 +28,8 @@ DOCUMENTS = "documents.json"
 # Bytes of a document per byte of its compressed parts.
 EXTRA_BYTES_RATIO = 2.1
 
+_MAX_NAME_BYTES = 255
+
 # Settings that are arguments of this command.
 ARGUMENTS = {
     "input.files": "INPUT_FOLDER",
@@ -124,6 +126,11 @@ def check_folders(input_folder: str, output_folder: str) -> None:
         if other != file.path:
             raise UsageError(
                 f"INPUT_FOLDER: {other} and {file.path} would both be written as {name}; rename one of them"
+            )
+        if storage.is_local(output_folder) and len(os.fsencode(name)) > _MAX_NAME_BYTES:
+            raise UsageError(
+                f"INPUT_FOLDER: {file.path} would be written under a name of {len(os.fsencode(name))} bytes, {name}; "
+                f"file systems allow {_MAX_NAME_BYTES}: rename it"
             )
         if name not in ours and storage.exists(storage.join(output_folder, name)):
             raise UsageError(

@@ -239,6 +239,18 @@ def test_other_files_in_output_folder_are_kept(workplace):
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["n" * 250, "ä" * 125 + ".txt"])
+def test_name_too_long_for_a_document_is_refused_before_the_start(workplace, name):
+    workplace.write("texts/a.txt", "one\n")
+    workplace.write(f"texts/{name}", "two\n")
+    err = extract(workplace, "texts", "out", "-1", MODEL, "32", "4", status=2).err
+    assert "would be written under a name of 256 bytes" in err
+    assert not (workplace.folder / "out").exists()
+    (workplace.folder / "texts" / name).rename(workplace.folder / "texts" / name[1:])
+    extract(workplace, "texts", "out", "-1", MODEL, "32", "4")
+    assert len(listing(workplace.folder / "out")) == 3
+
+
 def test_unreadable_file_gives_no_document(workplace):
     workplace.write("texts/a.txt", "one\n")
     workplace.write("texts/b.txt", "zwei\n".encode("utf-16"))
