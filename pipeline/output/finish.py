@@ -247,6 +247,8 @@ class Finish(beam.PTransform):
             _empty_folder(path, folder)
         storage.delete_files(path, [layout.DAMAGED])
         if is_complete:
+            # Without it a power cut could leave the marker over empty parts. A view's folder may be on another disk.
+            storage.flush([path, *(storage.join(path, view.name) for view in self.views)])
             self._refuse_if_superseded()
             storage.create_whole(storage.join(path, layout.SUCCESS), b"", temporary=self.output.temporary)
 

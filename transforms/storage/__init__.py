@@ -17,6 +17,7 @@ from layerbeam.transforms.storage.files import (
     delete_empty_folder,
     delete_files,
     delete_folder,
+    flush,
     open_arrow,
     open_binary,
     parse_json,
