@@ -64,8 +64,8 @@ def _run(commands: _Commands) -> None:
         help="run a configuration; run it again to resume or to embed what is new",
         description="Run a configuration. Run it again to resume it, or to embed what is new.",
         epilog="Any of Beam's own options may follow, for example --temp_location=... "
-        "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were skipped or too many "
-        "records were rejected; 4 another run is active in the folder; 130, 143 interrupted.",
+        "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were skipped, too many "
+        "records were rejected or nothing was embedded; 4 another run is active in the folder; 130, 143 interrupted.",
     )
     _add_config(command)
     _add_workers(command)
@@ -80,7 +80,7 @@ def _plan(commands: _Commands) -> None:
         "plan",
         help="estimate from a sample what a run will read, write, take and cost",
         description="Read a sample of the input and estimate what a run will write, take and cost. Writes nothing.",
-        epilog=_STORE_OPTIONS,
+        epilog=f"Exit status: the one with which a run would end, as far as the sample shows. {_STORE_OPTIONS}",
     )
     _add_config(command)
     _add_number(command, "--workers", "the number that the run will have; default: one per core")
