@@ -24,7 +24,7 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     console.print(Text(f"{summary.path}: {summary.state}", style="bold"))
     job = summary.last_start.get("job")
     if summary.is_unfinished and job is not None:
-        console.print(f"job       {job} on {summary.last_start['runner']}")
+        console.print(f"job       {job} on {summary.last_start.get('runner')}")
     console.print(f"encoder   {encoder['handle']}: {encoder_text(encoder)}")
     console.print(f"input     {input_text(inputs)}")
     for heading, line in balances(summary.counts):
@@ -53,7 +53,7 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
         return []
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in attempt["stage_shares"].items() if share >= 0.005)
     if attempt["workers"] is None:  # it ran elsewhere, and the memory measured is this machine's
-        where, memory = f"on {attempt['runner']}", ""
+        where, memory = f"on {attempt.get('runner')}", ""
     else:
         where = f"with {count_noun(attempt['workers'], 'worker')}"
         memory = f"; peak memory {size_text(attempt['peak_memory_bytes'])}"
@@ -62,7 +62,7 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
         f"{count_noun(tokens, 'token')} encoded (with [CLS] and [SEP], and equal texts of a block once) in "
         f"{attempt['seconds']:.1f} s{startup}, {attempt['tokens_per_second']:,.0f} a second, "
         f"{where}; padding {attempt['padding_share']:.1%}{memory}",
-        f"first block after {attempt['seconds_to_first_block']:.1f} s; busy with: {shares}",
+        f"first block after {attempt['seconds_to_first_block'] or 0:.1f} s; busy with: {shares}",
     ]
     for name, by in ((metrics.BLOCKS_FOUND_OWN, "this run"), (metrics.BLOCKS_FOUND_OTHER, "another run")):
         found = attempt["counts"].get(name, 0)

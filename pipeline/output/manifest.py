@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from typing_extensions import NotRequired, TypedDict
 
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema, vector_type
 from layerbeam.transforms.commits import Part, adapter
-from layerbeam.transforms.views import COLUMNS, View, is_aggregated
+from layerbeam.transforms.views import COLUMNS, Level, View, is_aggregated
 
 SCHEMA_VERSION = 1
 
@@ -72,19 +73,34 @@ class TableFile(TypedDict):
     sha256: str
 
 
-class ManifestView(TypedDict):
+class DescribedView(TypedDict):
+    """What a record and a manifest say of a view before it has rows."""
+
+    level: Level
+    columns: dict[str, str]
+    vectors: Annotated[list[str], Field(min_length=1)]
+    width: Annotated[int, Field(ge=0, lt=1 << 31)]
+    dtype: Literal["float32", "float16"]
+    format: Literal["parquet", "tfrecord", "jsonl"]
+
+
+def check_columns(view: Any) -> Any:
+    """The view. ValueError if a column is of an unknown type, or that of a vector is missing."""
+    names = set[str]()
+    with contextlib.suppress(ValueError):  # its message may have a lone surrogate, which pydantic cannot pass on
+        names.update(view_schema(view).names)
+    if not names.issuperset(view["vectors"]):
+        raise ValueError("a column is missing or of an unknown type")
+    return view
+
+
+class ManifestView(DescribedView):
     """What a manifest says of a view.
 
     `files`: the parts of the table of a `word_type` view, in the order of their rows; older manifests have `path` and
     `sha256` of the only one.
     """
 
-    level: str
-    columns: dict[str, str]
-    vectors: list[str]
-    width: int
-    dtype: str
-    format: str
     rows: int
     bytes: int
     parts: int
@@ -120,20 +136,48 @@ class ManifestIndex(TypedDict):
     inputs: list[ManifestShard]
 
 
+class _InputIdentity(TypedDict):
+    text_field: str
+    pair_field: str | None
+
+
+class _ViewIdentity(TypedDict):
+    level: str
+    keep_words: list[str] | None
+
+
+class Identity(TypedDict):
+    """What readers rely on in an identity, which holds more."""
+
+    input: _InputIdentity
+    views: dict[str, _ViewIdentity]
+
+
+class DescribedEncoder(TypedDict):
+    """What readers rely on in `EncoderSource.describe`, which gives more."""
+
+    handle: str
+    engine: str
+    hidden_size: int
+    num_hidden_layers: int
+    do_lower_case: bool
+    casing_from: str
+    vocabulary_size: int
+    vocab_size: NotRequired[int | None]
+
+
 class RunIdentity(TypedDict):
     """What is known of a run before it starts: the part of the manifest that does not depend on data."""
 
     schema_version: int
     fingerprint: str
-    identity: dict[str, Any]
-    encoder: dict[str, Any]
+    identity: Identity
+    encoder: DescribedEncoder
     settings: dict[str, dict[str, Any]]
     versions: NotRequired[dict[str, str]]
 
 
-def identify_run(
-    identity: dict[str, Any], encoder: dict[str, Any], settings: dict[str, Any], versions: Mapping[str, str]
-) -> RunIdentity:
+def identify_run(identity: Any, encoder: Any, settings: dict[str, Any], versions: Mapping[str, str]) -> RunIdentity:
     """`identity`: everything that decides rows, columns, values or where blocks are cut; 16 hex digits stand for it."""
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).hexdigest()[:16]
     return RunIdentity(
@@ -153,7 +197,7 @@ class Manifest(RunIdentity):
     problems: list[str]
     counts: dict[str, int]
     ids_compared_in: NotRequired[str]
-    views: dict[str, ManifestView]
+    views: dict[str, Annotated[ManifestView, AfterValidator(check_columns)]]
     inputs: list[InputEntry]
     index: NotRequired[ManifestIndex]
 
@@ -174,7 +218,7 @@ def read_manifest(output_path: str) -> Manifest:
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
-    invalid = ", ".join(sorted(_invalid_entries(manifest)))
+    invalid = ", ".join(sorted(invalid_entries(Manifest, manifest) or _without_files(manifest)))
     if invalid:
         raise OutputError(
             f"{output_path}: {layout.MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
@@ -195,12 +239,16 @@ def read_manifest(output_path: str) -> Manifest:
     return manifest  # type: ignore[no-any-return] # validated
 
 
-def _invalid_entries(manifest: Any) -> set[str]:
+def invalid_entries(type_: Any, record: Any) -> set[str]:
     """The entries that are missing or of another type."""
     try:
-        adapter(Manifest).validate_python(manifest, strict=True)
+        adapter(type_).validate_python(record, strict=True)
     except ValidationError as error:
         return {".".join(map(str, problem["loc"])) for problem in error.errors()}
+    return set()
+
+
+def _without_files(manifest: Manifest) -> set[str]:
     return {
         f"views.{name}.files"
         for name, view in manifest["views"].items()

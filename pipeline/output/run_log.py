@@ -12,12 +12,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from typing_extensions import TypedDict
+from pydantic import AfterValidator
+from typing_extensions import NotRequired, TypedDict
 
 from layerbeam.pipeline.errors import BusyError
-from layerbeam.pipeline.output.manifest import load_manifest
+from layerbeam.pipeline.output.manifest import DescribedView, RunIdentity, check_columns, load_manifest
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import adapter
 
@@ -35,6 +36,37 @@ class RunRecord(TypedDict):
     views: dict[str, dict[str, Any]]
     encoder: dict[str, Any]
     inputs: dict[str, Any]
+
+
+class _Inputs(TypedDict):
+    files: int
+    bytes: int
+    compressed: bool
+
+
+class ShownRecord(RunIdentity):
+    """What those rely on who show a record."""
+
+    run: int
+    state: str
+    views: dict[str, Annotated[DescribedView, AfterValidator(check_columns)]]
+    inputs: _Inputs | None
+    job: NotRequired[str | None]
+    runner: NotRequired[str]
+    startup_seconds: NotRequired[float]
+
+
+class MeasuredRecord(ShownRecord):
+    """The same of an attempt whose speed is known."""
+
+    workers: int | None
+    peak_memory_bytes: int
+    seconds: float
+    seconds_to_first_block: float | None
+    tokens_per_second: float
+    padding_share: float
+    stage_shares: dict[str, float]
+    counts: dict[str, int]
 
 
 def load_run(output_path: str, number: int) -> RunRecord | None:

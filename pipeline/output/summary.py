@@ -10,12 +10,19 @@ from typing import Any
 
 from layerbeam.pipeline.cli.console import count_noun, size_text
 from layerbeam.pipeline.dataset.view import View
-from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.errors import OutputError, UsageError
 from layerbeam.pipeline.output.commits import load_commits, sound_commits
 from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
-from layerbeam.pipeline.output.manifest import Manifest, count_rows, load_manifest, shape_text, table_parts
+from layerbeam.pipeline.output.manifest import (
+    Manifest,
+    count_rows,
+    invalid_entries,
+    load_manifest,
+    shape_text,
+    table_parts,
+)
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
-from layerbeam.pipeline.output.run_log import RunRecord, last_run
+from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRecord, last_run
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encoders import vocabulary_note
@@ -94,12 +101,19 @@ class RunSummary:
 
 
 def last_attempt(output_path: str) -> RunRecord:
-    """The record of the last attempt in an output folder. UsageError if there is none."""
+    """The record of the last attempt in an output folder. UsageError if there is none, or it is damaged."""
     attempt = last_run(output_path)
     if attempt is None:
         raise UsageError(
             f"{output_path}: holds no layerbeam run (no record in _runs and no manifest.json that can be read); give "
             "the folder that was the run's output.path, or run its configuration again"
+        )
+    type_ = MeasuredRecord if attempt.get("counts") else ShownRecord
+    invalid = invalid_entries(type_, {**attempt, "inputs": attempt["inputs"] or None})
+    if invalid:
+        raise OutputError(
+            f"{output_path}: {layout.run_path(attempt['run'])} is damaged: it has no {', '.join(sorted(invalid))} of "
+            "the right type; run the configuration again, or delete this file"
         )
     return attempt
 

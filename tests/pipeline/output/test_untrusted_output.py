@@ -42,6 +42,68 @@ def test_a_part_elsewhere_is_not_read_and_its_block_is_done_again(workplace, pat
     assert precious(workplace) == before
 
 
+def damage(workplace, name: str, place: str, value: object) -> None:
+    """Set an entry of a JSON file of the output folder, or remove it."""
+    content = json.loads((workplace.folder / "out" / name).read_text())
+    *above, last = place.split("/")
+    entries = content
+    for entry in above:
+        entries = entries[entry]
+    if value is None:
+        del entries[last]
+    else:
+        entries[last] = value
+    workplace.write(f"out/{name}", json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("views/t/columns/line", "jsonl", "no views.t of the right type"),
+        ("views/t/vectors", ["layer_7"], "no views.t of the right type"),
+        ("views/t/dtype", "float128", "no views.t.dtype of the right type"),
+        ("views/t/width", 1 << 70, "no views.t.width of the right type"),
+        ("encoder/handle", None, "no encoder.handle of the right type"),
+        ("views/t/columns/line", "\ud800", "no views.t of the right type"),
+    ],
+)
+def test_a_damaged_manifest_is_named_by_its_entry(workplace, place, value, message):
+    damage(workplace, "manifest.json", place, value)
+    with pytest.raises(ValueError, match=message):
+        layerbeam.open_run("out")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("views/t/level", None, "no views.t.level of the right type"),
+        ("views/t/columns/line", "jsonl", "no views.t of the right type"),
+        ("identity/views/t/keep_words", None, "no identity.views.t.keep_words of the right type"),
+        ("identity/input/pair_field", ["x"], "no identity.input.pair_field of the right type"),
+        ("encoder/do_lower_case", None, "no encoder.do_lower_case of the right type"),
+        ("inputs/bytes", "1", "no inputs.bytes of the right type"),
+        ("seconds", "fast", "no seconds of the right type"),
+        ("stage_shares", {"read": []}, "no stage_shares.read of the right type"),
+    ],
+)
+def test_a_damaged_record_is_named_by_its_entry(workplace, place, value, message):
+    damage(workplace, "_runs/1.json", place, value)
+    for error in (workplace.show(status=2).err, workplace.show("--json", status=2).err):
+        assert "out: _runs/1.json is damaged: it has" in error
+        assert message in error
+    (workplace.folder / "out/_runs/1.json").unlink()
+    workplace.show()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "_runs/1.json", "parts.jsonl"])
+def test_a_file_nested_too_deep_is_damaged(workplace, name):
+    files = workplace.files()
+    workplace.write(f"out/{name}", '{"a":' * 100_000)
+    workplace.show()
+    workplace.run()
+    assert workplace.files() == files
+
+
 @pytest.mark.parametrize("change", ["table", "view"])
 def test_a_manifest_that_points_elsewhere_is_not_trusted(workplace, change):
     files, manifest = workplace.files(), workplace.manifest()
