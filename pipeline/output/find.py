@@ -110,7 +110,6 @@ def discard_other_settings(path: str, head: RunIdentity) -> None:
     """Delete what a run with other settings and without rows has left; `check_output` must have allowed it."""
     if not starts_over(path, head):
         return
-    storage.delete_files(path, [layout.SUCCESS])  # it does not stand for what follows
     for view in load_runs(path)[-1]["views"]:
         folder = storage.join(path, view)
         if "/" not in view and view not in ("", ".", ".."):

@@ -63,17 +63,19 @@ def out(finished: Path, tmp_path: Path) -> Path:
 
 
 def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
-    """A finished run of one view with these parts, and that run opened."""
+    """A run of one view with these parts, opened."""
     output = Output(str(path), "0123456789abcdef")
     file = InputFile("a.txt", len(tables), 0.0)
     commits = []
     for number, table in enumerate(tables):
         block = BlockId(file, number, 1, number, number + 1, "")
         parts = {view.name: write_part(output, view, block.name, table)}
-        commits.append(Commit(output.fingerprint, block, {}, parts))
-    encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size}
+        commits.append(Commit(output.fingerprint, block, {"records_read": 1, "embedded": 1}, parts))
+    known = {"engine": "native", "do_lower_case": True, "casing_from": "a test", "vocabulary_size": 9}
+    encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size} | known
+    identity = {"input": {"text_field": "text", "pair_field": None}, "views": {}}
     head = RunIdentity(
-        schema_version=1, fingerprint=output.fingerprint, identity={}, encoder=encoder, settings={}, versions={}
+        schema_version=1, fingerprint=output.fingerprint, identity=identity, encoder=encoder, settings={}, versions={}
     )
     for commit in commits:
         put_commit(output, commit)
@@ -84,7 +86,7 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     report = finish_group(output, (), gathered, RecordFormat())
     end = Finish(output, (view,), head, 1.0, RecordFormat())
     end.finish_run(is_complete=end.write_manifest(end.write_index([report]))["complete"])
-    return layerbeam.open_run(path)
+    return layerbeam.open_run(path, allow_incomplete=not tables)
 
 
 # --- rows ---

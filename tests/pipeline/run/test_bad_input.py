@@ -16,7 +16,6 @@ import pytest
 from repository import DATA
 
 from layerbeam.pipeline.run import run
-from layerbeam.transforms import storage
 
 
 def test_pattern_without_matching_file(workplace):
@@ -329,18 +328,6 @@ def test_run_over_an_empty_or_blank_corpus_is_not_complete(workplace):
     workplace.write("corpus/now.txt", "a text\n")
     workplace.run()
     assert workplace.rows("s")["file"].to_pylist() == ["corpus/now.txt"]
-
-
-def test_a_folder_that_other_settings_replace_is_not_complete_at_any_moment(workplace, monkeypatch):
-    workplace.finished({"empty.txt": ""})
-
-    def killed(*_: object) -> None:
-        raise OSError(5, "killed")
-
-    monkeypatch.setattr(storage, "delete_folder", killed)
-    workplace.run("--set", "encoder.max_seq_length=9", status=1)
-    assert not os.path.exists("out/_SUCCESS")
-    assert not os.path.exists("out/t/empty.parquet")
 
 
 def test_rejects_contain_raw_bytes(workplace):
