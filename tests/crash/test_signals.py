@@ -25,9 +25,9 @@ def arguments_of(mode: str, workplace: Workplace) -> Iterator[list[str]]:
     if mode != "remote":
         yield ["--processes", "2"] if mode == "processes" else []
         return
-    beside = workplace.folder.with_name("beside")
-    beside.mkdir()
-    with job_service(beside) as server, worker_pool(beside) as pool:
+    apart = workplace.folder.with_name("apart")
+    apart.mkdir()
+    with job_service(apart) as server, worker_pool(apart) as pool:
         yield [*external(server, pool), "--cancel-on-interrupt"]
 
 

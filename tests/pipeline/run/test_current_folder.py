@@ -64,9 +64,9 @@ def test_run_from_python(place):
 
 
 def test_submission(place, tmp_path_factory):
-    beside = tmp_path_factory.mktemp("beside")
+    apart = tmp_path_factory.mktemp("apart")
     where = [f"--input={place.folder}/corpus/*", f"--output={place.folder}/out"]
-    with job_service(beside) as server, worker_pool(beside) as pool:
+    with job_service(apart) as server, worker_pool(apart) as pool:
         done = started(place, *place.command("run", "c.yaml", *where, *external(server, pool)))
     assert done.returncode == 0, done.stderr
 
