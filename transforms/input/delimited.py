@@ -59,10 +59,6 @@ class _Row:
     ends: bool = True
 
 
-class _TooLongError(Exception):
-    pass
-
-
 @dataclasses.dataclass(frozen=True)
 class _Header:
     """The names of the columns, and the bytes of the row that has them; none if they are in the configuration."""
@@ -128,7 +124,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
 
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
     for run in text.whole_lines(chunks, record_format.max_record_bytes):
-        yield from io.BytesIO(run)
+        yield from io.BytesIO(run) if b"\n" in run else [run]  # without a copy of a piece of a long line
 
 
 def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start: bool) -> Iterator[_Row]:
@@ -141,7 +137,7 @@ def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start
             taken.append(line)
             size += len(line)
             if size > record_format.max_record_bytes:
-                raise _TooLongError
+                raise csv.Error(too_long(record_format))
             yield (line.removeprefix(UTF8_MARK) if is_first else line).decode("latin-1")
 
     begun = False
@@ -161,12 +157,12 @@ def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start
         except StopIteration:
             return
         except csv.Error as error:
+            if size > record_format.max_record_bytes:
+                yield from _pieces(b"".join(taken), lines, record_format)
+                reader, begun = new_reader(take()), True
+                continue
             message = str(error).split(" - ")[0]
             problem = f"is not valid {record_format.format.upper()}: {_REASONS.get(message, message)}"
-        except _TooLongError:
-            yield from _pieces(b"".join(taken), lines, record_format)
-            reader, begun = new_reader(take()), True
-            continue
         yield _Row(b"".join(taken), len(taken), fields, problem)
         begun = True
 
@@ -187,7 +183,7 @@ def _pieces(raw: bytes, lines: Iterator[bytes], record_format: RecordFormat) -> 
 
 def _find_rows(
     slice_: Slice, record_format: RecordFormat, *, has_header: bool
-) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
+) -> Iterator[tuple[bytearray, Int64Array, Int64Array]]:
     """Runs of whole rows, as `text.into_blocks` takes them. The names of the columns belong to the first row."""
     end = sys.maxsize if slice_.end is None else slice_.end
     position, line = slice_.start, slice_.first_line
@@ -206,7 +202,7 @@ def _find_rows(
                 places.append(position)
                 lines.append(line)
             if len(data) >= _RUN_BYTES:
-                yield bytes(data), np.array(places, np.int64), np.array(lines, np.int64)
+                yield data, np.array(places, np.int64), np.array(lines, np.int64)
                 data, places, lines = bytearray(), [], []
             if row.ends and position >= end:
                 break
@@ -214,7 +210,7 @@ def _find_rows(
     if data or places:
         if not places or places[-1] != position:  # nothing but the names of the columns
             places, lines = [*places, position], [*lines, line]
-        yield bytes(data), np.array(places, np.int64), np.array(lines, np.int64)
+        yield data, np.array(places, np.int64), np.array(lines, np.int64)
 
 
 def decode_rows(block: BlockId, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:

@@ -58,7 +58,7 @@ def into_blocks(
     slice_: Slice,
     limits: BlockLimits,
     record_format: RecordFormat,
-    runs: Iterable[tuple[bytes, Int64Array, Int64Array]],
+    runs: Iterable[tuple[bytes | bytearray, Int64Array, Int64Array]],
     *,
     also_hashed: bytes = b"",
 ) -> Iterator[tuple[BlockId, bytes]]:
@@ -191,8 +191,8 @@ def whole_lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
         begun.append(chunk[after:])
         size += len(begun[-1])
         if size > most:
-            yield b"".join(begun)
-            begun = []
+            run, begun = b"".join(begun), []
+            yield run
     if last := b"".join(begun):
         yield last
 

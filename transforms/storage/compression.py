@@ -15,6 +15,7 @@ import zstandard
 _CHUNK_BYTES = 1 << 20
 _AFTER_BYTES = 1 << 12
 _COMPRESSED_CHUNK_BYTES = 1 << 16
+_UNPACKED_BYTES = 1 << 18  # if these are line ends, all that is known of each of them takes a hundredfold
 # The first bytes of a member, and all pieces of Zstandard: its library gives 32 MiB of them at most (128 KiB of four
 # bytes), and has no other limit. Further pieces grow: the rest of a piece is copied at the end of each short member.
 _PIECE_BYTES = 1 << 10
@@ -54,7 +55,7 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
             after = after if needed > 0 else 2 * after
             needed -= len(chunk)
         return
-    limit = () if path.endswith(".zst") else (_CHUNK_BYTES,)
+    limit = () if path.endswith(".zst") else (_UNPACKED_BYTES,)
     stream, begun, found, size = None, False, bytearray(), 0
     for stored in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
         position = 0
@@ -70,9 +71,9 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
             try:
                 for data in _decompress(stream, piece, limit):
                     found += data
-                    while len(found) > _CHUNK_BYTES:
-                        yield bytes(found[:_CHUNK_BYTES])
-                        del found[:_CHUNK_BYTES]
+                    if len(found) >= _UNPACKED_BYTES:
+                        yield bytes(found)
+                        found.clear()
             except Exception as error:  # zlib.error, OSError or ZstdError, depending on the format
                 if found:
                     yield bytes(found)
@@ -92,9 +93,9 @@ def _decompress(stream: Any, piece: bytes, limit: tuple[int, ...]) -> Iterator[b
     """What the next piece of a member holds."""
     while True:
         data = stream.decompress(piece, *limit)
-        yield data
+        yield from (data[at : at + _UNPACKED_BYTES] for at in range(0, len(data), _UNPACKED_BYTES))
         piece = getattr(stream, "unconsumed_tail", b"")  # bz2 keeps it to itself
-        if stream.eof or not (piece or len(data) == _CHUNK_BYTES):
+        if stream.eof or not (piece or len(data) == _UNPACKED_BYTES):
             return
 
 

@@ -1,0 +1,109 @@
+"""Small files that expand without end, and records without end: the memory of a command stays bounded."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import os
+import subprocess
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import zstandard
+from workplace import Workplace
+
+from layerbeam.transforms import storage
+
+LIMIT = 400  # MB above a small file of plain text; without bounds each of these files takes GB
+LOG = b"2026-11-24T12:00:00Z INFO worker-17 heartbeat ok, queue empty\n"
+PACKERS: dict[str, tuple[Callable[[], Any], bytes]] = {
+    "newlines.txt.bz2": (lambda: bz2.BZ2Compressor(9), b"\n"),
+    "newlines.txt.gz": (lambda: zlib.compressobj(9, wbits=31), b"\n"),
+    "newlines.txt.zst": (lambda: zstandard.ZstdCompressor(level=3).compressobj(), b"\n"),
+    "log.txt.zst": (lambda: zstandard.ZstdCompressor(level=3).compressobj(), LOG),
+}
+
+
+def bomb(name: str) -> bytes:
+    """512 MiB of one line again and again."""
+    new_packer, line = PACKERS[name]
+    packer, chunk = new_packer(), line * ((1 << 20) // len(line))
+    return b"".join([*(packer.compress(chunk) for _ in range(512)), packer.flush()])
+
+
+def peak_of(workplace: Workplace, command: str, *, statuses: tuple[int, ...] = (0,)) -> int:
+    """The most memory, in MB, that a command had."""
+    with open(workplace.folder / "log", "w+b") as log:
+        process = subprocess.Popen(
+            workplace.command(command, "c.yaml"), cwd=workplace.folder, stdout=log, stderr=subprocess.STDOUT
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.seek(0)
+        assert process.returncode in statuses, log.read().decode()
+    return usage.ru_maxrss >> 10
+
+
+@pytest.fixture(scope="module")
+def plain_peak(tmp_path_factory) -> int:
+    place = Workplace(tmp_path_factory.mktemp("plain"))
+    place.write("corpus/plain.txt", LOG * 1000)
+    place.configure(views={"texts": {"level": "text", "layers": [-1]}})
+    return peak_of(place, "run")
+
+
+def test_plan_of_files_that_expand_ten_thousandfold(workplace, plain_peak):
+    for name in PACKERS:
+        workplace.write(f"corpus/{name}", bomb(name))
+    workplace.configure(views={"texts": {"level": "text", "layers": [-1]}})
+    assert peak_of(workplace, "plan") < plain_peak + LIMIT
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_first_records_of_a_file_that_expands_ten_thousandfold(workplace, plain_peak, name):
+    workplace.write(f"corpus/{name}", bomb(name))
+    workplace.configure(input={"limit": 1000}, views={"texts": {"level": "text", "layers": [-1]}})
+    # Nothing is embedded of empty lines, which is status 3.
+    assert peak_of(workplace, "run", statuses=(0, 3)) < plain_peak + LIMIT
+    counts = workplace.manifest()["counts"]
+    assert (counts["records_read"], counts.get("embedded", 0)) == (1000, 1000 if name == "log.txt.zst" else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.txt", b"first\n", b"\nlast\n"),
+        ("a.jsonl", b'{"text": "first"}\n{"text": "', b'"}\n{"text": "last"}\n'),
+        ("a.csv", b'text,n\nfirst,1\n"', b'",2\nlast,3\n'),
+    ],
+)
+def test_a_line_of_a_gigabyte(workplace, plain_peak, name, before, after):
+    path = workplace.write(f"corpus/{name}", before + b"x" * 8192)
+    with open(path, "r+b") as file:
+        file.seek(1 << 30)  # zeros between, which take no disk
+        file.write(after)
+    workplace.configure(input={"max_reject_rate": 1}, views={"texts": {"level": "text", "layers": [-1]}})
+    assert peak_of(workplace, "run") < plain_peak + LIMIT
+    assert workplace.rows("texts")["line"].to_pylist() == ([1, 3] if name == "a.csv" else [0, 2])
+    (reject,) = workplace.rejects()
+    assert (reject["line"], reject["stage"]) == (2 if name == "a.csv" else 1, "read")
+    assert reject["reason"] == "is longer than 33,554,432 bytes (input.max_record_bytes)"
+
+
+def test_a_million_short_members():
+    packed = gzip.compress(b"a", mtime=0) * 1_000_000
+    assert sum(map(len, storage.read_chunks(io.BytesIO(packed), "a.gz"))) == 1_000_000
+
+
+def test_a_window_that_needs_too_much_memory(workplace):
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, compression_level=1)
+    packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    workplace.write("corpus/long.txt.zst", packed.compress(b"a text\n") + packed.flush())
+    workplace.write("corpus/other.txt", "a text\n")
+    workplace.configure()
+    problem = "takes more than 128 MiB to decompress (zstd --long); use `zstd -d --long=31`, and zstd again"
+    assert problem in workplace.run(status=3).err
+    assert set(workplace.rows()["file"].to_pylist()) == {"corpus/other.txt"}
