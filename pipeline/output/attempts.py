@@ -36,7 +36,7 @@ def refuse_if_busy(
     """BusyError if an attempt before this one is at work. Records how submitted jobs have ended.
 
     `locked`: whether this process holds the file lock, so that no other program is at work on this disk. `force`: start
-    although an earlier job may be at work, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
+    although an earlier attempt may be at work, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
     program cannot ask; RuntimeError if Dataflow does not answer.
     """
     for record in _records(output_path, range(number - 1, 0, -1)):
@@ -45,7 +45,7 @@ def refuse_if_busy(
         state = _ask_dataflow(output_path, record, force=force, beam_options=beam_options)
         if state is not None:
             end = end_of(state)
-        elif (locked and "runner" not in record) or (force and record["state"] == "submitted"):
+        elif (locked and "runner" not in record) or (force and not _is_answered(record)):
             end = "lost"
         else:
             end = "lost" if _is_silent(output_path, record, number, locked=locked) else None
@@ -79,22 +79,22 @@ def _is_at_work(output_path: str, record: Mapping[str, Any], number: int) -> boo
 def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
     """The records of attempts with these numbers, in this order, also of those that have not begun.
 
-    Damaged ones are skipped, and those that are deleted meanwhile. One that cannot be read is an OSError: its attempt
-    may be at work.
+    Those that are deleted meanwhile are skipped. A damaged one may be a claim that is being written, on a disk without
+    links. One that cannot be read is an OSError: its attempt may be at work.
     """
     found = filter(numbers.__contains__, run_numbers(output_path))
     for number in sorted(found, reverse=numbers.step < 0):
         path = storage.join(output_path, layout.run_path(number))
         try:
             record = storage.parse_json(storage.read_bytes(path))
-        except OSError:
-            if storage.exists(path):
-                raise
-            continue
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or not storage.exists(path):
+                continue
+            raise
         except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("run") == number and "state" in record:
-            yield record
+            record = None
+        is_record = isinstance(record, dict) and record.get("run") == number and "state" in record
+        yield record if is_record else {"run": number, "state": CLAIMED}
 
 
 def _ask_dataflow(output_path: str, record: Mapping[str, Any], *, force: bool, beam_options: Any) -> str | None:
@@ -122,14 +122,14 @@ def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, lock
     if submitted or not locked:  # else the program that wrote the record has ended
         signs.append(layout.run_path(record["run"]))
     times = [_modified(storage.join(output_path, path)) for path in signs]
-    last = max((time for time in times if time is not None), default=None)
-    if last is None:
+    if times == [None] * len(times):
         return True
     own = storage.join(output_path, layout.alive_path(number))
     beat(own)
     now = _modified(own)
     dead_after = _JOB_DEAD_AFTER_SECONDS if submitted else _PROGRAM_DEAD_AFTER_SECONDS
-    return now is not None and now - last >= dead_after
+    # A time in the future is no sign of life either: it would hold the folder until then.
+    return now is not None and all(time is None or abs(now - time) >= dead_after for time in times)
 
 
 def _modified(path: str) -> float | None:
@@ -153,10 +153,16 @@ def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str
         )
     owner = record.get("owner")
     host = owner.get("host") if isinstance(owner, dict) else None
+    forced = "" if _is_answered(record) else "; if you know that it has ended, --force starts"
     return (
         f"{output_path}: another run {at_work}, on {host or 'some machine'}; wait for it or stop it (a killed run is "
-        f"forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s)"
+        f"forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s{forced})"
     )
+
+
+def _is_answered(record: Mapping[str, Any]) -> bool:
+    """Whether this machine's process ids tell if the attempt is at work."""
+    return record["state"] != "submitted" and _is_process_here(record.get("owner"))
 
 
 def owner_of_this_process(token: str) -> dict[str, Any]:
@@ -165,16 +171,22 @@ def owner_of_this_process(token: str) -> dict[str, Any]:
 
 
 def host_id() -> str:
-    """The machine or container within which process ids are unique."""
+    """The machine, since it was started, or the container within which process ids are unique."""
     try:
-        return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+        # The namespace has the same name on all machines, and so may the machines.
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+            return f"{platform.node()} {boot.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return platform.node()
 
 
+def _is_process_here(owner: Any) -> bool:
+    return isinstance(owner, dict) and owner.get("host") == host_id() and isinstance(owner.get("pid"), int)
+
+
 def owner_is_dead(owner: Any) -> bool:
     """Whether the owner was a process of this machine that has ended, or has let go in this process."""
-    if not isinstance(owner, dict) or owner.get("host") != host_id() or not isinstance(owner.get("pid"), int):
+    if not _is_process_here(owner):
         return False
     if owner["pid"] == os.getpid():
         return owner.get("token") not in held_tokens

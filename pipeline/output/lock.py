@@ -41,7 +41,7 @@ def only_writer(output_path: str, *, force: bool = False, beam_options: Any = No
     held_tokens.add(token)
     try:
         with _file_lock(output_path) if storage.is_local(output_path) else contextlib.nullcontext(False) as locked:
-            claim = _take_number(output_path, token)
+            claim = _take_number(output_path, token, locked=locked)
             try:
                 refuse_if_busy(output_path, claim["run"], locked=locked, force=force, beam_options=beam_options)
                 with beating(storage.join(output_path, layout.alive_path(claim["run"]))):
@@ -83,24 +83,25 @@ def _file_lock(output_path: str) -> Iterator[bool]:
             yield True
 
 
-def _take_number(output_path: str, token: str) -> dict[str, Any]:
+def _take_number(output_path: str, token: str, *, locked: bool) -> dict[str, Any]:
     """Create the first file `_runs/<n>.json` that nobody has."""
     claim: dict[str, Any] = {"run": 0, "owner": owner_of_this_process(token)}
-    temporary = storage.join(output_path, layout.TEMPORARY)
     try:
         while True:
             claim["run"] = 1 + max(run_numbers(output_path), default=claim["run"])
             path = storage.join(output_path, layout.run_path(claim["run"]))
             data = json.dumps(claim | {"state": CLAIMED}).encode("ascii")
-            if storage.create_whole(path, data, temporary=temporary):
+            # Not in `_tmp`: an attempt at work writes there.
+            if storage.create_whole(path, data, temporary=storage.join(output_path, layout.RUNS)):
                 break
-        storage.delete_empty_folder(temporary)
     except OSError as error:
         if storage.is_local(output_path) or isinstance(error, FileNotFoundError | PermissionError):
             raise _not_writable(output_path, error) from error
         raise
-    if not storage.is_local(path):
-        time.sleep(_SETTLE_SECONDS)  # not every store refuses to create a file that exists
+    if not locked:
+        # Another one may just create a number that it chose before it could see this one. And not every store refuses
+        # to create a file that exists.
+        time.sleep(_SETTLE_SECONDS)
         if storage.read_if_exists(path) != data:  # the other one may have ended
             raise BusyError(f"{output_path}: another run has just started in this folder; wait for it or stop it")
     return claim

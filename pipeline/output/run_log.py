@@ -81,7 +81,7 @@ def load_run(output_path: str, number: int) -> RunRecord | None:
 
 def run_numbers(output_path: str) -> list[int]:
     """The numbers that attempts in the folder have taken, in order."""
-    names = storage.list_folder(storage.join(output_path, layout.RUNS))
+    names = storage.file_names(storage.join(output_path, layout.RUNS))
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"([0-9]+)\.json", name)))
 
 

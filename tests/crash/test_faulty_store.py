@@ -26,6 +26,7 @@ from workplace import Workplace
 from layerbeam import transforms
 from layerbeam.pipeline.config import job
 from layerbeam.pipeline.output import attempts, lock
+from layerbeam.transforms import storage
 from layerbeam.transforms.storage import files, listing
 
 KINDS = ("open", "read", "create", "write", "close", "truncate", "list", "stat", "delete", "delay")
@@ -108,10 +109,10 @@ def run_until_done(prepared: Workplace, out: str) -> collections.Counter[int]:
     raise AssertionError(f"not done after {statuses}")
 
 
-def start(prepared: Workplace, out: str) -> int:
+def start(prepared: Workplace, out: str, *beam_options: str) -> int:
     from layerbeam.pipeline.cli.main import main
 
-    status = main(["run", "c.yaml", "--output", out], version="test")
+    status = main(["run", "c.yaml", "--output", out, *beam_options], version="test")
     _, err = prepared._capture()
     assert "Traceback" not in err
     while has_busy_thread():
@@ -140,6 +141,28 @@ def test_flaky_store_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
     assert prepared.files() == prepared.files("undisturbed")
     print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")
+
+
+def test_flaky_service_loses_and_duplicates_nothing(prepared, plan, request, monkeypatch):
+    """Two answers of a hundred fail, and these requests are repeated: the first run ends well."""
+    kind = ("gs", "s3")[plan % 2]
+    service = request.getfixturevalue({"gs": "google", "s3": "s3"}[kind])
+    root = f"{kind}://out"
+    for path in (prepared.folder / "corpus").iterdir():
+        with storage.write_whole(f"{root}/corpus/{path.name}", temporary=root) as file:
+            file.write(path.read_bytes())
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 50))
+    prepared.configure(input={"files": [f"{root}/corpus/*"], "slice_bytes": 1500, "max_reject_rate": 1.0}, views=VIEWS)
+    trees = []
+    for name in ("undisturbed", "out"):
+        assert start(prepared, f"{root}/{name}", *service.options) == 0
+        paths = [path for path in storage.list_tree(f"{root}/{name}") if not path.startswith("_runs/")]
+        trees.append({path: storage.read_bytes(f"{root}/{name}/{path}") for path in paths})
+        service.faults.befall(0.02, seed=plan)
+    assert trees[1] == trees[0]
+    assert len(trees[0]) > 30
+    print(f"plan {plan}, {kind}: {dict(service.faults.happened)}")
 
 
 class FaultyDisk:

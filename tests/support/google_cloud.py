@@ -12,7 +12,6 @@ import dataclasses
 import email
 import email.policy
 import hashlib
-import http.server
 import json
 import re
 import socket
@@ -27,6 +26,7 @@ from unittest import mock
 import google_crc32c
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from faults import Faults, FaultyHandler
 from ports import serving
 
 ACCOUNT = "launcher@proj.iam.gserviceaccount.com"
@@ -88,7 +88,7 @@ class GoogleCloud:
     does, executed when it is submitted. `states`: the states of a job, one for each request; the last one stays.
     `asked`: requested states, as by cancelling. `calls`: each request, as `GET /path`, listings with their `?prefix=`.
     `downloaded`: bytes of objects in answers. `refused_uploads`: whether the data of uploads is refused, as by a store
-    that breaks.
+    that breaks. `faults`: what befalls its answers.
     """
 
     def __init__(self, *buckets: str) -> None:
@@ -104,7 +104,10 @@ class GoogleCloud:
         self.calls: list[str] = []
         self.downloaded = 0
         self.refused_uploads = False
+        self.faults = Faults()
+        self.options: list[str] = []
         self._uploads: list[tuple[str, dict[str, Any], dict[str, str], bytearray]] = []
+        self._finished: dict[str, Answer] = {}
         self._generation = 0
         self._lock = threading.RLock()
 
@@ -198,16 +201,17 @@ class GoogleCloud:
         stored = self._object_of(bucket, name)
         if request.query.get("generation", str(stored.generation)) != str(stored.generation):
             raise ServiceError(404, f"No such object: {bucket}/{name}")
-        data = stored.data
+        data, headers = stored.data, {"X-Goog-Generation": str(stored.generation)}
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
         if asked is None:
             self.downloaded += len(data)
-            return Answer(data)
+            return Answer(data, headers=headers | {"X-Goog-Hash": f"crc32c={_crc32c(data)}"})
         first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
         if first > last:
             return Answer(b"", 416, {"Content-Range": f"bytes */{len(data)}"})
         self.downloaded += last + 1 - first
-        return Answer(data[first : last + 1], 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
+        headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+        return Answer(data[first : last + 1], 206, headers)
 
     def _begin_upload(self, request: Request, bucket: str) -> Answer:
         """A small object in one request, or the beginning of a resumable upload."""
@@ -222,16 +226,20 @@ class GoogleCloud:
         return Answer(b"", headers={"Location": place})
 
     def _continue_upload(self, request: Request, bucket: str) -> Answer:
-        _, described, query, data = self._uploads[int(request.query["upload_id"])]
+        """A piece of the data, or the question how much has come, which is `bytes */SIZE`. Either may be repeated."""
+        upload = request.query["upload_id"]
+        if upload in self._finished:
+            return self._finished[upload]
+        _, described, query, data = self._uploads[int(upload)]
         if self.refused_uploads:
             raise ServiceError(403, "This upload is refused.")
-        data += request.body
-        if request.headers["Content-Range"].endswith("/*"):
-            return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
-        size = int(request.headers["Content-Range"].rpartition("/")[2])
-        if len(data) < size:
-            return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
-        return self._finish_upload(bucket, described, bytes(data), query)
+        place, _, size = request.headers["Content-Range"].removeprefix("bytes ").partition("/")
+        if place != "*":
+            data[int(place.partition("-")[0]) :] = request.body
+        if size == "*" or len(data) < int(size):
+            return Answer(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"} if data else {})
+        self._finished[upload] = self._finish_upload(bucket, described, bytes(data), query)
+        return self._finished[upload]
 
     def _finish_upload(self, bucket: str, described: dict[str, Any], data: bytes, query: dict[str, str]) -> Answer:
         """Checks the condition and the checksum that the client sent before the data."""
@@ -331,44 +339,20 @@ _ROUTES: list[tuple[str, str, Callable[..., Answer]]] = [
 ]
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: otherwise the body waits 40 ms for the acknowledgement of the head
+class _Handler(FaultyHandler):
     cloud: GoogleCloud
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        chunks = []
-        while size := int(self.rfile.readline(), 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(chunks)
-
-    def _answer(self) -> None:
+    def respond(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         place = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(place.query))
-        answer = self.cloud.answer(Request(self.command, place.path, query, self.headers, self._body()))
-        self.send_response(answer.code)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        if answer.code != 204:
-            self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
-        self.wfile.flush()
-
-    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+        answer = self.cloud.answer(Request(self.command, place.path, query, self.headers, body))
+        return answer.code, answer.headers, answer.body
 
 
 @contextlib.contextmanager
 def serve(cloud: GoogleCloud) -> Iterator[None]:
     """Answer requests to `cloud.url` within the block."""
-    with serving(_Handler, cloud=cloud) as port:
+    with serving(_Handler, cloud=cloud, faults=cloud.faults) as port:
         # `localhost`: Beam uses plain HTTP for a Dataflow endpoint with this name.
         cloud.url = f"http://localhost:{port}"
         yield

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.server
 import re
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.sax.saxutils import escape
 
+from faults import Faults, FaultyHandler
 from ports import serving
 
 _PAGE = 3  # keys per page of a listing: few, so that most listings have several pages
@@ -28,7 +28,8 @@ class S3:
     """The objects of one bucket, with the time of each.
 
     `calls`: each request, as `GET /bucket/key?query`. `downloaded`: bytes of objects in answers. `uploads`: parts of
-    uploads that are neither completed nor aborted. `refused_parts`: whether parts of uploads are refused.
+    uploads that are neither completed nor aborted. `refused_parts`: whether parts of uploads are refused. `faults`:
+    what befalls its answers. `short_ranges`: how many answers give half of a range, and say so.
     """
 
     def __init__(self, bucket: str) -> None:
@@ -39,6 +40,8 @@ class S3:
         self.downloaded = 0
         self.refused_parts = False
         self.conflicts = 0
+        self.short_ranges = 0
+        self.faults = Faults()
         self._begun = 0
         self._lock = threading.Lock()
 
@@ -77,11 +80,13 @@ class S3:
                     f"<InitiateMultipartUploadResult><UploadId>{self._begun}</UploadId></InitiateMultipartUploadResult>"
                 )
             elif method == "POST" and "uploadId" in query:
-                parts = self.uploads.pop(query["uploadId"])
+                parts = self.uploads.pop(query["uploadId"], None)
+                if parts is None:
+                    return _error(404, "The specified upload does not exist.", code="NoSuchUpload")
                 self.put(key, b"".join(parts[number] for number in sorted(parts)))
                 return _xml("<CompleteMultipartUploadResult></CompleteMultipartUploadResult>")
             elif method == "DELETE" and "uploadId" in query:
-                del self.uploads[query["uploadId"]]
+                self.uploads.pop(query["uploadId"], None)
                 return 204, {}, b""
         return _error(501, f"{method} {target}: this stand-in does not know it")
 
@@ -116,6 +121,9 @@ class S3:
         first, last = int(match[1]), min(int(match[2] or len(data)), len(data) - 1)
         if first > last:
             return _error(416, "The requested range is not satisfiable")
+        if self.short_ranges:
+            self.short_ranges -= 1
+            last = (first + last) // 2
         self.downloaded += last + 1 - first
         return 206, headers | {"Content-Range": f"bytes {first}-{last}/{len(data)}"}, data[first : last + 1]
 
@@ -154,8 +162,10 @@ def _xml(text: str) -> tuple[int, dict[str, str], bytes]:
     return 200, {"Content-Type": "application/xml"}, f"{_XML}{text}".encode()
 
 
-def _error(status: int, message: str, *, is_head: bool = False) -> tuple[int, dict[str, str], bytes]:
-    code = _CODES.get(status, "OperationAborted")
+def _error(
+    status: int, message: str, *, is_head: bool = False, code: str | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    code = code or _CODES.get(status, "OperationAborted")
     text = f"{_XML}<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return status, {"Content-Type": "application/xml"}, b"" if is_head else text.encode()
 
@@ -173,34 +183,18 @@ def _without_chunks(body: bytes) -> bytes:
     return bytes(data)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet
+class _Handler(FaultyHandler):
     store: S3
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def respond(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         if "aws-chunked" in self.headers.get("Content-Encoding", ""):
             body = _without_chunks(body)
-        status, headers, data = self.store.answer(self.command, self.path, self.headers, body)
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if status != 204 and "Content-Length" not in headers:
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-        self.wfile.flush()
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+        return self.store.answer(self.command, self.path, self.headers, body)
 
 
 @contextlib.contextmanager
 def serve(store: S3) -> Iterator[None]:
     """Answer requests to `store.url` within the block."""
-    with serving(_Handler, store=store) as port:
+    with serving(_Handler, store=store, faults=store.faults) as port:
         store.url = f"http://127.0.0.1:{port}"
         yield

@@ -21,6 +21,7 @@ import pyarrow as pa
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
 from layerbeam.transforms.storage.listing import is_absent, is_local, join, stat_file
+from layerbeam.transforms.storage.locking import create_file
 
 _SPOOLED_BYTES = 32 << 20
 # What disks and mounts answer that cannot link, or not once more.
@@ -102,46 +103,47 @@ def copy_into(path: str, file: IO[bytes]) -> None:
 
 
 def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
-    """Create a small file, complete or not at all, unless there is one of that name; False: there is.
+    """Create a small file, complete or not at all, unless there is one of that name; False: there is, and it differs.
 
-    Two programs that do this at once do not both get True: the file system decides (link, or O_EXCL where it has no
-    links), gs:// by if_generation_match=0, s3:// by If-None-Match. Beam's other stores have no such operation; there
-    both may get True, and the later one's file stays.
+    Two programs that do this at once with different data do not both get True: the file system decides (link, or O_EXCL
+    where it has no links), gs:// by if_generation_match=0, s3:// by If-None-Match. Beam's other stores have no such
+    operation; there both may get True, and the later one's file stays.
 
-    Local: written in the folder `temporary` on the same disk. Where links are not supported, a power cut may leave the
-    file incomplete.
+    Local: written in the folder `temporary` on the same disk. Where links are not supported, the file is incomplete for
+    a moment, and after a power cut.
     """
     if not is_local(path):
-        return stores.create(path, data)
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    if data:
-        with contextlib.suppress(_NoLinksError):
-            return _link(path, data, temporary)
-    try:
-        with open(path, "xb") as file:
-            file.write(data)
-    except FileExistsError:
-        return False
-    return True
-
-
-class _NoLinksError(Exception):
-    """The disk or mount has no links."""
+        created = stores.create(path, data)
+    else:
+        created = _link(path, data, temporary) if data else _create(path, data)
+    # The answer may have been lost, of a store or of NFS: then the repeated request finds this program's own file.
+    return created or read_if_exists(path) == data
 
 
 def _link(path: str, data: bytes, temporary: str) -> bool:
     with _unfinished(temporary) as unfinished:
-        with open(unfinished, "xb") as file:
+        with open(unfinished, "wb") as file:
             file.write(data)
         _check_size(unfinished, len(data))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             os.link(unfinished, path)
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise _NoLinksError from error
-            raise
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, data)
+    return True
+
+
+def _create(path: str, data: bytes) -> bool:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
     return True
 
 
@@ -257,7 +259,7 @@ def write_whole(path: str | Callable[[str], str], *, temporary: str, sync: bool 
             stores.write(path if isinstance(path, str) else path(writer.sha256), spool, writer.num_bytes)
         return
     with _unfinished(temporary) as unfinished:
-        with open(unfinished, "xb") as file:
+        with open(unfinished, "wb") as file:
             writer = HashedWriter(file)
             yield writer
             if sync:
@@ -271,12 +273,12 @@ def write_whole(path: str | Callable[[str], str], *, temporary: str, sync: bool 
 
 @contextlib.contextmanager
 def _unfinished(temporary: str) -> Iterator[str]:
-    """The path of a new local file in this folder, deleted in the end if it is still there.
+    """A new local file in this folder, deleted in the end if it is still there.
 
     Each attempt has its own name: a worker that outlives its driver must not write into a newer attempt's file.
     """
-    os.makedirs(temporary, exist_ok=True)
     path = os.path.join(temporary, uuid.uuid4().hex)
+    os.close(create_file(path, os.O_WRONLY | os.O_EXCL))
     try:
         yield path
     finally:

@@ -209,8 +209,8 @@ def file_names(folder: str, prefix: str = "") -> Iterator[str]:
     if not is_local(folder):
         names = (file.path.removeprefix(join(folder, "")) for file in stores.list_prefix(join(folder, prefix)))
         yield from (name for name in names if "/" not in name)
-    elif os.path.isdir(folder):
-        with os.scandir(folder) as entries:
+    else:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             yield from (entry.name for entry in entries if entry.name.startswith(prefix) and entry.is_file())
 
 

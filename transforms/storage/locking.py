@@ -16,12 +16,14 @@ _ATTEMPTS = 1000  # far more than other runs can end in the folder meanwhile
 def locked_file(path: str, *, wait: bool) -> Iterator[None]:
     """Hold an exclusive lock on a file, which is created before and deleted afterwards.
 
+    A file, not its folder, is locked: NFS has no locks on folders.
+
     Raises BlockingIOError if another process holds it, unless `wait`; an OSError with a filename if the file cannot be
     created; an OSError without one if the lock fails, such as ENOLCK on a mount without locks.
     """
     access = os.O_RDONLY  # a file that is open for writing would keep the disk from being remounted read-only
     while True:
-        file = _create(path, access)
+        file = create_file(path, access)
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -42,11 +44,8 @@ def locked_file(path: str, *, wait: bool) -> Iterator[None]:
             os.close(file)
 
 
-def _create(path: str, access: int) -> int:
-    """Open the file and create its folder, which the previous holder may remove at any moment.
-
-    A file, not the folder itself, is locked: NFS has no locks on folders.
-    """
+def create_file(path: str, access: int) -> int:
+    """Open or create the file. Creates its folder too, which another program may remove while it is empty."""
     folder = os.path.dirname(path) or "."
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
@@ -57,7 +56,7 @@ def _create(path: str, access: int) -> int:
                     raise
             continue
         try:
-            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:  # the folder has vanished, or is one in which nobody can create a file, such as /proc
             if not attempts_left:
                 raise

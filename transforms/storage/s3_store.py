@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import random
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -13,7 +16,7 @@ _DELETED_AT_ONCE = 1000  # S3's limit for a request
 _REQUESTS_AT_ONCE = 8
 _CONNECTIONS = 64
 _PART_BYTES = 64 << 20  # larger files are uploaded in parts of this size; 10,000 parts at most
-_CONFLICTS = 10
+_TRIES = 10  # within a minute or two
 
 
 class S3Store(Store):
@@ -40,8 +43,9 @@ class S3Store(Store):
             aws_access_key_id=given.s3_access_key_id,
             aws_secret_access_key=given.s3_secret_access_key,
             aws_session_token=given.s3_session_token,
-            config=Config(max_pool_connections=_CONNECTIONS),
+            config=Config(max_pool_connections=_CONNECTIONS, retries={"mode": "standard", "max_attempts": _TRIES}),
         )
+        self._client.meta.events.register("before-parse.s3", _mark_broken)
 
     def list(self, prefix: str) -> Iterator[InputFile]:
         bucket, key = split_path(prefix)
@@ -61,26 +65,47 @@ class S3Store(Store):
         return _as_file(path, found["ContentLength"], found)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+        from urllib3.exceptions import HTTPError
+
         bucket, key = split_path(path)
         asked = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
-        try:
-            data: bytes = self._client.get_object(Bucket=bucket, Key=key, **asked)["Body"].read()
-        except self._client.exceptions.ClientError as error:
-            if _status(error) == 416:  # behind the end
-                return b""
-            raise
-        return data
+        tries = 0
+        while True:
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, **asked)
+            except self._client.exceptions.ClientError as error:
+                if _status(error) == 416:  # behind the end
+                    return b""
+                raise
+            try:
+                data: bytes = answer["Body"].read()
+                size = answer.get("ContentRange", "").rpartition("/")[2]
+                expected = min(int(size), end or sys.maxsize) - start if size.isdecimal() else 0
+                if len(data) >= expected:
+                    return data
+                raise IncompleteReadError(actual_bytes=len(data), expected_bytes=expected)
+            except (HTTPClientError, IncompleteReadError, HTTPError):
+                # boto3 repeats requests that fail, but not the reading of their answers.
+                tries += 1
+                if tries == _TRIES:
+                    raise
+            time.sleep(random.uniform(0, 2**tries / 16))  # noqa: S311 - so that threads take turns
 
     def write(self, path: str, file: IO[bytes], size: int) -> None:
         from boto3.s3.transfer import TransferConfig
 
         bucket, key = split_path(path)
         config = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, use_threads=False)
-        self._client.upload_fileobj(file, bucket, key, Config=config)
+        try:
+            self._client.upload_fileobj(file, bucket, key, Config=config)
+        except self._client.exceptions.NoSuchUpload:  # completed, but the answer was lost and the request repeated
+            file.seek(0)
+            self._client.upload_fileobj(file, bucket, key, Config=config)
 
     def create(self, path: str, data: bytes) -> bool:
         bucket, key = split_path(path)
-        for attempts_left in reversed(range(_CONFLICTS)):
+        for attempts_left in reversed(range(_TRIES)):
             try:
                 self._client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
             except self._client.exceptions.ClientError as error:
@@ -107,6 +132,14 @@ class S3Store(Store):
         answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
         for failed in answer.get("Errors", ()):
             raise OSError(f"s3://{bucket}/{failed['Key']}: could not be deleted ({failed['Message']})")
+
+
+def _mark_broken(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Have boto3 repeat a request whose answer breaks off, which it does not notice, or is 429 under any name."""
+    body, size = response_dict["body"], int(response_dict["headers"].get("content-length", 0))
+    is_cut = isinstance(body, bytes) and len(body) < size and operation_model.http["method"] != "HEAD"
+    if is_cut or response_dict["status_code"] == 429:
+        response_dict.update(status_code=503, body=b"")
 
 
 def _status(error: Any) -> int:

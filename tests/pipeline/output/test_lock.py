@@ -33,7 +33,7 @@ def store(tmp_path, monkeypatch) -> str:
 def other_attempt(tmp_path, number: int, **owner) -> Path:
     """The record of an attempt that has taken its number."""
     path = tmp_path / f"out/_runs/{number}.json"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     owner = {"host": "elsewhere", "pid": 1, "token": "x"} | owner
     path.write_text(json.dumps({"run": number, "state": "claimed", "owner": owner}))
     return path
@@ -213,17 +213,125 @@ def test_of_many_that_start_at_once_on_a_store_one_works(store, monkeypatch):
     assert (len(held), len(refused)) == (1, 5)
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
-def test_a_mount_that_does_no_locks_is_held_as_stores_are(tmp_path, monkeypatch, number):
+def no_locks(monkeypatch, number: int = errno.ENOLCK) -> None:
+    """From now on no mount does locks."""
+
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_mount_that_does_no_locks_is_held_as_stores_are(tmp_path, monkeypatch, number):
+    no_locks(monkeypatch, number)
     with only_writer(str(tmp_path / "out")):
         assert os.listdir(tmp_path / "out") == ["_runs"]
         with pytest.raises(BusyError), only_writer(str(tmp_path / "out")):
             pass
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b'{"run": 1, "sta'])
+def test_a_claim_that_is_being_written_counts_until_it_is_silent(tmp_path, monkeypatch, data):
+    """On a mount without locks and links."""
+    no_locks(monkeypatch)
+    record = other_attempt(tmp_path, 1)
+    record.write_bytes(data)
+    with pytest.raises(BusyError, match="on some machine; wait for it or stop it"), only_writer(str(tmp_path / "out")):
+        pass
+    age(record, 151)
+    with only_writer(str(tmp_path / "out")) as claim:
+        assert claim["run"] == 2
+
+
+def test_a_lower_number_that_was_chosen_before_and_taken_after_is_seen(tmp_path, monkeypatch):
+    """On a mount without locks: the first attempt ended between the two looks of the second one."""
+    no_locks(monkeypatch)
+    age(other_attempt(tmp_path, 1), 151)
+    monkeypatch.setattr(lock.time, "sleep", lambda _: other_attempt(tmp_path, 1))
+    with pytest.raises(BusyError, match="is at work"), only_writer(str(tmp_path / "out")):
+        pass
+
+
+_STARTS = """
+import errno, fcntl, os, sys
+from layerbeam.pipeline.errors import BusyError
+from layerbeam.pipeline.output import attempts, lock
+
+def fail(*_):
+    raise OSError(errno.ENOTSUP, "as on some mounts")
+
+fcntl.flock = fail
+if sys.argv[1] == "without links":
+    os.link = fail
+lock._SETTLE_SECONDS = 0
+held = refused = 0
+while held < 50 or refused < 50:
+    try:
+        with lock.only_writer("out"):
+            held += 1
+    except BusyError:
+        refused += 1
+"""
+
+
+@pytest.mark.parametrize("links", ["with links", "without links"])
+def test_many_at_once_without_locks_work_or_are_refused(tmp_path, links):
+    """No other error comes up, although they create and remove folders and files under each other's hands."""
+    command = [sys.executable, "-c", _STARTS, links]
+    runs = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    try:
+        while all(run.poll() is None for run in runs):  # nobody refuses the last one
+            time.sleep(0.01)
+        first = next(run for run in runs if run.poll() is not None)
+        assert first.returncode == 0, first.communicate()[1]
+    finally:
+        for run in runs:
+            run.kill()
+            run.communicate()
+
+
+def test_a_sign_of_life_from_the_future_does_not_hold_a_folder(store, tmp_path):
+    record = other_attempt(tmp_path, 1)
+    age(record, -86_400)
+    (tmp_path / "out/_runs/1.alive").touch()
+    age(tmp_path / "out/_runs/1.alive", -86_400)
+    with only_writer(store) as claim:
+        assert claim["run"] == 2
+    age(tmp_path / "out/_runs/1.alive", -100)  # the clocks of a mount's machines may differ a little
+    with pytest.raises(BusyError), only_writer(store):
+        pass
+
+
+def test_force_starts_next_to_a_program_that_nobody_can_ask(store, tmp_path):
+    other_attempt(tmp_path, 1)
+    with pytest.raises(BusyError) as refused, only_writer(store):
+        pass
+    assert str(refused.value) == (
+        f"{store}: another run is at work in this folder, on elsewhere; wait for it or stop it (a killed run is "
+        "forgotten after 150 s; if you know that it has ended, --force starts)"
+    )
+    with only_writer(store, force=True) as claim:
+        assert claim["run"] == 2
+
+
+def test_force_does_not_start_next_to_a_process_of_this_machine(store):
+    with only_writer(store), pytest.raises(BusyError, match="is at work") as refused, only_writer(store, force=True):
+        pass
+    assert "--force" not in str(refused.value)
+
+
+def test_two_machines_with_one_name_do_not_judge_each_others_processes(store, tmp_path):
+    """Process 1 of the other one says nothing about a process that has ended here."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    name, boot, namespace = attempts.host_id().rsplit(" ", 2)
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    other_attempt(tmp_path, 1, host=f"{name} {'0' * 8}{boot[8:]} {namespace}", pid=process.pid)
+    with pytest.raises(BusyError), only_writer(store):
+        pass
 
 
 def test_a_mount_that_locks_only_files_open_for_writing(tmp_path, monkeypatch):

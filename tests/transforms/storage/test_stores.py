@@ -6,11 +6,13 @@ import dataclasses
 import io
 import json
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
+from faults import FAULTS
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
@@ -30,6 +32,12 @@ def store(request):
     server = request.getfixturevalue({"gs": "google", "s3": "s3"}[request.param])
     server.root = f"{request.param}://out/v"
     return server
+
+
+@pytest.fixture
+def no_pauses(monkeypatch) -> None:
+    """Requests are repeated at once."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 def put(store, name: str, data: bytes) -> InputFile:
@@ -229,3 +237,78 @@ def test_one_client_per_process(store):
     storage.list_folder(store.root)
     assert storage.create_whole(f"{store.root}/b", b"x", temporary=store.root)
     assert stores._stores == first
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_whose_answer_fails_is_repeated(store, no_pauses, fault):
+    root, data = store.root, bytes(range(256)) * 100
+    storage.exists(f"{root}/a")  # from now on the client has its token
+
+    def failing(*planned: object) -> None:
+        assert store.faults.planned == []
+        store.faults.planned = [*planned, fault]
+
+    failing()
+    assert storage.create_whole(f"{root}/in/a", data, temporary=root)
+    failing()
+    assert not storage.create_whole(f"{root}/in/a", b"others", temporary=root)
+    for name in "bcde":
+        failing()
+        with storage.write_whole(f"{root}/in/{name}", temporary=root) as file:
+            file.write(data[:5])
+    failing()
+    assert storage.read_bytes(f"{root}/in/a") == data
+    failing()
+    with storage.open_binary(f"{root}/in/a", 1000) as file:
+        file.seek(300)
+        assert file.read(700) == data[300:1000]
+    failing()
+    assert storage.stat_file(f"{root}/in/a").size == 25_600
+    store.calls.clear()
+    failing(None)  # the second page
+    assert list(storage.file_names(f"{root}/in")) == ["a", "b", "c", "d", "e"]
+    assert len(store.calls) <= 3
+    failing()
+    storage.delete_files([f"{root}/in/{name}" for name in "abcd"])
+    assert storage.list_folder(f"{root}/in") == {"e": 5}
+    assert store.faults.planned == []
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_breaks_off_again_and_again_is_read_to_its_end(store, no_pauses, chunked):
+    data = bytes(range(256)) * 1000
+    put(store, "a", data)
+    store.faults.chunked = chunked
+    for start, end in ((0, None), (5, None), (0, 100_000), (77, 200_000)):
+        store.faults.planned = ["cut"] * 5
+        with stores._store_of(store.root) as client:
+            assert client.read(f"{store.root}/a", start, end) == data[start:end]
+        assert store.faults.planned == []
+
+
+def test_reading_from_s3_ends_when_no_body_is_whole(s3, no_pauses):
+    s3.root = "s3://out/v"
+    put(s3, "a", b"abc")
+    s3.faults.planned = ["cut"] * 1000
+    with pytest.raises(OSError, match="response stream"):
+        storage.read_bytes("s3://out/v/a")
+    assert s3.calls == ["GET /out/v/a"] * 10
+
+
+def test_a_range_that_comes_short_from_s3_is_read_again(s3, no_pauses):
+    s3.root = "s3://out/v"
+    put(s3, "a", b"0123456789")
+    s3.short_ranges = 2
+    with storage.open_binary("s3://out/v/a", 8) as file:
+        assert file.read(8) == b"01234567"
+    with storage.open_binary("s3://out/v/a", 8) as file:
+        assert file.read() == b"0123456789"
+
+
+def test_an_upload_in_parts_to_s3_whose_completion_is_not_heard_of_is_repeated(s3, no_pauses):
+    s3.root = "s3://out/v"
+    s3.faults.planned = [None, None, None, "lost"]
+    put(s3, "part", bytes(65 << 20))
+    assert s3.faults.happened == {("lost", "POST"): 1}
+    assert storage.list_folder("s3://out/v") == {"part": 65 << 20}
+    assert s3.uploads == {}
