@@ -162,7 +162,7 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
 	$(call done_with,$(AIRFLOW))
 
-test-crash: $(VENV)/installed ## killed runs, full disks, failing stores: few rounds (as root also a real full disk)
+test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
 soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (40 minutes)

@@ -18,7 +18,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import parts_of
 from layerbeam.pipeline.output.index import input_entries, read_index
 from layerbeam.pipeline.output.manifest import read_manifest
-from layerbeam.transforms import layout, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
 
 VIEW = "features"
@@ -180,13 +180,13 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
         del now[name]
     if now != before:
         _save(output_folder, now)
-    storage.delete_folder(own, layout.TEMPORARY)
+    storage.delete_unfinished(output_folder)
     return {"written": written, "unchanged": sorted(unchanged), "removed": removed}
 
 
 def _concatenate(own: str, parts: Sequence[Part], target: str) -> int:
     """Write the parts one after the other, decompressed. Returns the number of bytes."""
-    with storage.write_whole(target, temporary=storage.join(own, layout.TEMPORARY)) as file:
+    with storage.write_whole(target) as file:
         for part in parts:
             with storage.open_binary(storage.join(own, part.path)) as stream:
                 for chunk in storage.read_chunks(stream, part.path):
@@ -206,5 +206,5 @@ def _load(output_folder: str) -> dict[str, Any]:
 
 def _save(output_folder: str, documents: Mapping[str, Any]) -> None:
     own = own_folder(output_folder)
-    with storage.write_whole(storage.join(own, DOCUMENTS), temporary=storage.join(own, layout.TEMPORARY)) as file:
+    with storage.write_whole(storage.join(own, DOCUMENTS)) as file:
         file.write(json.dumps(documents, indent=1, sort_keys=True).encode("ascii") + b"\n")

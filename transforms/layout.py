@@ -19,11 +19,10 @@ DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the 
 
 # What lies there only while a run is active.
 COMMITS = "_commits"
-TEMPORARY = "_tmp"
 LOCK = "_lock"
 
 # What a run writes and deletes in without looking where it leads to: none of them may be a link.
-OWN_FOLDERS = (COMMITS, TEMPORARY, RUNS, INDEX, REJECTS, WORD_SUMS)
+OWN_FOLDERS = (COMMITS, RUNS, INDEX, REJECTS, WORD_SUMS)
 
 # File names without their suffix: the part of a view without rows, and the table of a word_type view.
 EMPTY = "empty"

@@ -158,7 +158,5 @@ def load_damaged(output_path: str) -> set[str]:
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     """Make the next run rewrite these files. OSError if the folder cannot be written."""
-    temporary = storage.join(output_path, layout.TEMPORARY)
-    with storage.write_whole(storage.join(output_path, layout.DAMAGED), temporary=temporary) as file:
+    with storage.write_whole(storage.join(output_path, layout.DAMAGED)) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")
-    storage.delete_empty_folder(temporary)

@@ -46,7 +46,7 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
     if before is None:
         # A first run may have died, on a full disk for example, before or while it wrote its record.
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
-        own = {layout.LOCK, layout.TEMPORARY, layout.RUNS}
+        own = {layout.LOCK, layout.RUNS}
         fingerprints = {commit.fingerprint for commit, is_sound in _all_commits(path) if is_sound}
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
         if has_run and fingerprints <= {head["fingerprint"]}:
@@ -54,7 +54,7 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
             own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.INDEX, layout.MANIFEST, layout.REPORT}
             own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
-        foreign = sorted(names - own)
+        foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))
         if foreign and has_run:
             raise UsageError(
                 f"output.path: {path} holds a run whose record and manifest cannot be read, and files that may not be "

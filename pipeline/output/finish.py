@@ -243,14 +243,15 @@ class Finish(beam.PTransform):
         """Delete the commits that are left, which the index lists, and write the marker of a complete run."""
         path = self.output.path
         self._refuse_if_superseded()
-        for folder in (layout.COMMITS, layout.TEMPORARY):
-            _empty_folder(path, folder)
+        _empty_folder(path, layout.COMMITS)
+        for folder in ("", layout.REJECTS, *_folders_of(self.views)):
+            storage.delete_unfinished(storage.join(path, folder))
         storage.delete_files(path, [layout.DAMAGED])
         if is_complete:
             # Without it a power cut could leave the marker over empty parts. A view's folder may be on another disk.
-            storage.flush([path, *(storage.join(path, view.name) for view in self.views)])
+            storage.flush(storage.join(path, folder) for folder in ("", *_folders_of(self.views)))
             self._refuse_if_superseded()
-            storage.create_whole(storage.join(path, layout.SUCCESS), b"", temporary=self.output.temporary)
+            storage.create_whole(storage.join(path, layout.SUCCESS), b"")
 
     def _finish_views(
         self, reports: Sequence[GroupReport], tables: Iterable[TablePart]
@@ -317,6 +318,10 @@ def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_fie
     return why
 
 
+def _folders_of(views: Iterable[View]) -> list[str]:
+    return sorted({folder for view in views for folder in (view.name, part_folder(view))})
+
+
 def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:
     return [shard for report in reports for shard in report.shards]
 
@@ -362,11 +367,11 @@ def _write(output: Output, name: str, data: bytes) -> None:
     if before == data:
         return
     try:
-        with storage.write_whole(path, temporary=output.temporary, sync=True) as file:
+        with storage.write_whole(path, sync=True) as file:
             file.write(data)
     except Exception:
         if before is not None and storage.read_if_exists(path) != before:  # a store without atomic writes has lost it
-            with storage.write_whole(path, temporary=output.temporary) as file:
+            with storage.write_whole(path) as file:
                 file.write(before)
         raise
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import threading
 import weakref
@@ -101,5 +100,5 @@ def _modified(path: str) -> float | None:
 
 def beat(path: str) -> None:
     """Write the file, whose time is then that of its disk or store."""
-    with storage.write_whole(path, temporary=os.path.dirname(path)):
+    with storage.write_whole(path):
         pass

@@ -91,8 +91,7 @@ def _take_number(output_path: str, token: str, *, locked: bool) -> dict[str, Any
             claim["run"] = 1 + max(run_numbers(output_path), default=claim["run"])
             path = storage.join(output_path, layout.run_path(claim["run"]))
             data = json.dumps(claim | {"state": CLAIMED}).encode("ascii")
-            # Not in `_tmp`: an attempt at work writes there.
-            if storage.create_whole(path, data, temporary=storage.join(output_path, layout.RUNS)):
+            if storage.create_whole(path, data):
                 break
     except OSError as error:
         if storage.is_local(output_path) or isinstance(error, FileNotFoundError | PermissionError):

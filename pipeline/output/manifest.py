@@ -60,7 +60,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         nested = isinstance(value, Mapping) and value
-        flat |= _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+        flat |= (
+            _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": "not set" if value is None else value}
+        )
     return flat
 
 

@@ -178,10 +178,8 @@ class RunLog:
 
     def write(self) -> None:
         path = storage.join(self.output_path, layout.run_path(self.number))
-        temporary = storage.join(self.output_path, layout.TEMPORARY)
-        with storage.write_whole(path, temporary=temporary) as file:
+        with storage.write_whole(path) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
-        storage.delete_empty_folder(temporary)
 
 
 def _measure(found: Mapping[str, Any], *, seconds: float, began: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from layerbeam.pipeline.report.context import ReportContext, Section, open_conte
 from layerbeam.pipeline.report.markup import Html, escape, escape_code, escape_path
 from layerbeam.pipeline.report.word_senses import word_senses
 from layerbeam.transforms import storage
-from layerbeam.transforms.layout import REPORT, TEMPORARY
+from layerbeam.transforms.layout import REPORT
 
 # (id, title, what computes it), in the order of the page.
 _SECTIONS = (
@@ -139,12 +139,9 @@ def _write(path: str, page: bytes, output_path: str | None) -> None:
     folder = os.path.dirname(path)
     if output_path is None and storage.is_local(path) and not os.path.isdir(folder or "."):
         raise UsageError(f"--to {path}: the folder {folder} does not exist; create it, or name another file")
-    temporary = folder or "." if output_path is None else storage.join(output_path, TEMPORARY)
     try:
-        with storage.write_whole(path, temporary=temporary) as file:
+        with storage.write_whole(path) as file:
             file.write(page)
     except OSError as error:
         hint = "; --to FILE writes it elsewhere" if output_path is not None else ""
         raise UsageError(f"{path}: cannot be written ({storage.reason_of(error)}){hint}") from error
-    if output_path is not None:
-        storage.delete_empty_folder(temporary)

@@ -203,11 +203,10 @@ class GatedDisk:
 
         return gated
 
-    def open(self, path: str, mode: str = "r") -> Any:
-        if not str(path).startswith(self._root):
-            return builtins.open(path, mode)
-        self._turns().operation(f"open {mode}", path, lambda: None)
-        return builtins.open(path, mode)
+    def open_file(self, path: str, mode: str = "r", **named: Any) -> Any:
+        if str(path).startswith(self._root):
+            self._turns().operation(f"open {mode}", path, lambda: None)
+        return builtins.open(path, mode, **named)
 
     def rmtree(self, path: str, ignore_errors: bool = False) -> None:
         self._turns().operation("rmtree", path, lambda: shutil.rmtree(path, ignore_errors=ignore_errors))
@@ -228,7 +227,7 @@ class Case:
         if self.memory is not None:
             return {path.removeprefix(f"{self.out}/"): data for path, data in self.memory.objects.items()}
         root = Path(self.out)
-        paths = [path for path in root.rglob("*") if path.is_file() and path.parent.name != "_tmp"]
+        paths = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith("_unfinished-")]
         return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
     def problem(self) -> str | None:
@@ -263,7 +262,7 @@ def case_on(kind: str, folder: Path) -> Iterator[Case]:
             disk = GatedDisk(lambda: case.turns or _FREE, case.out)
             for module in (files, listing):
                 patch.setattr(module, "os", disk)
-                patch.setattr(module, "open", disk.open, raising=False)
+                patch.setattr(module, "open", disk.open_file, raising=False)
             patch.setattr(files, "shutil", disk)
         else:
             case.out = f"{kind}://bucket/out"

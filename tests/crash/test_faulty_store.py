@@ -149,7 +149,7 @@ def test_flaky_service_loses_and_duplicates_nothing(prepared, plan, request, mon
     service = request.getfixturevalue({"gs": "google", "s3": "s3"}[kind])
     root = f"{kind}://out"
     for path in (prepared.folder / "corpus").iterdir():
-        with storage.write_whole(f"{root}/corpus/{path.name}", temporary=root) as file:
+        with storage.write_whole(f"{root}/corpus/{path.name}") as file:
             file.write(path.read_bytes())
     sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 50))
@@ -194,15 +194,15 @@ class FaultyDisk:
         self._plan.step("stat", path)
         return os.stat(path)
 
-    def open(self, path: str, mode: str) -> Any:
+    def open_file(self, path: str, mode: str, **named: Any) -> Any:
         self._plan.step("create" if mode != "rb" else "open", path)
-        file = _FaultyFile(path, mode, self._plan)
+        file = _FaultyFile(path, mode, self._plan, **named)
         return io.BufferedReader(file) if mode == "rb" else file
 
 
 class _FaultyFile(io.FileIO):
-    def __init__(self, path: str, mode: str, plan: Plan) -> None:
-        super().__init__(path, mode)
+    def __init__(self, path: str, mode: str, plan: Plan, **named: Any) -> None:
+        super().__init__(path, mode, **named)
         self._plan, self._written = plan, 0
 
     def readinto(self, buffer: Any) -> int:
@@ -231,7 +231,7 @@ def test_flaky_disk_loses_and_duplicates_nothing(prepared, plan, monkeypatch):
         disk = FaultyDisk(faulty)
         for module in (files, listing):  # all of the package that touch a disk
             patch.setattr(module, "os", disk)
-            patch.setattr(module, "open", disk.open, raising=False)
+            patch.setattr(module, "open", disk.open_file, raising=False)
         statuses = run_until_done(prepared, "out")
     assert prepared.files() == prepared.files("undisturbed")
     print(f"plan {plan}: {faulty.shares}, {len(faulty.happened)} faults, statuses {dict(statuses)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -79,8 +80,9 @@ def configure(workplace: Workplace) -> None:
 def test_after_success_all_parts_are_whole(workplace, disks):
     configure(workplace)
     disk, other = disks
-    os.makedirs("disk/out")
-    os.mkdir("other/s")
+    workplace.write("corpus/0.txt", "the first line\n")
+    workplace.run("--input", "corpus/0.txt")
+    shutil.move("disk/out/s", "other/s")
     os.symlink(workplace.folder / "other/s", "disk/out/s")
     workplace.run()
     files = workplace.files("disk/out")

@@ -173,7 +173,7 @@ def test_next_run_writes_only_new_documents(workplace):
     for name in ("a.jsonl", "b.jsonl", "c.jsonl"):
         assert (folder / name).read_bytes() == (workplace.folder / "fresh" / name).read_bytes()
     assert listing(folder) == [".layerbeam", "a.jsonl", "b.jsonl", "c.jsonl"]
-    assert "_tmp" not in listing(folder / ".layerbeam")
+    assert not list(folder.rglob("_unfinished*"))
 
 
 def gzipped(text: str) -> bytes:

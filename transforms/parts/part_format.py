@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms import layout, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.views import View
 
 _TEXTS_AT_ONCE = 64
@@ -27,13 +27,9 @@ class Output:
     byte_stream_split: bool = False
     attempt: int | None = None
 
-    @property
-    def temporary(self) -> str:
-        return storage.join(self.path, layout.TEMPORARY)
-
     def write_whole(self, path_of: Callable[[str], str]) -> contextlib.AbstractContextManager[storage.HashedWriter]:
         """A file of this folder to write, which gets its name, from the SHA-256 of its bytes, when it is whole."""
-        return storage.write_whole(lambda sha256: storage.join(self.path, path_of(sha256)), temporary=self.temporary)
+        return storage.write_whole(lambda sha256: storage.join(self.path, path_of(sha256)))
 
 
 class PartFormat(abc.ABC):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -63,9 +62,8 @@ class TFRecordFormat(PartFormat):
         """TensorFlow writes the checksummed records into a local file, as it can write to nothing else."""
         from tensorflow.io import TFRecordWriter
 
-        scratch = output.temporary if storage.is_local(output.path) else None
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            path = os.path.join(folder, "records")
+        scratch = output.path if storage.is_local(output.path) else tempfile.gettempdir()
+        with storage.unfinished_file(scratch) as path:
             with TFRecordWriter(path) as writer:
                 for example in itertools.chain.from_iterable(examples(view, table) for table in tables):
                     writer.write(example)

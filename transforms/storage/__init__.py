@@ -11,12 +11,14 @@ patterns too.
 # mypy: implicit-reexport
 from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks
 from layerbeam.transforms.storage.files import (
+    UNFINISHED,
     HashedWriter,
     copy_into,
     create_whole,
     delete_empty_folder,
     delete_files,
     delete_folder,
+    delete_unfinished,
     flush,
     open_arrow,
     open_binary,
@@ -24,6 +26,7 @@ from layerbeam.transforms.storage.files import (
     read_bytes,
     read_if_exists,
     read_json,
+    unfinished_file,
     write_whole,
 )
 from layerbeam.transforms.storage.listing import (

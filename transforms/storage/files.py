@@ -20,9 +20,11 @@ import pyarrow as pa
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
-from layerbeam.transforms.storage.listing import is_absent, is_local, join, stat_file
+from layerbeam.transforms.storage.listing import file_names, is_absent, is_local, join, stat_file
 from layerbeam.transforms.storage.locking import create_file
 
+# The start of the name of a local file until it is whole. Readers of folders skip names that begin with `_`.
+UNFINISHED = "_unfinished-"
 _SPOOLED_BYTES = 32 << 20
 # What disks and mounts answer that cannot link, or not once more.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
@@ -102,30 +104,25 @@ def copy_into(path: str, file: IO[bytes]) -> None:
         raise OSError(f"{path}: {copied:,} bytes came, not {getattr(expected, 'size', 0):,}")
 
 
-def create_whole(path: str, data: bytes, *, temporary: str) -> bool:
+def create_whole(path: str, data: bytes) -> bool:
     """Create a small file, complete or not at all, unless there is one of that name; False: there is, and it differs.
 
     Two programs that do this at once with different data do not both get True: the file system decides (link, or O_EXCL
     where it has no links), gs:// by if_generation_match=0, s3:// by If-None-Match. Beam's other stores have no such
     operation; there both may get True, and the later one's file stays.
 
-    Local: written in the folder `temporary` on the same disk. Where links are not supported, the file is incomplete for
-    a moment, and after a power cut.
+    Local: where links are not supported, the file is incomplete for a moment, and after a power cut.
     """
-    if not is_local(path):
-        created = stores.create(path, data)
-    else:
-        created = _link(path, data, temporary) if data else _create(path, data)
+    create = stores.create if not is_local(path) else _link if data else _create
     # The answer may have been lost, of a store or of NFS: then the repeated request finds this program's own file.
-    return created or read_if_exists(path) == data
+    return create(path, data) or read_if_exists(path) == data
 
 
-def _link(path: str, data: bytes, temporary: str) -> bool:
-    with _unfinished(temporary) as unfinished:
+def _link(path: str, data: bytes) -> bool:
+    with unfinished_file(os.path.dirname(path)) as unfinished:
         with open(unfinished, "wb") as file:
             file.write(data)
         _check_size(unfinished, len(data))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             os.link(unfinished, path)
         except FileExistsError:
@@ -186,6 +183,12 @@ def _inside(folder: str, names: Iterable[str]) -> Iterator[str]:
         yield join(folder, name)
 
 
+def delete_unfinished(folder: str) -> None:
+    """Delete what programs that were killed have left in the folder. In stores nothing has a name until it is whole."""
+    if is_local(folder):
+        delete_files(folder, list(file_names(folder, UNFINISHED)))
+
+
 def delete_empty_folder(folder: str) -> None:
     """Delete a folder that is empty; stores have no folders."""
     if is_local(folder):
@@ -238,27 +241,28 @@ class HashedWriter(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def write_whole(path: str | Callable[[str], str], *, temporary: str, sync: bool = False) -> Iterator[HashedWriter]:
+def write_whole(path: str | Callable[[str], str], *, sync: bool = False) -> Iterator[HashedWriter]:
     """Write a file that appears under its name complete or not at all. A file of that name is replaced.
 
     If it fails, nothing is deleted: what has the name may be another program's.
 
     Args:
-        path: The name, or a function that gives it, in the folder `temporary`'s file system, from the SHA-256 of the
-            bytes as hexadecimal digits.
-        temporary: A folder. Local: the file is written there and renamed. Stores: it is collected in memory, from
-            32 MiB on in a local temporary file, and uploaded at the end.
+        path: The name, or a function that gives it, always in one folder, from the SHA-256 of the bytes as hexadecimal
+            digits. Local: the file is written there under another name and renamed. Stores: it is collected in memory,
+            from 32 MiB on in a local temporary file, and uploaded at the end.
         sync: Flush it to the disk before the rename. Without it a power cut may truncate the file, which size and
             hash reveal.
     """
-    if not is_local(path if isinstance(path, str) else temporary):
+    name_of = path if callable(path) else lambda _: path
+    folder = os.path.dirname(name_of(""))
+    if not is_local(folder):
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as spool:
             writer = HashedWriter(spool)
             yield writer
             spool.seek(0)
-            stores.write(path if isinstance(path, str) else path(writer.sha256), spool, writer.num_bytes)
+            stores.write(name_of(writer.sha256), spool, writer.num_bytes)
         return
-    with _unfinished(temporary) as unfinished:
+    with unfinished_file(folder) as unfinished:
         with open(unfinished, "wb") as file:
             writer = HashedWriter(file)
             yield writer
@@ -266,18 +270,16 @@ def write_whole(path: str | Callable[[str], str], *, temporary: str, sync: bool 
                 file.flush()
                 os.fsync(file.fileno())
         _check_size(unfinished, writer.num_bytes)
-        final = path if isinstance(path, str) else path(writer.sha256)
-        os.makedirs(os.path.dirname(final) or ".", exist_ok=True)
-        os.replace(unfinished, final)
+        os.replace(unfinished, name_of(writer.sha256))
 
 
 @contextlib.contextmanager
-def _unfinished(temporary: str) -> Iterator[str]:
+def unfinished_file(folder: str) -> Iterator[str]:
     """A new local file in this folder, deleted in the end if it is still there.
 
     Each attempt has its own name: a worker that outlives its driver must not write into a newer attempt's file.
     """
-    path = os.path.join(temporary, uuid.uuid4().hex)
+    path = os.path.join(folder, f"{UNFINISHED}{uuid.uuid4().hex}")
     os.close(create_file(path, os.O_WRONLY | os.O_EXCL))
     try:
         yield path

@@ -43,7 +43,7 @@ class _Killer:
     def _phase_of(self, event: str, path: str, arguments: tuple[Any, ...]) -> str | None:
         name, folder = os.path.basename(path), os.path.basename(os.path.dirname(path))
         inside = _OUT in os.path.abspath(path)
-        if event == "os.remove" and folder == "_tmp":
+        if event == "os.remove" and name.startswith("_unfinished-"):
             return None  # left by an interrupted attempt
         if event in ("os.remove", "shutil.rmtree"):
             within_tree = len(arguments) > 1 and arguments[1] != -1 and name.endswith(".json")
@@ -56,7 +56,7 @@ class _Killer:
         if event in ("os.rename", "os.link"):
             self._block.begun = folder != "_commits"
             return "block" if begun else None
-        return "block" if begun and folder == "_tmp" else None
+        return "block" if begun and name.startswith("_unfinished-") else None
 
 
 _phase, _number, _program = [*os.environ.get("KILL_AT", "").split(maxsplit=2), "", "", ""][:3]

@@ -152,10 +152,12 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
 LEFT_BY_A_DEATH = [
     {"_runs/1.json": b""},
     {"_runs/0f3a": b"{"},
-    {"_tmp/0f3a": b"half", "_lock": b""},
+    {"_unfinished-0f3a": b"half", "_lock": b""},
     {
         "_runs/1.json": b"",
         "_commits/a-68d027432d645fae-000000000000.json": b"",
+        "tokens/_unfinished-0f3a": b"half",
+        "rejects/_unfinished-0f3a": b"half",
         "tokens/a-68d027432d645fae-000000000000-0123456789abcdef.parquet": b"x",
     },
 ]
@@ -168,6 +170,7 @@ def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
     for name, data in files.items():
         workplace.write(f"out/{name}", data)
     workplace.run()
+    assert not list(Path("out").rglob("_unfinished*"))
     assert workplace.rows().num_rows > 0
     assert workplace.verify("--checksums").out.endswith("pass\n")
 

@@ -212,7 +212,7 @@ def test_names_and_texts_do_not_steer_the_terminal(workplace):
     assert r"problem   corpus/\x1b]0;pipe: is not a regular file" in shown.out
 
 
-@pytest.mark.parametrize("name", ["_tmp", "_commits", "_index", "_runs", "rejects", "_word_types"])
+@pytest.mark.parametrize("name", ["_commits", "_index", "_runs", "rejects", "_word_types"])
 def test_a_link_in_the_place_of_a_folder_of_the_run_is_refused(workplace, name):
     (workplace.folder / "victim").mkdir()
     thesis = workplace.write("victim/thesis.txt", "data")

@@ -450,7 +450,7 @@ def test_nothing_embedded(workplace, report):
 def test_a_report_does_not_disturb_later_runs(workplace, report):
     run(workplace, RIVER + MONEY)
     report()
-    assert not (workplace.folder / "out" / "_tmp").exists()
+    assert not list((workplace.folder / "out").rglob("_unfinished*"))
     assert workplace.run().err == "nothing to do: all of the input is embedded already\n"
     assert (workplace.folder / "out" / "report.html").exists()
     workplace.verify()

@@ -75,7 +75,7 @@ def written(folder: Path, view: View, rows: pa.Table | None = None) -> Path:
     part = write_part(Output(str(folder), "f"), view, "a-0000000000000000-000000000000", rows)
     path = folder / part.path
     assert path.stat().st_size == part.bytes
-    assert list((folder / "_tmp").iterdir()) == []
+    assert not list(folder.rglob("_unfinished*"))
     return path
 
 

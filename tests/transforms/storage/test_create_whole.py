@@ -14,12 +14,12 @@ from layerbeam.transforms.storage import files
 
 
 def test_a_file_is_created_once(tmp_path):
-    path, temporary = str(tmp_path / "out/file"), str(tmp_path / "_tmp")
+    path = str(tmp_path / "out/file")
     created, barrier = [], threading.Barrier(8)
 
     def create(number: int) -> None:
         barrier.wait()
-        if storage.create_whole(path, bytes([number]) * 1000, temporary=temporary):
+        if storage.create_whole(path, bytes([number]) * 1000):
             created.append(number)
 
     threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
@@ -29,7 +29,7 @@ def test_a_file_is_created_once(tmp_path):
         thread.join()
     assert len(created) == 1
     assert storage.read_bytes(path) == bytes(created) * 1000
-    assert os.listdir(temporary) == []
+    assert os.listdir(tmp_path / "out") == ["file"]
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK])
@@ -38,11 +38,11 @@ def test_a_disk_without_links_creates_it_too(tmp_path, monkeypatch, number):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    path, temporary = str(tmp_path / "file"), str(tmp_path / "_tmp")
-    assert storage.create_whole(path, b"first", temporary=temporary)
-    assert not storage.create_whole(path, b"second", temporary=temporary)
+    path = str(tmp_path / "file")
+    assert storage.create_whole(path, b"first")
+    assert not storage.create_whole(path, b"second")
     assert storage.read_bytes(path) == b"first"
-    assert os.listdir(temporary) == []
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
@@ -51,8 +51,8 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(OSError, match="Input/output error"):
-        storage.create_whole(str(tmp_path / "file"), b"x", temporary=str(tmp_path / "_tmp"))
-    assert [path.name for path in tmp_path.rglob("*")] == ["_tmp"]
+        storage.create_whole(str(tmp_path / "file"), b"x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_loses_bytes_creates_nothing(tmp_path, monkeypatch):
@@ -62,10 +62,11 @@ def test_a_disk_that_loses_bytes_creates_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "open", Lossy, raising=False)
     with pytest.raises(OSError, match="only 7 of 10 bytes were written"):
-        storage.create_whole(str(tmp_path / "file"), b"some bytes", temporary=str(tmp_path / "_tmp"))
-    assert [path.name for path in tmp_path.rglob("*")] == ["_tmp"]
+        storage.create_whole(str(tmp_path / "file"), b"some bytes")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_file_needs_no_other_folder(tmp_path):
-    assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"", temporary=str(tmp_path / "_tmp"))
+def test_an_empty_file_is_created_once(tmp_path):
+    assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
+    assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
     assert os.listdir(tmp_path) == ["_SUCCESS"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import subprocess
 import sys
 
@@ -133,18 +134,20 @@ def test_the_files_of_a_folder_are_not_the_folders_in_it(tmp_path):
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
-    path, temporary = str(tmp_path / "out" / "file"), str(tmp_path / "_tmp")
+    path = str(tmp_path / "out" / "file")
 
     def write_and_fail() -> None:
-        with storage.write_whole(path, temporary=temporary) as file:
+        with storage.write_whole(path) as file:
             file.write(b"half")
+            (unfinished,) = os.listdir(tmp_path / "out")
+            # Readers of a folder skip names that begin with `_`, and globs of a suffix skip names without it.
+            assert re.fullmatch("_unfinished-[0-9a-f]{32}", unfinished)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_and_fail()
-    assert not os.path.exists(path)
-    assert os.listdir(temporary) == []
-    with storage.write_whole(path, temporary=temporary) as file:
+    assert os.listdir(tmp_path / "out") == []
+    with storage.write_whole(path) as file:
         file.write(b"abc")
     assert (file.num_bytes, file.sha256[:8]) == (3, "ba7816bf")
     assert storage.read_bytes(path) == b"abc"
@@ -159,7 +162,7 @@ def store(tmp_path, monkeypatch):
 
 
 def write_to(path: str) -> None:
-    with storage.write_whole(path, temporary="") as file:
+    with storage.write_whole(path) as file:
         file.write(b"some bytes")
 
 
@@ -187,7 +190,7 @@ def test_what_is_raised_while_a_file_is_written_uploads_nothing(store):
     root, _ = store
 
     def interrupted() -> None:
-        with storage.write_whole(f"{root}/a", temporary="") as file:
+        with storage.write_whole(f"{root}/a") as file:
             file.write(b"half")
             raise KeyboardInterrupt
 
