@@ -70,3 +70,17 @@ def test_an_empty_file_is_created_once(tmp_path):
     assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
     assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
     assert os.listdir(tmp_path) == ["_SUCCESS"]
+
+
+def test_a_folder_that_another_program_removes_at_this_moment_is_made_again(tmp_path, monkeypatch):
+    make, removed = os.makedirs, []
+
+    def make_and_lose(path: str, **named: bool) -> None:
+        make(path, **named)
+        if len(removed) < 3:
+            removed.append(os.rmdir(path))
+
+    monkeypatch.setattr(os, "makedirs", make_and_lose)
+    assert storage.create_whole(str(tmp_path / "_runs/1.json"), b"x")
+    assert os.listdir(tmp_path / "_runs") == ["1.json"]
+    assert len(removed) == 3
