@@ -134,7 +134,8 @@ class View:
                 parquet = pq.ParquetFile(file)
                 if rows is not None:
                     return _read_rows(parquet, names, rows)
-                pieces = [parquet.read(columns=names)]  # in one chunk, unlike its row groups
+                whole = parquet.read(columns=names)  # in one chunk, unlike its row groups
+                pieces = [whole if names is None else whole.select(names)]
         elif rows is not None:
             pieces = _until(pieces, int(rows.max(initial=-1)))
         # Selected piece by piece, so that not all vectors of the part are in memory together.
@@ -283,7 +284,7 @@ class View:
                 if not part.sha256 or size == part.bytes:
                     yield file
                     return
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # KeyError: a column is missing
             kind = OSError if isinstance(error, OSError) else ValueError
             if kind is OSError and not storage.exists(path):
                 raise FileNotFoundError(f"{path}: is missing; {_REWRITE}") from error

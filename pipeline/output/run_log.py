@@ -54,6 +54,7 @@ class ShownRecord(RunIdentity):
     job: NotRequired[str | None]
     runner: NotRequired[str]
     startup_seconds: NotRequired[float]
+    counts: NotRequired[dict[str, int]]
 
 
 class MeasuredRecord(ShownRecord):
@@ -66,7 +67,6 @@ class MeasuredRecord(ShownRecord):
     tokens_per_second: float
     padding_share: float
     stage_shares: dict[str, float]
-    counts: dict[str, int]
 
 
 def load_run(output_path: str, number: int) -> RunRecord | None:

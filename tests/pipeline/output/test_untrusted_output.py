@@ -83,6 +83,7 @@ def test_a_damaged_manifest_is_named_by_its_entry(workplace, place, value, messa
         ("encoder/do_lower_case", None, "no encoder.do_lower_case of the right type"),
         ("inputs/bytes", "1", "no inputs.bytes of the right type"),
         ("seconds", "fast", "no seconds of the right type"),
+        ("counts", 0, "no counts of the right type"),
         ("stage_shares", {"read": []}, "no stage_shares.read of the right type"),
     ],
 )
@@ -93,6 +94,14 @@ def test_a_damaged_record_is_named_by_its_entry(workplace, place, value, message
         assert message in error
     (workplace.folder / "out/_runs/1.json").unlink()
     workplace.show()
+
+
+def test_a_column_that_no_part_has_is_an_error_of_the_part(workplace):
+    damage(workplace, "manifest.json", "views/t/columns/other", "string")
+    view = layerbeam.open_run("out").view("t")
+    for read in (view.to_arrow, lambda: list(view.iter_batches()), lambda: view.to_arrow(["other"])):
+        with pytest.raises(ValueError, match=r"out/t/.*\.parquet: cannot be read"):
+            read()
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "_runs/1.json", "parts.jsonl"])
