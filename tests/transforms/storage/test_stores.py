@@ -269,7 +269,7 @@ def test_a_request_whose_answer_fails_is_repeated(store, no_pauses, fault):
     assert list(storage.file_names(f"{root}/in")) == ["a", "b", "c", "d", "e"]
     assert len(store.calls) <= 3
     failing()
-    storage.delete_files([f"{root}/in/{name}" for name in "abcd"])
+    storage.delete_files(f"{root}/in", list("abcd"))
     assert storage.list_folder(f"{root}/in") == {"e": 5}
     assert store.faults.planned == []
 
