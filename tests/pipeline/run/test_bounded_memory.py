@@ -105,5 +105,5 @@ def test_a_window_that_needs_too_much_memory(workplace):
     workplace.write("corpus/other.txt", "a text\n")
     workplace.configure()
     problem = "takes more than 128 MiB to decompress (zstd --long); use `zstd -d --long=31`, and zstd again"
-    assert problem in workplace.run(status=3).err
+    assert problem in workplace.run(status=3).out
     assert set(workplace.rows()["file"].to_pylist()) == {"corpus/other.txt"}

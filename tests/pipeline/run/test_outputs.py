@@ -39,7 +39,7 @@ def test_all_formats_contain_same_rows(workplace):
     assert len(parts["parquet"]) > 3
     for name, ending in (("records", ".tfrecord.gz"), ("raw", ".tfrecord"), ("lines", ".jsonl.gz")):
         block = parts["parquet"][0].name.removesuffix(".parquet").rpartition("-")[0]
-        digits = hashlib.sha256(parts[name][0].read_bytes()).hexdigest()[:8]
+        digits = hashlib.sha256(parts[name][0].read_bytes()).hexdigest()[:16]
         assert parts[name][0].name == f"{block}-{digits}{ending}"
     tokens = workplace.rows("parquet")
 
@@ -81,7 +81,7 @@ def test_show_and_manifest(workplace):
     out = workplace.show().out
     for name in VIEWS:
         assert f"first rows of {name}" in out
-    assert len(re.findall(r"\[CLS\] ", out)) == 3
+    assert len(re.findall(r"\[CLS\]  ", out)) == 3
 
 
 def test_views_without_rows_can_be_read(workplace):

@@ -158,25 +158,6 @@ def test_growing_run_equals_one_run(workplace):
     assert "types/word_types.parquet has 1 bytes, not " in workplace.verify(status=1).out
 
 
-def test_manifest_of_an_older_version(workplace):
-    """It has one table in the entry of its view. The next run writes the present form."""
-    workplace.write("corpus/a.txt", "the river\n")
-    configure(workplace)
-    workplace.run()
-    files, manifest = workplace.files(), workplace.manifest()
-    (table,) = manifest["views"]["types"].pop("files")
-    manifest["views"]["types"] |= {"path": table["path"], "sha256": table["sha256"]}
-    workplace.write("out/manifest.json", json.dumps(manifest))
-    assert layerbeam.open_run(workplace.folder / "out")["types"].to_arrow()["word"].to_pylist() == ["river", "the"]
-    workplace.verify("--checksums")
-    assert "nothing to do" in workplace.run().err
-    workplace.write("corpus/b.txt", "the river\n")
-    workplace.run()
-    (workplace.folder / "corpus/b.txt").unlink()
-    workplace.run("--prune-missing")
-    assert workplace.files() == files
-
-
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_table_in_parts(workplace, monkeypatch, format_):
     """Equal for any number of workers, and the rows of a table in one part."""
