@@ -234,7 +234,8 @@ def load_index(output_path: str) -> Index:
         return Index(output_path, [Shard(**shard) for shard in manifest["index"]["parts"]])
     # Without a manifest nobody knows which files are current: the parts that a commit lists decide.
     names = [] if manifest is not None else sorted(storage.list_folder(storage.join(output_path, layout.INDEX)))
-    paths = [layout.PARTS, *(f"{layout.INDEX}/{name}" for name in names if not name.endswith(layout.INPUTS_SUFFIX))]
+    shards = (f"{layout.INDEX}/{name}" for name in names if not name.endswith(layout.INPUTS_SUFFIX))
+    paths = [layout.PARTS, *filter(layout.is_index_path, shards)]
     return Index(output_path, [shard for path in paths for shard in _scan(output_path, path)])
 
 

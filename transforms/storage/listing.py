@@ -200,8 +200,13 @@ def list_folder(folder: str) -> dict[str, int]:
         return {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_files(join(folder, "*"))}
     if not os.path.isdir(folder):
         return {}
+    sizes = {}
     with os.scandir(folder) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # an unfinished file has got its name meanwhile
+                if entry.is_file():
+                    sizes[entry.name] = entry.stat().st_size
+    return sizes
 
 
 def file_names(folder: str, prefix: str = "") -> Iterator[str]:

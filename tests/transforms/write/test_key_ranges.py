@@ -102,14 +102,6 @@ def test_a_range_reads_few_row_groups(paths):
     assert max(map(len, read)) <= 7
 
 
-def test_part_of_an_older_version_is_read(tmp_path, paths):
-    for path, table in zip(paths, BLOCKS, strict=True):
-        pq.write_table(table, path, row_group_size=50)
-    ranges = word_types.key_ranges(VIEW, word_types.sample_keys(VIEW, paths))
-    table = pa.concat_tables([word_types.make_word_types(VIEW, paths, range_) for range_ in ranges])
-    assert table["count"].to_pylist() == [count for _, _, count, *_ in plain_table()]
-
-
 def test_no_parts_make_an_empty_table():
     (range_,) = word_types.key_ranges(VIEW, word_types.merge_samples([]))
     table = word_types.make_word_types(VIEW, [], range_)
