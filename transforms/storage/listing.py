@@ -200,7 +200,7 @@ def list_folder(folder: str) -> dict[str, int]:
         return {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_files(join(folder, "*"))}
     if not os.path.isdir(folder):
         return {}
-    sizes = {}
+    sizes: dict[str, int] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # an unfinished file has got its name meanwhile
