@@ -55,16 +55,14 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
             own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))
-        if foreign and has_run:
-            raise UsageError(
-                f"output.path: {path} holds a run whose record and manifest cannot be read, and files that may not be "
-                f"of these settings ({', '.join(foreign[:3])}); give the configuration that wrote it, or a new folder"
-            )
         if foreign:
-            raise UsageError(
-                f"output.path: {path} is not empty and holds no layerbeam run ({', '.join(foreign[:3])}); "
-                "give a new folder"
-            )
+            what, give = "is not empty and holds no layerbeam run", ""
+            if has_run:
+                what = (
+                    "holds a run whose record and manifest cannot be read, and files that may not be of these settings"
+                )
+                give = "the configuration that wrote it, or "
+            raise UsageError(f"output.path: {path} {what} ({', '.join(foreign[:3])}); give {give}a new folder")
     elif (
         before["fingerprint"] != head["fingerprint"]
         and not only_adds_views(before["identity"], head["identity"])

@@ -244,12 +244,14 @@ class Finish(beam.PTransform):
         path = self.output.path
         self._refuse_if_superseded()
         _empty_folder(path, layout.COMMITS)
-        for folder in ("", layout.REJECTS, *_folders_of(self.views)):
-            storage.delete_unfinished(storage.join(path, folder))
+        names = {"", layout.REJECTS, *(view.name for view in self.views), *map(part_folder, self.views)}
+        folders = [storage.join(path, name) for name in sorted(names)]
+        for folder in folders:
+            storage.delete_unfinished(folder)
         storage.delete_files(path, [layout.DAMAGED])
         if is_complete:
             # Without it a power cut could leave the marker over empty parts. A view's folder may be on another disk.
-            storage.flush(storage.join(path, folder) for folder in ("", *_folders_of(self.views)))
+            storage.flush(folders)
             self._refuse_if_superseded()
             storage.create_whole(storage.join(path, layout.SUCCESS), b"")
 
@@ -316,10 +318,6 @@ def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_fie
         fix = remedy(reason, text_field)
         why += f", {count:,} of them because: {reason}" + (f"; {fix}" if fix else "")
     return why
-
-
-def _folders_of(views: Iterable[View]) -> list[str]:
-    return sorted({folder for view in views for folder in (view.name, part_folder(view))})
 
 
 def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:

@@ -155,7 +155,7 @@ class ReportContext:
     color_by: str | None
     sample_rows: int
     seed: int
-    trust: bool
+    trust: bool = False
 
     def of_level(self, *levels: str) -> list[SampledView]:
         """The views that have rows, in the order of the levels."""
@@ -163,14 +163,7 @@ class ReportContext:
 
 
 def open_context(
-    path: str,
-    *,
-    words: Sequence[str],
-    texts: Sequence[str],
-    color_by: str | None,
-    sample_rows: int,
-    seed: int,
-    trust: bool,
+    path: str, *, words: Sequence[str], texts: Sequence[str], color_by: str | None, sample_rows: int, seed: int
 ) -> ReportContext:
     """The committed rows of an output folder. UsageError if it holds no run."""
     attempt = last_attempt(path)
@@ -183,7 +176,7 @@ def open_context(
         if entry["rows"] and not is_aggregated(entry["level"])
     ]
     words, texts = tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
-    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed, trust)
+    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed)
 
 
 def location(row: Mapping[str, Any]) -> str:

@@ -77,9 +77,8 @@ def write_report(
     or the extra `report` is not installed.
     """
     _check_extra()
-    context = open_context(
-        output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed, trust=trust
-    )
+    context = open_context(output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed)
+    context = dataclasses.replace(context, trust=trust)
     sections.check_color_by(context)
     computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
     page = _render(context, computed).encode("utf-8")

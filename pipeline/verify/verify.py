@@ -118,8 +118,7 @@ def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> 
 def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:
     """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed.
 
-    `trust`: whether a function, an address and a SavedModel, which is a program, may be opened because the folder names
-    them; otherwise they are a UsageError. What does not need it is data on this machine.
+    `trust`: also open what is no data on this machine: a function, an address, a SavedModel. Else it is a UsageError.
     """
     settings = dict(run["settings"])
     settings["output"] = {**settings["output"], "path": output_path}
