@@ -63,7 +63,7 @@ def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str 
 
 def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, engine: str) -> EncoderSource:
     folder = located.folder
-    names = sorted(path.name for path in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir() if not path.is_fifo())  # reading one waits for a writer
     if "saved_model.pb" in names:
         return saved_model.open_folder(handle, located, do_lower_case, engine)
     if engine == "savedmodel":

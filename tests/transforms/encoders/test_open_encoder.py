@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 from repository import DATA
@@ -45,3 +46,9 @@ def test_layers_that_it_does_not_have():
     source = open_encoder(str(DATA / "hf_uncased"))
     with pytest.raises(EncoderError, match="there is no layer 4; it gives layers 0 to 3"):
         load_encoder(source, layers=[3, 4], pooler=False)
+
+
+def test_a_pipe_in_the_place_of_the_configuration_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(EncoderError, match="holds nothing, and none of"):
+        open_encoder(str(tmp_path))
