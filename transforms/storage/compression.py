@@ -56,7 +56,7 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
             needed -= len(chunk)
         return
     limit = () if path.endswith(".zst") else (_UNPACKED_BYTES,)
-    stream, begun, found, size = None, False, bytearray(), 0
+    stream, size, begun, found, unpacked = None, 0, False, list[bytes](), 0
     for stored in iter(lambda: file.read(_COMPRESSED_CHUNK_BYTES), b""):
         position = 0
         while True:
@@ -70,21 +70,22 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
             piece = stored[position : position + size]
             try:
                 for data in _decompress(stream, piece, limit):
-                    found += data
-                    if len(found) >= _UNPACKED_BYTES:
-                        yield bytes(found)
-                        found.clear()
+                    found.append(data)
+                    unpacked += len(data)
+                    if unpacked >= _UNPACKED_BYTES:
+                        yield b"".join(found)
+                        found, unpacked = [], 0
             except Exception as error:  # zlib.error, OSError or ZstdError, depending on the format
-                if found:
-                    yield bytes(found)
+                if unpacked:
+                    yield b"".join(found)
                 raise _problem(error) from error
             position += len(piece)
             size *= 2 if limit else 1
             if stream.eof:
                 position, stream = position - len(stream.unused_data), None
-        if found:
-            yield bytes(found)
-            found.clear()
+        if unpacked:
+            yield b"".join(found)
+        found, unpacked = [], 0
     if stream is not None or not begun:
         raise TruncatedFileError("the compressed data is truncated (incomplete download or copy?)")
 
