@@ -23,7 +23,6 @@ from repository import DATA, ROOT
 from weights import refused
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
-from layerbeam.transforms.encoders.fetch.cache import CacheError
 from layerbeam.transforms.storage import copy_into
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -130,7 +129,7 @@ def test_file_that_comes_short(memory, cache):
     with pytest.raises(OSError, match=r"memory://bucket/e/model.safetensors: 333,616 bytes came, not 667,232"):
         copy_into("memory://bucket/e/model.safetensors", io.BytesIO())
     error = refused("memory://bucket/e")
-    assert "cannot be read (memory://bucket/e/model.safetensors: 333,616 bytes came, not 667,232)" in error
+    assert "cannot be fetched (memory://bucket/e/model.safetensors: 333,616 bytes came, not 667,232)" in error
     assert list(cache.iterdir()) == []
     memory.short.clear()
     assert open_encoder("memory://bucket/e").fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
@@ -145,7 +144,7 @@ def test_store_that_refuses(memory, monkeypatch):
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     monkeypatch.setattr(memory, "open", refuse)
-    assert "cannot be read ([Errno 5] 403: you have no right to read this" in refused("memory://bucket/e")
+    assert "cannot be fetched ([Errno 5] 403: you have no right to read this" in refused("memory://bucket/e")
     monkeypatch.setattr(memory, "_list", refuse)
     assert "403: you have no right to read this" in refused("memory://bucket/e")
 
@@ -161,20 +160,23 @@ def test_store_that_refuses_as_a_disk_does(memory, monkeypatch, ending):
     memory.stored["memory://bucket/e.zip"] = (1.0, b"never read")
     monkeypatch.setattr(memory, "open", refuse)
     error = refused(f"memory://bucket/e{ending}")
-    assert "cannot be read ([Errno 13] Permission denied" in error
+    assert "cannot be fetched ([Errno 13] Permission denied" in error
     assert "XDG_CACHE_HOME" not in error
 
 
 @pytest.mark.parametrize("ending", ["", ".zip"])
 def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
-    def full(self: Any, data: Any) -> int:
-        raise CacheError("[Errno 28] No space left on device")
+    def full(path: str, file: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     upload(DATA / "hf_uncased", "memory://bucket/e")
     memory.stored["memory://bucket/e.zip"] = (1.0, b"some bytes")
-    monkeypatch.setattr("layerbeam.transforms.encoders.fetch.cache._CacheFile.write", full)
+    monkeypatch.setattr("layerbeam.transforms.storage.copy_into", full)
     error = refused(f"memory://bucket/e{ending}")
-    assert f"cannot be copied or unpacked into {cache} ([Errno 28] No space left on device)" in error
+    assert (
+        f"cannot be fetched ([Errno 28] No space left on device); XDG_CACHE_HOME names another place than {cache}"
+        in error
+    )
     assert list(cache.iterdir()) == []
 
 
@@ -264,8 +266,8 @@ def test_cache_that_cannot_be_written(memory, tmp_path, monkeypatch, ending):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     error = refused(f"memory://bucket/e{ending}")
-    assert f"cannot be copied or unpacked into {tmp_path}/file/layerbeam/encoders" in error
-    assert "XDG_CACHE_HOME names another place for it" in error
+    assert f"cannot be fetched ([Errno 20] Not a directory: '{tmp_path}/file/layerbeam" in error
+    assert f"XDG_CACHE_HOME names another place than {tmp_path}/file/layerbeam/encoders" in error
 
 
 def test_pipeline_with_an_encoder_on_a_file_system(memory, workplace):

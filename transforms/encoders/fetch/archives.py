@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import shutil
 import stat
 import tarfile
@@ -13,15 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
-from layerbeam.transforms.encoders.fetch.cache import CacheError, cached, create
+from layerbeam.transforms.encoders.fetch.cache import cached
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
-
-# Of a name that is too long, or that is both a file's and a folder's.
-_ERRORS_OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-
-# (name in the archive, size in bytes, how to open it)
-_Member = tuple[str, int, Callable[[], Any]]
 
 
 def stem(name: str) -> str:
@@ -45,63 +38,52 @@ def ending_of(name: str) -> str:
 def extract(handle: str, archive: Path, folder: Path) -> None:
     """Unpack the files of an archive into the folder.
 
-    Before anything is written, EncoderError for an archive that is damaged or cannot be read, for an entry outside the
-    folder, for one that is neither file nor folder (a link), and for a disk that is too small. CacheError if the folder
-    cannot be written.
+    Before anything is written, EncoderError for an archive that is damaged, for an entry outside the folder, for one
+    that is neither file nor folder (a link), and for a disk that is too small. OSError of either disk.
     """
     place = at(handle, archive)
     try:
         with zipfile.ZipFile(archive) if archive.suffix.lower() == ".zip" else tarfile.open(archive) as file:
-            members = _zip_members(file) if isinstance(file, zipfile.ZipFile) else _tar_members(file)
-            if not members:
+            files, sizes = _zip_files(file) if isinstance(file, zipfile.ZipFile) else _tar_files(file)
+            if not sizes:
                 raise EOFError("it holds no file")
-            for name, _, _ in members:
-                path = _path(name)
+            for name in sizes:
+                path = PurePosixPath(name.replace("\\", "/"))
+                if not path.parts or "\0" in name:
+                    raise EOFError(f"the entry {name!r} has no name")
                 if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
                     raise EncoderError(
                         f"{place}: the entry {name!r} would lie outside the folder; no honest archive has such an "
                         "entry: take it from its publisher"
                     )
-            needed, free = sum(size for _, size, _ in members), shutil.disk_usage(folder).free
+            needed, free = sum(sizes.values()), shutil.disk_usage(folder).free
             if needed > free:
                 raise EncoderError(f"{handle}: unpacked it takes {needed:,} bytes, and {folder} has {free:,} free")
-            for name, size, open_member in members:
-                with open_member() as source, create(folder / _path(name)) as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
-                    if target.tell() != size:
-                        raise EOFError(f"the entry {name!r} has {target.tell():,} bytes, not {size:,}")
+            for member in files:
+                file.extract(member, folder)
     except EncoderError:
         raise
-    except CacheError as error:
-        if getattr(error.__cause__, "errno", None) in _ERRORS_OF_NAMES:
-            reason = f"the entry {name[:80]!r} cannot have this name"
-            raise EncoderError(f"{place}: cannot be unpacked ({reason}); download it again") from error
-        raise
     except Exception as error:
-        # An errno is that of the archive's disk, except EINVAL: a position that no file can have.
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise EncoderError(f"{place}: cannot be read: {error.strerror}") from error
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an impossible position
+            raise
         # zipfile, tarfile and their decompressors have a dozen exceptions for damage.
         raise EncoderError(f"{place}: cannot be unpacked ({first_line(error)}); download it again") from error
 
 
-def _path(name: str) -> PurePosixPath:
-    """The path of an entry in the folder; some Windows programs separate names with backslashes in .zip files."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if not path.parts or "\0" in name:
-        raise ValueError(f"the entry {name!r} has no name")
-    return path
-
-
-def _zip_members(file: zipfile.ZipFile) -> list[_Member]:
+def _zip_files(file: zipfile.ZipFile) -> tuple[list[Any], dict[str, int]]:
+    """(its files, {name: bytes})."""
     entries = [entry for entry in file.infolist() if not entry.is_dir()]
     for entry in entries:
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise zipfile.BadZipFile(f"the entry {entry.filename!r} is a link")
-    return [(entry.filename, entry.file_size, functools.partial(file.open, entry)) for entry in entries]
+    sizes = {entry.filename: entry.file_size for entry in entries}
+    for entry in entries:
+        entry.filename = entry.filename.replace("\\", "/")  # some Windows programs separate names so
+    return entries, sizes
 
 
-def _tar_members(file: tarfile.TarFile) -> list[_Member]:
+def _tar_files(file: tarfile.TarFile) -> tuple[list[Any], dict[str, int]]:
+    """(its files, {name: bytes})."""
     entries = [entry for entry in file if not entry.isdir()]
     for entry in entries:
         if not entry.isfile():
@@ -113,18 +95,16 @@ def _tar_members(file: tarfile.TarFile) -> list[_Member]:
         raise tarfile.TarError(f"it breaks off at byte {file.offset:,}")
     while stream.read(1 << 20):
         pass
-    return [(entry.name, entry.size, functools.partial(file.extractfile, entry)) for entry in entries]
+    file.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.10.12
+    return entries, {entry.name: entry.size for entry in entries}
 
 
-def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any]) -> Path:
+def cached_archive(handle: str, key: str, ending: str, fetch: Callable[[Path], Any], advice: str = "") -> Path:
     """The cached folder of an archive. `fetch` writes the archive to the path that it is given, with this ending."""
 
     def fill(folder: Path) -> None:
-        archive = folder.with_name(folder.name + ending)
-        try:
-            fetch(archive)
-            extract(handle, archive, folder)
-        finally:
-            archive.unlink(missing_ok=True)
+        archive = folder.with_name(f"archive{ending}")
+        fetch(archive)
+        extract(handle, archive, folder)
 
-    return cached(handle, key, fill)
+    return cached(handle, key, fill, advice)

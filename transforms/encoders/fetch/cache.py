@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import errno
 import hashlib
-import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from layerbeam.transforms import storage
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.source import LocalFolder
 
@@ -23,6 +23,7 @@ MARKS = ("saved_model.pb", "config.json", "bert_config.json")
 # Files that lie next to one of them: a folder with such a file is an incomplete encoder, not a folder around one.
 _COMPANIONS = ("vocab.txt", "tokenizer.json", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
 
+_UNFINISHED = ".tmp"
 # What is fetched from a remote folder. Nothing else is read, and weights for other frameworks are as large again.
 WANTED = (
     "saved_model.pb",
@@ -66,70 +67,42 @@ def cache_folder() -> Path:
     return Path(given if os.path.isabs(given) else os.path.expanduser("~/.cache")) / "layerbeam"
 
 
-class CacheError(Exception):
-    """An error of the disk that is written to, not of the source that is read; its cause is the OSError."""
+def cached(handle: str, key: str, fill: Callable[[Path], Any], advice: str = "") -> Path:
+    """The folder that `fill` has written for this key, now or earlier. Processes that fill it at once take the first.
 
-
-@contextlib.contextmanager
-def _cache_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CacheError(str(error)) from error
-
-
-class _CacheFile(io.FileIO):
-    @_cache_errors()
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        size = rest.nbytes
-        while rest:
-            rest = rest[super().write(rest) :]
-        return size
-
-
-@_cache_errors()
-def create(path: Path) -> io.FileIO:
-    """A new file and its folders. Raises CacheError if it cannot be created or, later, written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _CacheFile(str(path), "wb")
-
-
-def cached(handle: str, key: str, fill: Callable[[Path], Any]) -> Path:
-    """The folder that `fill` has written for this key, now or earlier. Safe with several processes at once.
-
-    Errors of `fill` pass through, except CacheError. Raises EncoderError if the cache cannot be written.
+    EncoderError if it cannot be filled, with the advice.
     """
     root = cache_folder() / "encoders"
     folder = root / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     if _has_files(folder):
         return folder
-    unfinished = root / f"{folder.name}.tmp"
     try:
-        with contextlib.ExitStack() as lock:
-            with _cache_errors():
-                lock.enter_context(storage.locked_file(f"{folder}.lock", wait=True))
-            if not _has_files(folder):
-                lock.callback(_delete, unfinished)
-                with _cache_errors():
-                    _delete(folder, *root.glob(f"{unfinished.name}*"))  # left by a process that was killed
-                    unfinished.mkdir()
-                fill(unfinished)
-                with _cache_errors():
-                    unfinished.rename(folder)
-    except CacheError as error:
-        raise EncoderError(
-            f"{handle}: cannot be copied or unpacked into {root} ({error}); XDG_CACHE_HOME names another place for it"
-        ) from error
+        root.mkdir(parents=True, exist_ok=True)
+        _delete_abandoned(root)
+        with tempfile.TemporaryDirectory(suffix=_UNFINISHED, dir=root, ignore_cleanup_errors=True) as unfinished:
+            filled = Path(unfinished) / "encoder"
+            filled.mkdir()
+            fill(filled)
+            try:
+                filled.rename(folder)
+            except OSError:
+                if not _has_files(folder):
+                    raise
+    except EncoderError:
+        raise
+    except Exception as error:  # each store's client has its own exceptions
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        place = f"; XDG_CACHE_HOME names another place than {root}" if is_full or str(root) in str(error) else ""
+        raise EncoderError(f"{handle}: cannot be fetched ({error}){advice}{place}") from error
     return folder
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether the folder holds files, other than hidden ones of a deleted encoder, as `one_folder_deep` skips them."""
-    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return any(path.parts[0][0] not in "._" for path in files)
+    return any(path.is_file() for path in folder.rglob("*"))
 
 
-def _delete(*paths: Path) -> None:
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+def _delete_abandoned(root: Path) -> None:
+    """Delete what processes that were killed have left: nobody fetches an encoder for a day."""
+    for path in root.glob(f"*{_UNFINISHED}"):
+        if path.stat().st_mtime < time.time() - 86_400:
+            shutil.rmtree(path, ignore_errors=True)

@@ -26,7 +26,6 @@ from layerbeam.transforms.encoders.fetch.cache import (
     WANTED,
     cache_folder,
     cached,
-    create,
     is_wanted,
     one_folder_deep,
 )
@@ -148,7 +147,7 @@ def _from_zip(handle: str, address: str) -> Path:
         from rich.progress import wrap_file
 
         answer = urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS)  # noqa: S310 - https or http: see `locate`
-        with answer as response, create(archive) as file:
+        with answer as response, archive.open("wb") as file:
             total = int(response.headers.get("Content-Length") or 0)
             console = Console(stderr=True)
             with wrap_file(response, total=total, description=handle, console=console, transient=True) as reader:
@@ -156,13 +155,8 @@ def _from_zip(handle: str, address: str) -> Path:
             if total and file.tell() != total:
                 raise http.client.IncompleteRead(b"", total - file.tell())
 
-    try:
-        return archives.cached_archive(handle, address, ".zip", fetch)
-    except (OSError, http.client.HTTPException) as error:
-        raise EncoderError(
-            f"{handle}: cannot be fetched ({error}); try the address in a browser; try again; or download it by hand "
-            "and give the file"
-        ) from error
+    advice = "; try the address in a browser; try again; or download it by hand and give the file"
+    return archives.cached_archive(handle, address, ".zip", fetch, advice)
 
 
 def _from_huggingface(handle: str) -> LocalFolder:
@@ -197,7 +191,8 @@ def _from_file_system(handle: str) -> LocalFolder:
         raise EncoderError(f"{handle}: {reason}")
 
     def copy(path: str, target: Path) -> None:
-        with create(target) as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
             storage.copy_into(path, file)
 
     def copy_folder(folder: Path) -> None:
@@ -206,18 +201,14 @@ def _from_file_system(handle: str) -> LocalFolder:
 
     ending = archives.ending_of(handle)
     try:
-        if ending:
-            stored = storage.stat_file(handle)
-            if not isinstance(stored, InputFile):
-                raise EncoderError(f"{handle}: {stored.reason}; {SUPPORTED}")
-            folder = archives.cached_archive(handle, f"{stored}", ending, lambda path: copy(handle, path))
-        else:
-            files = {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
-            if not files:
-                raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
-            folder = cached(handle, f"{sorted(files.items())}", copy_folder)
-    except EncoderError:
-        raise
+        stored = storage.stat_file(handle) if ending else None
+        files = {} if ending else {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
     except Exception as error:  # each store's client has its own exceptions
         raise EncoderError(f"{handle}: cannot be read ({error})") from error
+    if isinstance(stored, InputFile):
+        folder = archives.cached_archive(handle, f"{stored}", ending, lambda path: copy(handle, path))
+    elif files:
+        folder = cached(handle, f"{sorted(files.items())}", copy_folder)
+    else:
+        raise EncoderError(f"{handle}: {stored.reason if stored else 'there is no file of an encoder'}; {SUPPORTED}")
     return LocalFolder(folder, (archives.stem(handle.rstrip("/").rsplit("/", 1)[-1]),), copy=folder)
