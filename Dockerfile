@@ -69,7 +69,7 @@ ARG MODEL=
 WORKDIR /opt/layerbeam
 COPY --from=beam /opt/apache/beam /opt/apache/beam
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
-COPY pipeline/remote/flex_template.py ./
+COPY pipeline/cli/flex_template.py ./
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/layerbeam/flex_template.py
 
 # COPY has no "if": without MODEL the license is copied, with it the folder.

@@ -92,8 +92,8 @@ $(VENV)/installed-gcp: $(VENV)/installed
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
-		tests/pipeline/remote/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
-		tests/transforms/storage/test_stores.py tests/pipeline/remote/test_dataflow_jobs.py
+		tests/pipeline/cli/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
+		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }

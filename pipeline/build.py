@@ -11,7 +11,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.run.keep_alive import KeepAlive, keep_alive
+from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks

@@ -13,6 +13,11 @@ import sys
 import pytest
 from repository import ROOT
 
+# The folders and modules of pipeline/: each imports only those behind it. What all need lies below them.
+LAYERS = (
+    *("cli", "report", "verify", "plan", "remote", "run", "build", "extract_features", "encode", "in_beam", "dataset"),
+    *("output", "config", "progress", "console", "versions", "errors"),
+)
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
@@ -24,9 +29,12 @@ BEAM = {
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     "layerbeam.pipeline.build",
     "layerbeam.pipeline.cli.beam_options",
+    "layerbeam.pipeline.cli.flex_template",
     "layerbeam.pipeline.output.find",
     "layerbeam.pipeline.output.finish",
     "layerbeam.pipeline.output.word_types",
+    "layerbeam.pipeline.output.dataflow_jobs",
+    "layerbeam.pipeline.output.keep_alive",
 }
 BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 
@@ -84,6 +92,20 @@ def test_stages_do_not_import_each_other():
         for imported in _imports(tree)
         for other in STAGES
         if other != stage and _is_in(imported, f"layerbeam.transforms.{other}")
+    ]
+    assert wrong == []
+
+
+def _layer(module: str) -> int | None:
+    return LAYERS.index(module.split(".")[2]) if module.startswith("layerbeam.pipeline.") else None
+
+
+def test_pipeline_imports_point_down():
+    wrong = [
+        (module, imported)
+        for module, tree in MODULES.items()
+        for imported in _imports(tree)
+        if (layer := _layer(module)) is not None and (lower := _layer(imported)) is not None and lower < layer
     ]
     assert wrong == []
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from layerbeam.pipeline.cli.console import python_command
 from layerbeam.pipeline.cli.main import BUSY, DONE, INCOMPLETE, USAGE, load_config
 from layerbeam.pipeline.cli.parser import make_parser
+from layerbeam.pipeline.console import python_command
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.errors import UsageError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerbeam.pipeline.cli.console import plain_console, size_text
+from layerbeam.pipeline.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.console import command_name, echo, echo_error
 from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
+from layerbeam.pipeline.console import command_name, echo, echo_error, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
-from layerbeam.pipeline.run.signals import interrupting, only_main_thread_prints
+from layerbeam.pipeline.run.signals import interrupting
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
@@ -111,7 +111,8 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = load_config(options)
     job, _ = _resolve(options, config, beam_arguments)
     from layerbeam.pipeline.cli.render_plan import print_plan
-    from layerbeam.pipeline.plan.plan import Machines, make_plan, vcpus_of
+    from layerbeam.pipeline.plan.plan import Machines, make_plan
+    from layerbeam.pipeline.remote.preflight import vcpus_of
 
     machines = None
     if options.machines or options.vcpus or options.price_per_hour is not None:

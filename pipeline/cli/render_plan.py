@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console, size_text
+from layerbeam.pipeline.console import count_noun, duration_text, plain_console, size_text
 from layerbeam.pipeline.output.manifest import shape_text
 from layerbeam.pipeline.output.summary import input_text
-from layerbeam.pipeline.plan.estimate import Statistic, count_text
 from layerbeam.pipeline.plan.plan import Duration, InputSummary, Lengths, Plan
+from layerbeam.pipeline.run.estimate import Statistic, count_text
 
 _MAX_NAMED = 5
 _BAR_WIDTH = 40

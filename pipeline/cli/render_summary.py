@@ -8,12 +8,14 @@ from typing import Any
 
 from rich.text import Text
 
-from layerbeam.pipeline.cli.console import command_name, count_noun, plain_console, size_text
+from layerbeam.pipeline.console import command_name, count_noun, plain_console, size_text
+from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.manifest import vectors_text
 from layerbeam.pipeline.output.summary import RunSummary, balances, encoder_text, input_text, notes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.layout import REJECTS
 
+_ROWS = 5
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 
 
@@ -100,7 +102,7 @@ def print_rows(summary: RunSummary) -> None:
     """Print the first rows of each view that has rows."""
     console = plain_console()
     for name in summary.views:
-        rows = summary.first_rows(name)
+        rows = View(summary.path, name, summary.views[name], summary.parts[name]).first_rows(_ROWS).to_pylist()
         if not rows:
             continue
         vector = next(column for column, value in rows[0].items() if isinstance(value, list))

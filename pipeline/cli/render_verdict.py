@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
+from layerbeam.pipeline.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.output.integrity import FilesVerdict
 from layerbeam.pipeline.verify.verify import Verdict
 from layerbeam.transforms.parts import FORMATS

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity, identify_run
 from layerbeam.pipeline.config.rules import find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output import manifest
-from layerbeam.pipeline.run.versions import VersionError, check_versions, versions
+from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
@@ -115,7 +115,7 @@ class Job(EmbedJob):
     """Everything a run needs to know."""
 
     config: Config
-    head: manifest.RunIdentity
+    head: RunIdentity
     output: Output
     limits: BlockLimits
 
@@ -148,7 +148,7 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     identity = _identify(config, job)
     settings = dataclasses.asdict(config)
     del settings["output"]["path"]  # equal runs into two folders are equal
-    head = manifest.identify_run(identity, job.encoder.describe(), settings, job.versions)
+    head = identify_run(identity, job.encoder.describe(), settings, job.versions)
     output = Output(config.output.path, head["fingerprint"], config.output.byte_stream_split)
     return Job(config, job.encoder, job.views, job.versions, head, output, _block_limits(config, job.views))
 
@@ -308,7 +308,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             of_view["given_layers"] = list(view.given_layers)
     in_encoder = ("max_seq_length", "long_text", "window_overlap", "compute_dtype", "prompt")
     return {
-        "schema_version": manifest.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "input": settings["input"],
         "encoder": {
             "fingerprint": job.encoder.fingerprint,

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from layerbeam.pipeline.errors import BusyError, UsageError
+from layerbeam.pipeline.output.dataflow_jobs import DataflowJob, end_of
 from layerbeam.pipeline.output.heartbeat import beat
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
-from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob, end_of
 from layerbeam.transforms import layout, storage
 
 # The state of an attempt that has a number and has not begun.

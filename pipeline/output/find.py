@@ -12,19 +12,12 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import committed, load_damaged, sound_commits
 from layerbeam.pipeline.output.groups import Boundaries, Group, GroupWork, make_groups
 from layerbeam.pipeline.output.index import input_entries, load_index
-from layerbeam.pipeline.output.manifest import (
-    InputEntry,
-    Manifest,
-    RunIdentity,
-    differences,
-    load_manifest,
-    only_adds_views,
-    table_parts,
-)
+from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manifest, table_parts
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, hash_paths, printable

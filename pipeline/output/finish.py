@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindows
 
+from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
 from layerbeam.pipeline.output.groups import Boundaries, Gathered
@@ -31,11 +32,11 @@ from layerbeam.pipeline.output.index import (
     path_hash,
     unlisted_paths,
 )
-from layerbeam.pipeline.output.manifest import RunIdentity, count_rows, describe_views
+from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
+from layerbeam.pipeline.output.manifest import count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import TablePart, WordTypes
-from layerbeam.pipeline.run.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema, splits_by
 from layerbeam.transforms.commits import Commit, SkippedFile, printable

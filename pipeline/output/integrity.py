@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.commits import load_damaged, note_damaged, size_problem
 from layerbeam.pipeline.output.index import Index, path_hash, read_index, unlisted_paths
 from layerbeam.pipeline.output.manifest import Manifest, read_manifest, table_parts
-from layerbeam.pipeline.run.signals import underlying
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
 
@@ -57,7 +57,7 @@ def verify_files(output_path: str) -> FilesVerdict:
     for commit in index:
         counts.update(commit.counts)
         num_files += sum(part.begins_file for part in commit.parts.values())
-    from layerbeam.pipeline.cli.progress import (
+    from layerbeam.pipeline.progress import (
         Steps,
         show_progress,
     )  # it imports Beam, and `open_run` imports this file

@@ -1,10 +1,8 @@
-"""`manifest.json`: what a run was and its result, checked when it is read back; and the fingerprint."""
+"""`manifest.json`: what a run was and its result, checked when it is read back."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,58 +10,14 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, ValidationError
 from typing_extensions import NotRequired, TypedDict
 
+from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema, vector_type
 from layerbeam.transforms.commits import Part, adapter
 from layerbeam.transforms.views import COLUMNS, Level, View, is_aggregated
 
-SCHEMA_VERSION = 1
-
 _NAMED_VECTORS = 4
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """`setting: old value -> new value` for each that differs; one line for a view that only one of them has.
-
-    >>> differences({"encoder": {"max_seq_length": 64}}, {"encoder": {"max_seq_length": 128}})
-    ['encoder.max_seq_length: 64 -> 128']
-    >>> differences({"views": {"a": {"level": "text", "dtype": "float32"}}}, {"views": {}})
-    ['views.a: is in the folder, and removed from the settings']
-    """
-    views, others = old.get("views", {}), new.get("views", {})
-    lines = [f"views.{name}: is in the folder, and removed from the settings" for name in sorted(views.keys() - others)]
-    lines += [f"views.{name}: is not in the folder" for name in sorted(others.keys() - views)]
-    both = views.keys() & others.keys()
-    before, after = (
-        _flat({**settings, "views": {name: settings["views"][name] for name in both}}) for settings in (old, new)
-    )
-    return lines + [
-        f"{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    ]
-
-
-def only_adds_views(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a run's identity has all views of an older one, and differs in nothing else.
-
-    >>> only_adds_views({"input": 1, "views": {"a": {}}}, {"input": 1, "views": {"a": {}, "b": {}}})
-    True
-    """
-    new = json.loads(json.dumps(new))  # as the older one was read
-    views = {name: view for name, view in new["views"].items() if name in old.get("views", {})}
-    return {**new, "views": views} == old
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        nested = isinstance(value, Mapping) and value
-        flat |= (
-            _flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": "not set" if value is None else value}
-        )
-    return flat
 
 
 class TableFile(TypedDict):
@@ -96,11 +50,16 @@ def check_columns(view: Any) -> Any:
     return view
 
 
+def _check_view(view: Any) -> Any:
+    if is_aggregated(view["level"]) and "files" not in view:
+        raise ValueError("a table has no files")
+    return check_columns(view)
+
+
 class ManifestView(DescribedView):
     """What a manifest says of a view.
 
-    `files`: the parts of the table of a `word_type` view, in the order of their rows; older manifests have `path` and
-    `sha256` of the only one.
+    `files`: the parts of the table of a `word_type` view, in the order of their rows.
     """
 
     rows: int
@@ -138,60 +97,6 @@ class ManifestIndex(TypedDict):
     inputs: list[ManifestShard]
 
 
-class _InputIdentity(TypedDict):
-    text_field: str
-    pair_field: str | None
-
-
-class _ViewIdentity(TypedDict):
-    level: str
-    keep_words: list[str] | None
-
-
-class Identity(TypedDict):
-    """What readers rely on in an identity, which holds more."""
-
-    input: _InputIdentity
-    views: dict[str, _ViewIdentity]
-
-
-class DescribedEncoder(TypedDict):
-    """What readers rely on in `EncoderSource.describe`, which gives more."""
-
-    handle: str
-    engine: str
-    hidden_size: int
-    num_hidden_layers: int
-    do_lower_case: bool
-    casing_from: str
-    vocabulary_size: int
-    vocab_size: NotRequired[int | None]
-
-
-class RunIdentity(TypedDict):
-    """What is known of a run before it starts: the part of the manifest that does not depend on data."""
-
-    schema_version: int
-    fingerprint: str
-    identity: Identity
-    encoder: DescribedEncoder
-    settings: dict[str, dict[str, Any]]
-    versions: NotRequired[dict[str, str]]
-
-
-def identify_run(identity: Any, encoder: Any, settings: dict[str, Any], versions: Mapping[str, str]) -> RunIdentity:
-    """`identity`: everything that decides rows, columns, values or where blocks are cut; 16 hex digits stand for it."""
-    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).hexdigest()[:16]
-    return RunIdentity(
-        schema_version=SCHEMA_VERSION,
-        fingerprint=fingerprint,
-        identity=identity,
-        encoder=encoder,
-        settings=settings,
-        versions=dict(versions),
-    )
-
-
 class Manifest(RunIdentity):
     """`manifest.json`."""
 
@@ -199,7 +104,7 @@ class Manifest(RunIdentity):
     problems: list[str]
     counts: dict[str, int]
     ids_compared_in: NotRequired[str]
-    views: dict[str, Annotated[ManifestView, AfterValidator(check_columns)]]
+    views: dict[str, Annotated[ManifestView, AfterValidator(_check_view)]]
     inputs: list[InputEntry]
     index: NotRequired[ManifestIndex]
 
@@ -220,7 +125,7 @@ def read_manifest(output_path: str) -> Manifest:
             f"{output_path}: was written with schema_version {version}, this layerbeam reads {SCHEMA_VERSION}; read it "
             f"with the layerbeam that wrote it: {manifest.get('versions')}"
         )
-    invalid = ", ".join(sorted(invalid_entries(Manifest, manifest) or _without_files(manifest)))
+    invalid = ", ".join(sorted(invalid_entries(Manifest, manifest)))
     if invalid:
         raise OutputError(
             f"{output_path}: {layout.MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
@@ -248,14 +153,6 @@ def invalid_entries(type_: Any, record: Any) -> set[str]:
     except ValidationError as error:
         return {".".join(map(str, problem["loc"])) for problem in error.errors()}
     return set()
-
-
-def _without_files(manifest: Manifest) -> set[str]:
-    return {
-        f"views.{name}.files"
-        for name, view in manifest["views"].items()
-        if is_aggregated(view["level"]) and "files" not in view and not {"path", "sha256"} <= view.keys()
-    }
 
 
 def load_manifest(output_path: str) -> Manifest | None:

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 from typing_extensions import NotRequired, TypedDict
 
+from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.errors import BusyError
-from layerbeam.pipeline.output.manifest import DescribedView, RunIdentity, check_columns, load_manifest
+from layerbeam.pipeline.output.manifest import DescribedView, check_columns, load_manifest
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import adapter
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from layerbeam.pipeline.cli.console import count_noun, size_text
-from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.console import count_noun, size_text
 from layerbeam.pipeline.errors import OutputError, UsageError
 from layerbeam.pipeline.output.commits import load_commits, sound_commits
 from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
@@ -31,7 +30,6 @@ from layerbeam.transforms.views import is_aggregated
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
-_ROWS = 5
 _NAMED_FORMS = 10
 _UNITS = {metrics.RECORDS: ("records", "read"), metrics.SENTENCES: ("sentences", "found")}
 _OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes")
@@ -93,11 +91,6 @@ class RunSummary:
         values = dataclasses.asdict(dataclasses.replace(self, parts={}))
         values["parts"] = {view: [part.path for part in parts] for view, parts in self.parts.items()}
         return {name: value for name, value in values.items() if value is not None}
-
-    def first_rows(self, view: str) -> list[dict[str, Any]]:
-        """A few rows of a view."""
-        rows = View(self.path, view, self.views[view], self.parts[view]).first_rows(_ROWS)
-        return list(rows.to_pylist())
 
 
 def last_attempt(output_path: str) -> RunRecord:

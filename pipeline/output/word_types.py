@@ -13,7 +13,7 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.output.index import Index, Shard
-from layerbeam.pipeline.run.keep_alive import KeepAlive, keep_alive
+from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts.part_format import Output

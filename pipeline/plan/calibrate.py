@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.plan.estimate import TEXTS, Estimate, Tokenizer
-from layerbeam.pipeline.plan.sampling import text_bytes
+from layerbeam.pipeline.run.estimate import TEXTS, Estimate, Tokenizer
+from layerbeam.pipeline.run.sampling import text_bytes
 from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock
 from layerbeam.transforms.commits import Commit, SkippedFile
 from layerbeam.transforms.encode.batching import equal_texts

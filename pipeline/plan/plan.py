@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.pipeline.cli.console import echo
 from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.console import echo
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
 from layerbeam.pipeline.output.finish import find_problems
 from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
-from layerbeam.pipeline.plan.estimate import (
+from layerbeam.pipeline.run.estimate import (
     ENCODED,
     TEXT_BYTES,
     TEXTS,
@@ -32,9 +31,9 @@ from layerbeam.pipeline.plan.estimate import (
     expected_blocks,
     free_bytes,
 )
-from layerbeam.pipeline.plan.fields import check_fields
-from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
-from layerbeam.pipeline.plan.sampling import Budget
+from layerbeam.pipeline.run.fields import check_fields
+from layerbeam.pipeline.run.hard_wrap import wrapping_hint
+from layerbeam.pipeline.run.sampling import Budget
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.commits import InputFile, SkippedFile
@@ -361,13 +360,3 @@ def _dataflow(machines: Machines, core_hours: float, num_blocks: int) -> Dataflo
     cost = None if price is None else round(hours * machines.count * price, 2)
     start_with = min(max(round(num_blocks / _BLOCKS_PER_VCPU / machines.vcpus), 1), machines.count)
     return DataflowCost(machines.count, machines.vcpus, at_work, start_with, price, round(hours, 4), cost)
-
-
-def vcpus_of(machine_type: str | None) -> int:
-    """The vCPUs of a Google machine type, from its name; 1 if there is none, so that prices are per vCPU.
-
-    >>> vcpus_of("n2-standard-8"), vcpus_of(None), vcpus_of("e2-medium")
-    (8, 1, 1)
-    """
-    found = re.search(r"-(\d+)\b", machine_type or "")
-    return int(found.group(1)) if found else 1

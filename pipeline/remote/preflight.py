@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from apache_beam.options import pipeline_options
 from apache_beam.transforms.resources import parse_resource_hints
 
-from layerbeam.pipeline.cli.console import count_noun, echo
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.config.schema import Config
+from layerbeam.pipeline.console import count_noun, echo
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.plan.plan import vcpus_of
 from layerbeam.pipeline.remote.job_server import job_at_work, mistakes_in, pool_note
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.versions import tpu_mistake
+from layerbeam.pipeline.versions import tpu_mistake
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead, join_small_files
@@ -197,3 +197,13 @@ def _job_server(remote: RemoteRunner) -> Iterator[str]:
             )
         return
     yield from mistakes_in(remote.options)
+
+
+def vcpus_of(machine_type: str | None) -> int:
+    """The vCPUs of a Google machine type, from its name; 1 if there is none, so that prices are per vCPU.
+
+    >>> vcpus_of("n2-standard-8"), vcpus_of(None), vcpus_of("e2-medium")
+    (8, 1, 1)
+    """
+    found = re.search(r"-(\d+)\b", machine_type or "")
+    return int(found.group(1)) if found else 1

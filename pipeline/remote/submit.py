@@ -15,16 +15,16 @@ import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.cli.console import echo
-from layerbeam.pipeline.cli.progress import JobProgress, show_progress
+from layerbeam.pipeline.console import echo, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
+from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.pipeline.progress import JobProgress, show_progress
 from layerbeam.pipeline.remote import preflight
-from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
-from layerbeam.pipeline.run.signals import interrupting, quiet, underlying
+from layerbeam.pipeline.run.signals import interrupting
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.slice.slices import FileToRead

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from layerbeam.pipeline.cli.console import escape_control
+from layerbeam.pipeline.console import escape_control
 
 # Bidirectional controls, which would reorder the text around them, and surrogates, which UTF-8 does not have.
 _INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from layerbeam.pipeline.cli.console import count_noun, plain_console, size_text
+from layerbeam.pipeline.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.report import plots, sections
 from layerbeam.pipeline.report.context import ReportContext, Section, open_context

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from layerbeam.pipeline.cli.console import size_text
+from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.output.manifest import vectors_text
 from layerbeam.pipeline.output.summary import balances, encoder_text, input_text, notes

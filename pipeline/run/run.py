@@ -15,9 +15,8 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options
 
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.cli.console import count_noun, echo, echo_error, size_text
-from layerbeam.pipeline.cli.progress import Progress, show_progress
 from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.console import count_noun, echo, echo_error, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.find import (
     PendingWork,
@@ -31,11 +30,12 @@ from layerbeam.pipeline.output.input_format import find_format, refuse_other_for
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.run_log import RunLog
-from layerbeam.pipeline.plan.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
-from layerbeam.pipeline.plan.fields import check_fields
-from layerbeam.pipeline.plan.hard_wrap import wrapping_hint
+from layerbeam.pipeline.progress import Progress, show_progress
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.signals import WorkerDiedError, call_aside, interrupting, quiet, underlying
+from layerbeam.pipeline.run.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
+from layerbeam.pipeline.run.fields import check_fields
+from layerbeam.pipeline.run.hard_wrap import wrapping_hint
+from layerbeam.pipeline.run.signals import WorkerDiedError, call_aside, interrupting
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, SkippedFile
 from layerbeam.transforms.encoders import vocabulary_note

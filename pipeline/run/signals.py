@@ -1,9 +1,8 @@
-"""What ends a run from outside: signals and crashed worker processes; and silence for other threads meanwhile."""
+"""What ends a run from outside: signals and crashed worker processes."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import queue
 import re
@@ -14,48 +13,12 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 8
 # The signal that ends this process: a process has one handler of each signal.
 _received: list[int] = []
-
-
-class MainThreadStream:
-    """A stream that writes what the main thread prints and drops what other threads print.
-
-    `stream` is the stream behind it, for a thread that may print.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = underlying(stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        is_main = threading.current_thread() is threading.main_thread()
-        return self.stream.write(text) if is_main else len(text)
-
-
-def underlying(stream: TextIO) -> TextIO:
-    """The stream itself, or the one behind a MainThreadStream."""
-    return stream.stream if isinstance(stream, MainThreadStream) else stream
-
-
-def only_main_thread_prints() -> contextlib.AbstractContextManager[Any]:
-    """Drops what other threads print to standard error.
-
-    Beam's threads print tracebacks before an error is raised, and those of other workers even later; one message is
-    enough.
-    """
-    return contextlib.redirect_stderr(cast(TextIO, MainThreadStream(sys.stderr)))
-
-
-def quiet(verbose: bool) -> contextlib.AbstractContextManager[Any]:
-    """Hides what Beam prints to standard error while a pipeline runs, unless `verbose`."""
-    return contextlib.nullcontext() if verbose else contextlib.redirect_stderr(io.StringIO())
 
 
 def end_by_signals() -> None:

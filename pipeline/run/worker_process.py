@@ -9,8 +9,7 @@ import sys
 import threading
 import time
 
-from layerbeam.pipeline.cli.console import python_command
-from layerbeam.pipeline.run.signals import quiet
+from layerbeam.pipeline.console import python_command, quiet
 from layerbeam.transforms.hardware import import_tensorflow
 
 _POLL_INTERVAL_SECONDS = 0.2

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.pipeline.cli.console import count_noun
+from layerbeam.pipeline.console import count_noun
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.views import View
 

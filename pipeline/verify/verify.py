@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.pipeline.cli.progress import Steps, show_progress
 from layerbeam.pipeline.config import load as configuration
+from layerbeam.pipeline.config.identity import differences
 from layerbeam.pipeline.config.job import Job, resolve
+from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.dataset import view as dataset
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.commits import broken_parts
 from layerbeam.pipeline.output.index import input_entries, read_index
 from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
-from layerbeam.pipeline.output.manifest import Manifest, describe_views, differences, table_parts
-from layerbeam.pipeline.run.signals import underlying
+from layerbeam.pipeline.output.manifest import Manifest, describe_views, table_parts
+from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
 from layerbeam.transforms import metrics, storage

@@ -103,9 +103,9 @@ def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from layerbeam.pipeline.config.identity import RunIdentity
     from layerbeam.pipeline.output.find import FindWork
     from layerbeam.pipeline.output.finish import Finish
-    from layerbeam.pipeline.output.manifest import RunIdentity
     from layerbeam.pipeline.run.engines import local_runner
     from layerbeam.transforms import storage
     from layerbeam.transforms.settings import LINES as RECORDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from corpus import read_bible
 
-from layerbeam.pipeline.cli.console import size_text
+from layerbeam.pipeline.console import size_text
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 

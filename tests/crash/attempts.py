@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output import commits
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
-from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Rows, Slice, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from layerbeam.pipeline.cli.console import command_name
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema, template
+from layerbeam.pipeline.console import command_name
 
 TEXT = template.text()
 # `#name: default`, which is a setting when the # is taken away.

@@ -22,11 +22,11 @@ from weights import vectors
 from workplace import workplace_in
 
 import layerbeam
+from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
-from layerbeam.pipeline.output.manifest import RunIdentity
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.committed import put_commit
@@ -462,7 +462,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
         (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
         (
             lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}},
-            "views.t.files of",
+            "views.t of",
         ),
     ],
 )

@@ -12,9 +12,9 @@ import pytest
 
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.attempts import newer_attempt
+from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
-from layerbeam.pipeline.remote.dataflow_jobs import DataflowJob
 
 HEAD = {"fingerprint": "f", "identity": {}, "encoder": {}}
 ON_DATAFLOW = {"runner": "DataflowRunner", "job": "2026-01-01_00_00_00-7", "project": "proj", "region": "r1"}

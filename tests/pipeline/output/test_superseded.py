@@ -15,9 +15,8 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
-from layerbeam.pipeline.output import heartbeat, word_types
+from layerbeam.pipeline.output import heartbeat, keep_alive, word_types
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
-from layerbeam.pipeline.run import keep_alive
 from layerbeam.pipeline.run.engines import local_runner
 from layerbeam.transforms import write
 

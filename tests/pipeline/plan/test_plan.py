@@ -22,9 +22,9 @@ from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import find_work
-from layerbeam.pipeline.plan.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
 from layerbeam.pipeline.plan.plan import Machines, _dataflow
-from layerbeam.pipeline.plan.sampling import CHUNK_BYTES, Budget
+from layerbeam.pipeline.run.estimate import TEXT_BYTES, TEXTS, Estimate, Tokenizer, estimate, expected_blocks
+from layerbeam.pipeline.run.sampling import CHUNK_BYTES, Budget
 from layerbeam.transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)

@@ -1,4 +1,4 @@
-"""The Flex Template: pipeline/remote/flex_template.py, configs/dataflow/metadata.json and cloudbuild.yaml."""
+"""The Flex Template: pipeline/cli/flex_template.py, configs/dataflow/metadata.json and cloudbuild.yaml."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 import yaml
 from repository import ROOT
 
-from layerbeam.pipeline.cli import beam_options
+from layerbeam.pipeline.cli import beam_options, flex_template
 from layerbeam.pipeline.cli.parser import make_parser
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.remote import flex_template
 
 DATAFLOW = ROOT / "configs" / "dataflow"
 METADATA = json.loads((DATAFLOW / "metadata.json").read_text())
@@ -113,7 +112,7 @@ def start(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("copied", [False, True], ids=["in the tree", "a copy"])
 def test_failed_launch_has_message_and_status_of_run(tmp_path, copied):
-    script = ROOT / "pipeline" / "remote" / "flex_template.py"
+    script = ROOT / "pipeline" / "cli" / "flex_template.py"
     if copied:
         script = Path(shutil.copy(script, tmp_path))
     done = start(script, "--config=nowhere.yaml", folder=tmp_path)
@@ -132,7 +131,7 @@ def test_script_folder_hides_no_other_modules(tmp_path):
     """Python looks first in the script's folder: in the image the script is a copy in its own folder."""
     image = tmp_path / "image"
     image.mkdir()
-    shutil.copy(ROOT / "pipeline/remote/flex_template.py", image)
+    shutil.copy(ROOT / "pipeline/cli/flex_template.py", image)
     (tmp_path / "preflight.py").write_text("whose = 'theirs'\n")
     code = "import sys, runpy; sys.argv = ['x', '--config=nowhere.yaml']\n"
     code += f"sys.path[0] = {str(image)!r}\n"
@@ -262,7 +261,7 @@ def test_dockerfile_declares_build_arguments_and_launcher():
     (launcher,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=\"?(\S+?)\"?$", dockerfile, re.MULTILINE)
     assert launcher == "/opt/layerbeam/flex_template.py"
     assert re.search(r"^WORKDIR /opt/layerbeam$", dockerfile.split("FROM ")[-1], re.MULTILINE)
-    assert re.search(r"^COPY pipeline/remote/flex_template.py \./$", dockerfile.split("FROM ")[-1], re.MULTILINE)
+    assert re.search(r"^COPY pipeline/cli/flex_template.py \./$", dockerfile.split("FROM ")[-1], re.MULTILINE)
     for name in ("FLEX_TEMPLATE_PYTHON_REQUIREMENTS_FILE", "FLEX_TEMPLATE_PYTHON_SETUP_FILE"):
         assert name not in dockerfile  # all packages are installed: a launch must install nothing
 

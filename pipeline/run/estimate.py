@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from layerbeam.pipeline.cli.console import size_text
 from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.plan.sampling import Budget, Chunk, draw, text_bytes
+from layerbeam.pipeline.run.sampling import Budget, Chunk, draw, text_bytes
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import records_of

@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from layerbeam.pipeline.run.versions import VersionError, check_versions, tpu_mistake, versions
+from layerbeam.pipeline.versions import VersionError, check_versions, tpu_mistake, versions
 
 
 def test_worker_with_another_splitter():

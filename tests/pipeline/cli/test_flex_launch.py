@@ -9,7 +9,7 @@ import pytest
 import yaml
 from repository import DATA
 
-from layerbeam.pipeline.remote import flex_template
+from layerbeam.pipeline.cli import flex_template
 
 pytest.importorskip("google_cloud", reason="the extra gcp is not installed")
 

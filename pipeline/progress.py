@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from layerbeam.pipeline.cli.console import count_noun, duration_text, plain_console
+from layerbeam.pipeline.console import count_noun, duration_text, plain_console
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 from layerbeam.transforms.layout import COMMITS

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shlex
 import shutil
 import sys
+import threading
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 
 def plain_console(**settings: Any) -> Any:
@@ -121,3 +124,39 @@ def echo_error(message: str) -> None:
     """Tell what is wrong, each line under the command's name."""
     for line in message.splitlines():
         echo(f"layerbeam: {line}")
+
+
+class MainThreadStream:
+    """A stream that writes what the main thread prints and drops what other threads print.
+
+    `stream` is the stream behind it, for a thread that may print.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = underlying(stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        is_main = threading.current_thread() is threading.main_thread()
+        return self.stream.write(text) if is_main else len(text)
+
+
+def underlying(stream: TextIO) -> TextIO:
+    """The stream itself, or the one behind a MainThreadStream."""
+    return stream.stream if isinstance(stream, MainThreadStream) else stream
+
+
+def only_main_thread_prints() -> contextlib.AbstractContextManager[Any]:
+    """Drops what other threads print to standard error.
+
+    Beam's threads print tracebacks before an error is raised, and those of other workers even later; one message is
+    enough.
+    """
+    return contextlib.redirect_stderr(cast(TextIO, MainThreadStream(sys.stderr)))
+
+
+def quiet(verbose: bool) -> contextlib.AbstractContextManager[Any]:
+    """Hides what Beam prints to standard error while a pipeline runs, unless `verbose`."""
+    return contextlib.nullcontext() if verbose else contextlib.redirect_stderr(io.StringIO())

@@ -59,7 +59,7 @@ class Chunk:
     """A sampled piece of a file. `block`: its texts; None if there are none. `problem`: why the file cannot be read.
 
     `weight`: how many such chunks the corpus has. `sizes`: what it represents of the totals that `draw` returns. The
-    rest is counted by `layerbeam.pipeline.plan.estimate`. `lengths`: the tokens of each text with [CLS] and [SEP],
+    rest is counted by `layerbeam.pipeline.run.estimate`. `lengths`: the tokens of each text with [CLS] and [SEP],
     before truncation. `forms`: the word types of each view that has them.
     """
 

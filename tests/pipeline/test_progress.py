@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from layerbeam.pipeline.cli import progress as progress_module
-from layerbeam.pipeline.cli.progress import JobProgress, Progress, Steps, show_progress
+from layerbeam.pipeline import progress as progress_module
+from layerbeam.pipeline.progress import JobProgress, Progress, Steps, show_progress
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from layerbeam import __version__
 from layerbeam.pipeline.cli import main as cli
-from layerbeam.pipeline.cli.console import echo_error
+from layerbeam.pipeline.console import echo_error
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.run.signals import end_by_signals
 
