@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from layerbeam.pipeline.in_beam.model_handler import ModelHandler
     from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock, VectorBlock
     from layerbeam.transforms.columns import make_table
-    from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
+    from layerbeam.transforms.commits import Commit, InputFile
     from layerbeam.transforms.embedder import TextError
     from layerbeam.transforms.encode import EncodeBlocks
     from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
@@ -48,7 +48,6 @@ __all__ = [
     "ReadBlocks",
     "RecordFormat",
     "SequenceSettings",
-    "SkippedFile",
     "Slice",
     "SliceFiles",
     "TextBlock",
@@ -79,7 +78,7 @@ _MODULES = {
     "pipeline.in_beam.embeddings": "Embeddings",
     "pipeline.in_beam.model_handler": "ModelHandler",
     "transforms.blocks": "Slice TextBlock TokenBlock VectorBlock",
-    "transforms.commits": "Commit InputFile SkippedFile",
+    "transforms.commits": "Commit InputFile",
     "transforms.encode": "EncodeBlocks",
     "transforms.encoders": "EncoderSource load_encoder open_encoder",
     "transforms.hardware": "Hardware",

@@ -45,25 +45,24 @@ class InputFile(_Exact):
     """One input file as it was found.
 
     `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not). `version`: on
-    gs:// the generation, on s3:// the ETag, which differ for two files of one second; elsewhere empty.
+    gs:// the generation, on s3:// the ETag, which differ for two files of one second; elsewhere empty. `problem`: why
+    the file could not be read, or not to its end: the run continues and exits with status 3.
     """
 
     path: str
     size: StrictInt
     modified: StrictFloat
     version: str = ""
+    problem: str = ""
+
+    @staticmethod
+    def unreadable(path: str, problem: str) -> InputFile:
+        """A file of which only the problem is known."""
+        return InputFile(path, 0, 0.0, problem=problem)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {name: value for name, value in vars(self).items() if value != ""}
-
-
-@dataclasses.dataclass(frozen=True)
-class SkippedFile:
-    """A file that could not be read, or not to its end, and why: the run continues and exits with status 3."""
-
-    path: str
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True)

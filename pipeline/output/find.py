@@ -20,7 +20,7 @@ from layerbeam.pipeline.output.index import input_entries, load_index
 from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manifest, table_parts
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, InputFile, SkippedFile, hash_paths, printable
+from layerbeam.transforms.commits import Commit, InputFile, hash_paths, printable
 from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
 from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -165,7 +165,7 @@ class PendingWork:
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
     files: list[InputFile] = dataclasses.field(default_factory=list)
-    skipped: list[SkippedFile] = dataclasses.field(default_factory=list)
+    skipped: list[InputFile] = dataclasses.field(default_factory=list)
     missing: list[str] = dataclasses.field(default_factory=list)
     pruned: list[str] = dataclasses.field(default_factory=list)
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -183,7 +183,7 @@ class PendingWork:
         return not (self.to_read or self.skipped or self.missing or self.pruned)
 
 
-def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile | SkippedFile]:
+def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile]:
     """What the globs match, without the output folder. UsageError if that is no file that can be read.
 
     A folder stands for the files in it whose names end as an input format's do. `at_most`: so many files of each
@@ -197,20 +197,20 @@ def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = 
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
     found = [_of_input(file) for file in matches if not storage.is_inside(file.path, output_path)]
-    if not any(isinstance(file, InputFile) for file in found):
+    if all(file.problem for file in found):
         relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
         here = f" (from {os.getcwd()})" if relative else ""
-        unreadable = [f"; {printable(file.path)}: {file.reason}" for file in found if isinstance(file, SkippedFile)]
+        unreadable = [f"; {printable(file.path)}: {file.problem}" for file in found]
         raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}{''.join(unreadable)}")
     return found
 
 
-def _of_input(file: InputFile | SkippedFile) -> InputFile | SkippedFile:
+def _of_input(file: InputFile) -> InputFile:
     """The same, but a folder says why none of its files is read."""
-    if isinstance(file, InputFile) or not storage.is_local(file.path) or not os.path.isdir(file.path):
+    if not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
     endings = ", ".join(FORMATS_BY_ENDING)
-    return SkippedFile(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
+    return InputFile.unreadable(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
 
 
 def _files_of_folder(path: str) -> list[str]:
@@ -223,7 +223,7 @@ def list_groups(
     patterns: list[str],
     output_path: str,
     *,
-    found: Sequence[InputFile | SkippedFile] | None = None,
+    found: Sequence[InputFile] | None = None,
     limit: int | None = None,
     record_format: RecordFormat = LINES,
     slice_bytes: int = BlockLimits().text_bytes,
@@ -321,9 +321,9 @@ def compare_group(
         tallies[path].up_to_date = 0
     together = _load_together(output_path, group)
     begun = set[str]() if reread else _done_together(together, files, fingerprint)
-    current, to_read, skipped = set[str](), list[FileToRead](), list[SkippedFile]()
+    current, to_read, skipped = set[str](), list[FileToRead](), list[InputFile]()
     for file in group.files:
-        if isinstance(file, SkippedFile):
+        if file.problem:
             skipped.append(file)
             continue
         entry, tally = entries.get(file.path), tallies[file.path]
@@ -356,7 +356,7 @@ def compare_group(
             continue
         missing.append(path)
         if sound < recorded:
-            skipped.append(SkippedFile(path, LOST_WITH_ITS_FILE))
+            skipped.append(InputFile.unreadable(path, LOST_WITH_ITS_FILE))
     work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), bool(of_blocks))
     return work, to_read, pruned
 
@@ -368,7 +368,7 @@ def _load_together(output_path: str, group: Group) -> list[tuple[Commit, bool]]:
 
 
 def _done_together(
-    together: Iterable[tuple[Commit, bool]], files: Mapping[str, InputFile | SkippedFile], fingerprint: str | None
+    together: Iterable[tuple[Commit, bool]], files: Mapping[str, InputFile], fingerprint: str | None
 ) -> set[str]:
     """The paths of the files that are unchanged and done by a commit of several files in `_commits`.
 
@@ -398,7 +398,7 @@ def find_work(
             output_path, group, prune_missing=prune_missing, reread=reread, fingerprint=fingerprint
         )
         work.to_read += to_read
-        work.files += [file for file in group.files if isinstance(file, InputFile)]
+        work.files += [file for file in group.files if not file.problem]
         work.skipped += of_group.skipped
         work.missing += of_group.missing
         work.pruned += pruned
@@ -425,7 +425,7 @@ def _count_done(output_path: str, work: PendingWork, fingerprint: str | None) ->
         work.texts_done += files[path].done.texts
 
 
-def _as_recorded(found: Iterable[InputFile | SkippedFile], recorded: Collection[str]) -> list[InputFile | SkippedFile]:
+def _as_recorded(found: Iterable[InputFile], recorded: Collection[str]) -> list[InputFile]:
     """The files under the paths that an earlier run recorded, sorted by path."""
     paths = {storage.place_of(path): path for path in recorded}
     renamed = (
@@ -438,17 +438,17 @@ def _as_recorded(found: Iterable[InputFile | SkippedFile], recorded: Collection[
 
 
 def _first_records(
-    found: Sequence[InputFile | SkippedFile], limit: int, record_format: RecordFormat
-) -> tuple[list[InputFile | SkippedFile], dict[str, int], dict[str, int]]:
+    found: Sequence[InputFile], limit: int, record_format: RecordFormat
+) -> tuple[list[InputFile], dict[str, int], dict[str, int]]:
     """(the files that hold the first records, how many of them each file has, the same of the file with more)."""
-    kept: list[InputFile | SkippedFile] = []
+    kept: list[InputFile] = []
     records: dict[str, int] = {}
     limited: dict[str, int] = {}
     for file in found:
         if limit == 0:
             break
         kept.append(file)
-        if isinstance(file, InputFile):
+        if not file.problem:
             count = count_records(file, record_format, limit + 1)
             if count > limit:
                 limited[file.path] = limit

@@ -39,7 +39,7 @@ from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import TablePart, WordTypes
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.columns import schema, splits_by
-from layerbeam.transforms.commits import Commit, SkippedFile, printable
+from layerbeam.transforms.commits import Commit, InputFile, printable
 from layerbeam.transforms.parts import FORMATS, is_part_file, is_table_file, part_folder, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -57,7 +57,7 @@ class SupersededError(Exception):
 
 
 class _Gather(beam.DoFn):
-    """`SkippedFile` or `Commit` -> (number of the group, `Gathered`), once per bundle and group.
+    """`InputFile` or `Commit` -> (number of the group, `Gathered`), once per bundle and group.
 
     So commits leave the worker as 16 bytes each; a runner may hold in memory what meets in a Flatten.
     """
@@ -65,8 +65,8 @@ class _Gather(beam.DoFn):
     def start_bundle(self) -> None:
         self._gathered: dict[int, Gathered] = {}
 
-    def process(self, report: SkippedFile | Commit, boundaries: Boundaries) -> None:
-        path = report.path if isinstance(report, SkippedFile) else next(report.of_files()).block.file.path
+    def process(self, report: InputFile | Commit, boundaries: Boundaries) -> None:
+        path = report.path if isinstance(report, InputFile) else next(report.of_files()).block.file.path
         self._gathered.setdefault(boundaries.number_of(path), Gathered()).add(report)
 
     def finish_bundle(self) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class _Gather(beam.DoFn):
 
 @dataclasses.dataclass
 class Finish(beam.PTransform):
-    """(`GroupWork`, all PCollections of `SkippedFile` or `Commit`, `Boundaries`) -> the manifest as JSON, at the end.
+    """(`GroupWork`, all PCollections of `InputFile` or `Commit`, `Boundaries`) -> the manifest as JSON, at the end.
 
     Two levels: each group of files is finished on its own, then the run. Commits do not cross a shuffle: what does are
     16 bytes for each block, and the groups' reports. In between many workers make the tables of `word_type` views.
@@ -276,7 +276,7 @@ class Finish(beam.PTransform):
 
 
 def find_problems(
-    skipped: Iterable[SkippedFile],
+    skipped: Iterable[InputFile],
     missing: Iterable[str],
     counts: Mapping[str, int],
     reasons: Mapping[str, int],
@@ -284,7 +284,7 @@ def find_problems(
     text_field: str,
 ) -> list[str]:
     """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
-    problems = sorted({f"{printable(file.path)}: {file.reason}" for file in skipped})
+    problems = sorted({f"{printable(file.path)}: {file.problem}" for file in skipped})
     stay = "is missing; its rows stay until a run with --prune-missing"
     problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)

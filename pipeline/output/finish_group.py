@@ -20,7 +20,7 @@ from layerbeam.pipeline.output.index import SHARD_COMMITS, Shard, count_part, lo
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.blocks import row_splits_of
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part, SkippedFile, printable
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part, printable
 from layerbeam.transforms.parts import read_rejects, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -43,7 +43,7 @@ class GroupReport:
     inputs: Sequence[Mapping[str, Any]] | Shard
     counts: Mapping[str, int]
     views: Mapping[str, Mapping[str, int]]
-    skipped: Collection[SkippedFile]
+    skipped: Collection[InputFile]
     missing: Collection[str]
     listed: bytes
     lines: bytes | None
@@ -58,7 +58,7 @@ def finish_group(
     line is in no block or in two.
     """
     report = _finish_group(output, views, gathered, record_format, limited=limited)
-    if all(file.reason != _LOST for file in report.skipped):
+    if all(file.problem != _LOST for file in report.skipped):
         return report
     # Another worker may have finished the run meanwhile, and deleted the commits: the index has them now.
     return _finish_group(output, views, gathered, record_format, limited=limited)
@@ -74,10 +74,10 @@ def _finish_group(
             f"records are missing or duplicated: {printable(path)}: is in no group of files; run again"
         )
     group = work.group
-    files = {file.path: file for file in group.files if isinstance(file, InputFile)}
+    files = {file.path: file for file in group.files if not file.problem}
     last = max(files) if files and group.end is None and limited else None
     skipped = {*work.skipped, *gathered.skipped}
-    reasons = dict(sorted((file.path, file.reason) for file in skipped))
+    reasons = dict(sorted((file.path, file.problem) for file in skipped))
     excused = {*work.missing, *reasons}
     unknown = gathered.blocks.keys() - files.keys() - excused
     if unknown:
@@ -126,7 +126,7 @@ def _finish_group(
         found = chosen[path] if path in chosen else choose(path, of_index if of_path == path else ())
         for commit in found:
             if commit is None:  # the disk or the store did not keep what was written
-                skipped.add(SkippedFile(path, _LOST))
+                skipped.add(InputFile.unreadable(path, _LOST))
                 reasons[path] = max(reasons.get(path, ""), _LOST)
                 gaps = None
                 continue

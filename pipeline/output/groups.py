@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile
+from layerbeam.transforms.commits import BlockId, Commit, InputFile
 
 # Slices in a group: its blocks are about as many, or a few times that if other limits end a block first.
 _GROUP_SLICES = 10_000
@@ -34,7 +34,7 @@ class Group:
     number: int
     first: str
     end: str | None
-    files: Sequence[InputFile | SkippedFile]
+    files: Sequence[InputFile]
     begun: Collection[str]
     begun_together: Collection[str] = ()
     records: Mapping[str, int] | None = None
@@ -43,7 +43,7 @@ class Group:
 
 
 def make_groups(
-    files: Sequence[InputFile | SkippedFile],
+    files: Sequence[InputFile],
     slice_bytes: int,
     *,
     begun: Collection[str] = (),
@@ -58,7 +58,7 @@ def make_groups(
     """
     starts, slices = [0], 0
     for number, file in enumerate(files):
-        of_file = 1 + (file.size // slice_bytes if isinstance(file, InputFile) else 0)
+        of_file = 1 + (file.size // slice_bytes)
         if slices and slices + of_file > _GROUP_SLICES:
             starts.append(number)
             slices = 0
@@ -120,7 +120,7 @@ class GroupWork:
     group: Group
     current: frozenset[str]
     missing: tuple[str, ...]
-    skipped: tuple[SkippedFile, ...]
+    skipped: tuple[InputFile, ...]
     begun: frozenset[str] = frozenset()
     has_together: bool = False
 
@@ -133,13 +133,13 @@ class Gathered:
     """
 
     work: GroupWork | None = None
-    skipped: set[SkippedFile] = dataclasses.field(default_factory=set)
+    skipped: set[InputFile] = dataclasses.field(default_factory=set)
     blocks: dict[str, bytearray] = dataclasses.field(default_factory=dict)
     together: set[str] = dataclasses.field(default_factory=set)
 
-    def add(self, report: SkippedFile | Commit) -> None:
+    def add(self, report: InputFile | Commit) -> None:
         """Take in what a stage reported."""
-        if isinstance(report, SkippedFile):
+        if isinstance(report, InputFile):
             self.skipped.add(report)
             return
         if report.members:

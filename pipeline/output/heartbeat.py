@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
 
 _INTERVAL_SECONDS = 30
 # The question lists a folder; hundreds of processes ask it.
@@ -95,7 +94,7 @@ def _end_if_unused(thread: _Beats) -> None:
 
 def _modified(path: str) -> float | None:
     file = storage.stat_file(path)
-    return file.modified if isinstance(file, InputFile) else None
+    return None if file.problem else file.modified
 
 
 def beat(path: str) -> None:

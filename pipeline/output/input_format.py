@@ -9,14 +9,14 @@ from layerbeam.pipeline.config.job import Job, with_format
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
-from layerbeam.transforms.commits import InputFile, SkippedFile, printable
+from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input.content import FORMAT_NAMES, contradiction, format_by_content, format_by_name, read_head
 
 # Files that are opened before the run begins. Every file is checked when it is read.
 _SAMPLE = 16
 
 
-def find_format(job: Job, found: Sequence[InputFile | SkippedFile]) -> Job:
+def find_format(job: Job, found: Sequence[InputFile]) -> Job:
     """The job with the format of its input, if the configuration leaves it open.
 
     It is that of the rows in the folder, else the one that all names agree on, else that of the contents. The contents
@@ -24,7 +24,7 @@ def find_format(job: Job, found: Sequence[InputFile | SkippedFile]) -> Job:
     """
     if job.records.format != "auto":
         return job
-    files = [file for file in found if isinstance(file, InputFile)]
+    files = [file for file in found if not file.problem]
     examples: dict[str, str] = {}
     for file in files:
         named = format_by_name(file.path)

@@ -19,7 +19,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.run.estimate import TEXTS, Estimate, Tokenizer
 from layerbeam.pipeline.run.sampling import text_bytes
 from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.encode.batching import equal_texts
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
@@ -92,7 +92,7 @@ def calibrate(tokenize: Tokenizer, sample: Estimate, *, workers: int, seed: int)
         some = [block.take(np.sort(rng.permutation(len(block.texts))[:num_texts])) for block in copies]
         costs = [EncodeCost() for _ in some]
 
-        def process(block: TextBlock, cost: EncodeCost) -> Commit | SkippedFile:
+        def process(block: TextBlock, cost: EncodeCost) -> Commit | InputFile:
             vectors = encode_or_reject(
                 tokenize(block),
                 lambda texts: encode_block(texts, forward, job.views, job.encoding, cost),

@@ -36,7 +36,7 @@ from layerbeam.pipeline.run.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.sampling import Budget
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
@@ -210,7 +210,10 @@ def make_plan(
     duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
     lengths, weights = sample.lengths()
     reasons = dict(sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]()).most_common())
-    skipped = [*work.skipped, *(SkippedFile(chunk.path, chunk.problem) for chunk in sample.chunks if chunk.problem)]
+    skipped = [
+        *work.skipped,
+        *(InputFile.unreadable(chunk.path, chunk.problem) for chunk in sample.chunks if chunk.problem),
+    ]
     counts = {name: round(sample.statistic(name).value) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     encoder = job.encoder.describe()
@@ -239,7 +242,7 @@ def make_plan(
     )
 
 
-def _find_work(job: Job, found: Sequence[InputFile | SkippedFile]) -> tuple[PendingWork, str | None]:
+def _find_work(job: Job, found: Sequence[InputFile]) -> tuple[PendingWork, str | None]:
     """What a run would do now; all of the input, with a note, if a run would refuse the output folder."""
     given = job.config.input
     work = find_work(

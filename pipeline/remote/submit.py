@@ -26,7 +26,7 @@ from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
 from layerbeam.pipeline.run.signals import interrupting
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead
 from layerbeam.transforms.storage.errors import reason_of_service
 
@@ -55,14 +55,14 @@ class RemoteRun(Run):
         preflight.check(self.job.config, self.remote)
         return super().run()
 
-    def _find_inputs(self) -> list[InputFile | SkippedFile]:
+    def _find_inputs(self) -> list[InputFile]:
         return find_inputs(self.job.config.input.files, self.job.output.path, at_most=_FILES)
 
-    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+    def _run(self, found: Sequence[InputFile]) -> Ended:
         path, fingerprint = self.job.output.path, self.job.output.fingerprint
         runs = load_runs(path)
         if not runs:
-            files = [file for file in found if isinstance(file, InputFile)]
+            files = [file for file in found if not file.problem]
             self._check(PendingWork(to_read=[FileToRead(file) for file in files], files=files))
             note = preflight.parallelism_note(self.job, files, self.remote) if len(files) < _FILES else None
             if note is not None:

@@ -37,7 +37,7 @@ from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.signals import WorkerDiedError, call_aside, interrupting
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, slow_bfloat16
 
@@ -88,11 +88,11 @@ class Run:
             discard_other_settings(path, run.job.head)
             return run._run(found)
 
-    def _find_inputs(self) -> list[InputFile | SkippedFile]:
+    def _find_inputs(self) -> list[InputFile]:
         """The input files, or the first ones."""
         return find_inputs(self.job.config.input.files, self.job.output.path)
 
-    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+    def _run(self, found: Sequence[InputFile]) -> Ended:
         """Do what is left of the input; `found`: what `_find_inputs` gave."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class LocalRun(Run):
             echo(f"encoder: {slow}")
         return super()._announce(work)
 
-    def _run(self, found: Sequence[InputFile | SkippedFile]) -> Ended:
+    def _run(self, found: Sequence[InputFile]) -> Ended:
         path, settings, fingerprint = self.job.output.path, self.job.config.input, self.job.output.fingerprint
         work = find_work(
             settings.files,

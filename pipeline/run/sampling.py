@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input.content import read_head, refuse_other_content
 from layerbeam.transforms.input.parquet import find_pieces
 from layerbeam.transforms.input.records import UnreadableFileError
@@ -214,8 +214,8 @@ def _read_piece(
 def _read_blocks(job: Job, slice_: Slice, limits: BlockLimits, max_bytes: int, blocks: list[TextBlock]) -> None:
     """Append the first blocks of a slice, until they have `max_bytes`. Raises UnreadableFileError after the blocks."""
     for item in read_blocks(slice_, limits, job.records):
-        if isinstance(item, SkippedFile):
-            raise UnreadableFileError(item.reason)
+        if isinstance(item, InputFile):
+            raise UnreadableFileError(item.problem)
         blocks.append(cast(TextBlock, item))  # the slice has no commits
         max_bytes -= text_bytes(blocks[-1], parquet=job.records.format == "parquet")
         if max_bytes <= 0:

@@ -33,7 +33,7 @@ from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, to
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, Part, SkippedFile, printable
+from layerbeam.transforms.commits import Commit, Part, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.layout import MANIFEST, REJECTS
@@ -159,9 +159,9 @@ def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:
         if entry.get("left_out") is not None or not storage.is_local(entry["path"]):
             continue  # on a store each look costs a call: the bytes of the blocks drawn show a change
         now = storage.stat_file(entry["path"])
-        if isinstance(now, SkippedFile):
+        if now.problem:
             where = "" if os.path.isabs(entry["path"]) else f" ({os.path.abspath(entry['path'])})"
-            changed[printable(entry["path"])] = f"{now.reason}{where}"
+            changed[printable(entry["path"])] = f"{now.problem}{where}"
         elif now.size != entry["size"]:
             changed[printable(entry["path"])] = f"has {now.size:,} bytes now, and had {entry['size']:,}"
     return changed

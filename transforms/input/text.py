@@ -177,7 +177,7 @@ def refuse_early_end(slice_: Slice, position: int) -> None:
     if slice_.end is not None and position < slice_.end:
         change = storage.find_change(slice_.file)
         ends = f"ends after {position:,} bytes, and its size is {slice_.file.size:,}; copy it to a disk"
-        raise UnreadableFileError(change.reason if change is not None else ends)
+        raise UnreadableFileError(change.problem if change is not None else ends)
 
 
 def whole_lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, Commit, SkippedFile
+from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
@@ -41,7 +41,8 @@ class ReadBlocks(beam.PTransform):
         only_alone: Read only the slices of several blocks, which one thread must read; the other slices are passed on.
 
     Returns (from `expand`):
-        Two PCollections: `TextBlock` or `Commit`, and `SkippedFile`. Unpack them, or index by `BLOCKS` and `SKIPPED`.
+        Two PCollections: `TextBlock` or `Commit`, and `InputFile` with its problem. Unpack them, or index by `BLOCKS`
+        and `SKIPPED`.
 
     Example:
         >>> pipeline = beam.Pipeline()
@@ -85,7 +86,7 @@ class _ReadSlice(beam.DoFn):
             load_tensorflow(self._hardware)
 
     def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
-        items: Iterable[TextBlock | Commit | SkippedFile]
+        items: Iterable[TextBlock | Commit | InputFile]
         is_passed_on = (
             self._only_alone and isinstance(given, Slice) and not given.is_read_alone(self._limits.text_bytes)
         )
@@ -99,5 +100,5 @@ class _ReadSlice(beam.DoFn):
         for item in counters.timed_items("read", items):
             if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
                 counters.count(metrics.blocks_found(item.attempt, self._attempt), 1)
-            skipped = isinstance(item, SkippedFile)
+            skipped = isinstance(item, InputFile)
             yield beam.pvalue.TaggedOutput(ReadBlocks.SKIPPED, item) if skipped else item

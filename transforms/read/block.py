@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
-from layerbeam.transforms.commits import BlockId, Commit, SkippedFile, hash_paths
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, hash_paths
 from layerbeam.transforms.input import delimited, jsonl, parquet, text
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank
 from layerbeam.transforms.read.sentences import split_sentences
@@ -47,21 +47,21 @@ def read_blocks(
     fingerprint: str | None = None,
     *,
     known: Callable[[BlockId], Commit | None] = lambda _: None,
-) -> Iterator[TextBlock | Commit | SkippedFile]:
+) -> Iterator[TextBlock | Commit | InputFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
     `known` gives the commit of a block with the same bytes, if there is one. If it has another `fingerprint`, it lacks
     views that the run has, and its block is read and knows the commit.
 
-    If reading fails, a `SkippedFile` follows the blocks before the failure. What `known` raises is not the input's
-    fault, and is passed on.
+    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `known` raises is
+    passed on: it is not the input's fault.
     """
     if slice_.others:
         yield from _read_files(slice_, limits, record_format, fingerprint, known)
         return
     share, of = slice_.share
     for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
-        if isinstance(item, SkippedFile):
+        if isinstance(item, InputFile):
             yield item
             return
         if number % of == share:
@@ -86,7 +86,7 @@ def _read_files(
     record_format: RecordFormat,
     fingerprint: str | None,
     known: Callable[[BlockId], Commit | None],
-) -> Iterator[TextBlock | Commit | SkippedFile]:
+) -> Iterator[TextBlock | Commit | InputFile]:
     """Blocks of several small files. A file that fills a block, or is done, is on its own."""
     files = (slice_.file, *slice_.others)
     slice_files = hash_paths(file.path for file in files)
@@ -107,7 +107,7 @@ def _read_files(
         end = None if storage.is_compressed(file.path) else file.size
         cut = _cut_blocks(Slice(file, 0, end, 0), limits, record_format)
         items = list(itertools.islice(cut, 2))
-        if len(items) == 1 and not isinstance(items[0], SkippedFile):
+        if len(items) == 1 and not isinstance(items[0], InputFile):
             block, content = items[0]
             done = _if_done(block, known(block), fingerprint)
             if done is not None and done.parts:  # without texts it is no work, and belongs where it was
@@ -119,11 +119,11 @@ def _read_files(
             if filled >= _OVERFULL:
                 yield take()
                 waiting, filled = [], 0.0
-        elif items and isinstance(items[-1], SkippedFile):  # it has changed
+        elif items and isinstance(items[-1], InputFile):  # it has changed
             yield items[-1]
         else:
             for item in itertools.chain(items, cut):
-                yield item if isinstance(item, SkippedFile) else _read_block(*item, record_format, fingerprint, known)
+                yield item if isinstance(item, InputFile) else _read_block(*item, record_format, fingerprint, known)
     if waiting:
         yield take()
 
@@ -173,16 +173,16 @@ def _if_done(
 
 def _cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
-) -> Iterator[tuple[BlockId, Any] | SkippedFile]:
+) -> Iterator[tuple[BlockId, Any] | InputFile]:
     cut: Any = _CUT[record_format.format]
     try:
         yield from cut(slice_, limits, record_format)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
-            raise UnreadableFileError(change.reason)
+            raise UnreadableFileError(change.problem)
     except OSError as error:
-        yield SkippedFile(slice_.file.path, storage.reason_of(error))
+        yield InputFile.unreadable(slice_.file.path, storage.reason_of(error))
 
 
 def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock:
@@ -191,8 +191,8 @@ def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock
     Raises UnreadableFileError if the file is missing or has other records at that place.
     """
     now = storage.stat_file(block.file.path)
-    if isinstance(now, SkippedFile):
-        raise UnreadableFileError(now.reason)
+    if now.problem:
+        raise UnreadableFileError(now.problem)
     content: Any
     if record_format.format == "parquet":
         content = parquet.read_table(block, record_format)

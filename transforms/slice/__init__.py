@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import (
     FileToRead,
@@ -59,8 +59,8 @@ def _list_files(patterns: list[str]) -> Iterator[InputFile]:
     if not found:
         raise FileNotFoundError(f"no file matches {', '.join(patterns)}")
     for file in found:
-        if isinstance(file, SkippedFile):
-            raise OSError(f"{file.path}: {file.reason}")
+        if file.problem:
+            raise OSError(f"{file.path}: {file.problem}")
         yield file
 
 
@@ -79,7 +79,7 @@ class SliceFiles(beam.PTransform):
             of it, which takes a thousandth of the time for encoding.
 
     Returns (from `expand`):
-        Two PCollections: `Slice` and `SkippedFile`.
+        Two PCollections: `Slice`, and `InputFile` with its problem.
 
     Example:
         >>> pipeline = beam.Pipeline()
@@ -164,7 +164,7 @@ class _Number(beam.DoFn):
     ) -> Iterator[Any]:
         (path, stretch), scans = element
         for item in number_slices(scans, stretch, counts.get(path)):
-            if isinstance(item, SkippedFile):
+            if isinstance(item, InputFile):
                 yield beam.pvalue.TaggedOutput(_SKIPPED, item)
             elif item.is_read_alone(self._text_bytes):
                 shares = ((number, self._num_readers) for number in range(self._num_readers))

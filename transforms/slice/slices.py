@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import Commit, InputFile, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.input import delimited, parquet, text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
 from layerbeam.transforms.input.records import filled_share
@@ -259,11 +259,11 @@ def stretch_of(file: InputFile, start: int, slice_bytes: int) -> tuple[int, bool
 
 def number_slices(
     ranges: Iterable[RangeScan], stretch: int = 0, count: LineCount | None = None
-) -> Iterator[Slice | SkippedFile]:
+) -> Iterator[Slice | InputFile]:
     """The slices of one stretch of a file, from the scans of all its ranges in any order.
 
-    A `SkippedFile` instead if the file cannot be read, from its first stretch. `count`: of all stretches; None if there
-    is only one.
+    An `InputFile` with the problem instead if the file cannot be read, from its first stretch. `count`: of all
+    stretches; None if there is only one.
     """
     in_order = sorted(ranges, key=lambda scan: scan.start)
     if count is None:
@@ -273,7 +273,7 @@ def number_slices(
     if not in_order:
         return
     file = in_order[0].work.file
-    skipped = None if count.problem is None else SkippedFile(file.path, count.problem)
+    skipped = None if count.problem is None else InputFile.unreadable(file.path, count.problem)
     if skipped is None and count.is_empty:
         skipped = storage.find_change(file)  # the file may have been emptied after it was found
     if skipped is not None:

@@ -18,7 +18,6 @@ from typing import IO, Any, BinaryIO
 
 import pyarrow as pa
 
-from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
 from layerbeam.transforms.storage.listing import file_names, is_absent, is_local, join, stat_file
 from layerbeam.transforms.storage.locking import create_file
@@ -100,7 +99,7 @@ def copy_into(path: str, file: IO[bytes]) -> None:
     with open_binary(path) as source:
         shutil.copyfileobj(source, file, 1 << 20)
         copied = file.tell()
-    if not isinstance(expected, InputFile) or copied != expected.size:
+    if expected.problem or copied != expected.size:
         raise OSError(f"{path}: {copied:,} bytes came, not {getattr(expected, 'size', 0):,}")
 
 
@@ -291,6 +290,6 @@ def unfinished_file(folder: str) -> Iterator[str]:
 def _check_size(path: str, num_bytes: int) -> None:
     """Raises OSError if the disk did not keep all bytes."""
     now = stat_file(path)
-    if not isinstance(now, InputFile) or now.size != num_bytes:
-        kept = f"{now.size:,}" if isinstance(now, InputFile) else "none"
+    if now.problem or now.size != num_bytes:
+        kept = "none" if now.problem else f"{now.size:,}"
         raise OSError(f"{path}: only {kept} of {num_bytes:,} bytes were written")

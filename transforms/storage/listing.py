@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
 
 # Object stores answer slowly, and many at once.
@@ -45,17 +45,15 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def find_files(
-    patterns: Iterable[str], at_most: int | None = None, *, paths: Iterable[str] = ()
-) -> list[InputFile | SkippedFile]:
+def find_files(patterns: Iterable[str], at_most: int | None = None, *, paths: Iterable[str] = ()) -> list[InputFile]:
     """The files that match the globs, sorted by path; each file once, under the first path that was found.
 
     Local paths lose `./`, `//` and `a/../`; relative and absolute ones stay so.
     A local glob that is the path of a file stands for that one, too. A match that is not a readable file (a folder, a
-    broken link, a pipe) becomes a `SkippedFile`. Raises PatternError if a store cannot be listed.
+    broken link, a pipe) becomes an `InputFile` with a problem. Raises PatternError if a store cannot be listed.
     `at_most`: so many matches of each glob are looked at. `paths`: more files, whatever characters their paths have.
     """
-    found: dict[str, InputFile | SkippedFile] = {}
+    found: dict[str, InputFile] = {}
     for pattern in patterns:
         if is_local(pattern):
             is_glob = glob.has_magic(pattern)
@@ -78,13 +76,13 @@ def find_files(
     return sorted(found.values(), key=lambda file: file.path)
 
 
-def _stat_input(path: str) -> InputFile | SkippedFile:
+def _stat_input(path: str) -> InputFile:
     """As `stat_file`. Files in /proc have the size 0, whatever they hold, and cannot be read in ranges."""
     found = stat_file(path)
-    if isinstance(found, InputFile) and not found.size and is_local(path):
+    if not found.problem and not found.size and is_local(path):
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_at_once) as file:
             if file.read(1) and found == stat_file(path):
-                return SkippedFile(path, "holds bytes, and its size is 0; copy it to a disk")
+                return InputFile.unreadable(path, "holds bytes, and its size is 0; copy it to a disk")
     return found
 
 
@@ -148,18 +146,18 @@ def _walk(tops: Iterable[str]) -> Iterator[str]:
         add(path for name in names if name[0] != "." and os.path.isdir(path := os.path.join(folder, name)))
 
 
-def stat_file(path: str) -> InputFile | SkippedFile:
+def stat_file(path: str) -> InputFile:
     """Current size and time of a file, or the reason why it cannot be read."""
     try:
         if not is_local(path):
-            return stores.stat(path) or SkippedFile(path, "No such file")
+            return stores.stat(path) or InputFile.unreadable(path, "No such file")
         status = os.stat(path)
     except OSError as error:
-        return SkippedFile(path, reason_of(error))
+        return InputFile.unreadable(path, reason_of(error))
     if stat.S_ISDIR(status.st_mode):
-        return SkippedFile(path, f"is a folder; to read the files in it, write {path.rstrip('/')}/*")
+        return InputFile.unreadable(path, f"is a folder; to read the files in it, write {path.rstrip('/')}/*")
     if not stat.S_ISREG(status.st_mode):
-        return SkippedFile(path, "is not a regular file")
+        return InputFile.unreadable(path, "is not a regular file")
     return InputFile(path, status.st_size, status.st_mtime)
 
 
@@ -176,12 +174,12 @@ def stat_if_exists(path: str) -> InputFile | None:
     return InputFile(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
 
-def find_change(file: InputFile) -> SkippedFile | None:
+def find_change(file: InputFile) -> InputFile | None:
     """The reason to skip a file that is missing or has another size or time than when it was found; None if equal."""
     now = stat_file(file.path)
-    if isinstance(now, SkippedFile):
+    if now.problem:
         return now
-    return None if now == file else SkippedFile(file.path, "changed while it was being read; run again")
+    return None if now == file else InputFile.unreadable(file.path, "changed while it was being read; run again")
 
 
 def exists(path: str) -> bool:

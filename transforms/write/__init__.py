@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.blocks import VectorBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.parts.part_format import Output
@@ -21,7 +21,7 @@ from layerbeam.transforms.write.block import write_parts
 
 @dataclasses.dataclass
 class WriteBlocks(beam.PTransform):
-    """`VectorBlock` -> `Commit`, after the files that it lists are written; `SkippedFile` for input that has changed.
+    """`VectorBlock` -> `Commit`, after the files that it lists are written; `InputFile` for input that has changed.
 
     Args:
         output: The output folder and the fingerprint of the run.
@@ -29,8 +29,8 @@ class WriteBlocks(beam.PTransform):
         views: The same views as for `EncodeBlocks`. Each block becomes a part of each view that has rows.
 
     Returns (from `expand`):
-        A PCollection of `Commit`, one for each block, and `SkippedFile`, one for each file that has changed. Blocks
-        must have been read from files.
+        A PCollection of `Commit`, one for each block, and an `InputFile` with its problem for each file that has
+        changed. Blocks must have been read from files.
 
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
@@ -57,14 +57,14 @@ class _WriteBlock(beam.DoFn):
     def setup(self) -> None:
         self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
 
-    def process(self, block: VectorBlock | Commit) -> Iterator[Commit | SkippedFile]:
+    def process(self, block: VectorBlock | Commit) -> Iterator[Commit | InputFile]:
         if isinstance(block, Commit):
             yield block
             return
         with counters.timed("write"):
             output = self._stage.output
             written = list(write_parts(output, self._stage.views, self._tokens, block))
-            done = [item if isinstance(item, SkippedFile) else put_commit(output, item) for item in written]
+            done = [item if isinstance(item, InputFile) else put_commit(output, item) for item in written]
         for own, item in zip(written, done, strict=True):
             if isinstance(own, Commit) and isinstance(item, Commit):
                 for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
 from layerbeam.transforms.columns import make_table, schema, texts_of_rows
-from layerbeam.transforms.commits import BlockId, Commit, Member, Part, Rejected, SkippedFile
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, Member, Part, Rejected
 from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
 from layerbeam.transforms.parts import format_of, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
@@ -82,11 +82,11 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
 
 def write_parts(
     output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
-) -> Iterator[Commit | SkippedFile]:
+) -> Iterator[Commit | InputFile]:
     """Write the parts and the rejects of one block. Yields what to commit: `put_commit` makes the block done.
 
     If an earlier commit lists parts of the same texts, these stay as they are. A file that has changed since it was
-    found gives a `SkippedFile` and has no rows; a block without another one gives no commit.
+    found gives an `InputFile` with its problem and has no rows; a block without another one gives no commit.
     """
     files = block.tokens.text.files
     changed: set[int] = set()

@@ -12,7 +12,7 @@ from corpora import random_lines
 from layerbeam.pipeline.output import find, finish
 from layerbeam.pipeline.output.find import is_up_to_date
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, SkippedFile
+from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.layout import file_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits
@@ -39,7 +39,7 @@ def test_file_that_changes_while_it_is_read(tmp_path):
     path.write_text("other\nlines\nnow\n")
     *blocks, left_out = read_blocks(piece, limits)
     assert all(isinstance(block, TextBlock) for block in blocks)
-    assert left_out == SkippedFile(str(path), "changed while it was being read; run again")
+    assert left_out == InputFile.unreadable(str(path), "changed while it was being read; run again")
 
 
 def test_commits_of_another_state_of_the_file_do_not_count(workplace):

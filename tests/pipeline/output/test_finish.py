@@ -13,7 +13,7 @@ from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
 from layerbeam.pipeline.output.groups import Boundaries, Gathered, GroupWork, make_groups, mark
 from layerbeam.pipeline.output.index import load_index
 from layerbeam.transforms import layout
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part, SkippedFile
+from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
 from layerbeam.transforms.layout import block_name, commit_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
@@ -47,7 +47,7 @@ class Folder:
             (self.path / commit_path(commit.block.name)).unlink(missing_ok=True)
 
     def finish(
-        self, files: list[InputFile], reports: list[Commit | SkippedFile], current: tuple[str, ...] = ()
+        self, files: list[InputFile], reports: list[Commit | InputFile], current: tuple[str, ...] = ()
     ) -> tuple[GroupReport, list[Commit]]:
         """What a group of these files reports, and what the index has then."""
         (group,) = make_groups(files, 10, begun=[file.path for file in files])
@@ -84,7 +84,7 @@ def test_a_commit_of_another_content_or_fingerprint_is_not_the_block(folder):
     folder.listed(old)
     blocks = [folder.commit(B, 0, fingerprint="other"), folder.commit(B, 1)]
     report, listed = folder.finish([B], blocks)
-    assert report.skipped == {SkippedFile("b.txt", "what was written of it is missing or short; run again")}
+    assert report.skipped == {InputFile.unreadable("b.txt", "what was written of it is missing or short; run again")}
     assert listed == blocks[1:]
 
 
@@ -102,14 +102,14 @@ def test_a_part_that_is_short_makes_the_file_incomplete_and_no_gap(folder):
     blocks = [folder.commit(A, line) for line in range(3)]
     (folder.path / blocks[1].parts["t"].path).write_bytes(b"short")
     report, listed = folder.finish([A], blocks)
-    assert report.skipped == {SkippedFile("a.txt", "what was written of it is missing or short; run again")}
+    assert report.skipped == {InputFile.unreadable("a.txt", "what was written of it is missing or short; run again")}
     assert listed == [blocks[0], blocks[2]]
 
 
 def test_rows_of_a_file_that_cannot_be_read_stay(folder):
     blocks = [folder.commit(A, line) for line in range(3)]
     folder.listed(*blocks[:2])
-    unreadable = SkippedFile("a.txt", "Permission denied")
+    unreadable = InputFile.unreadable("a.txt", "Permission denied")
     assert folder.finish([A], [unreadable])[1] == blocks
     # A part of it was read, and the rest is of another state of the file.
     now = InputFile("a.txt", 30, 2.0)

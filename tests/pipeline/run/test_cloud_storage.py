@@ -125,7 +125,7 @@ def test_missing_or_forbidden_path_raises_os_error(google):
             refused("gs://closed/b")
     with pytest.raises(PermissionError), storage.write_whole("gs://closed/b") as file:
         file.write(b"abc")
-    assert storage.stat_file("gs://closed/b").reason.startswith(f"{google_cloud.ACCOUNT} does not have storage access")
+    assert storage.stat_file("gs://closed/b").problem.startswith(f"{google_cloud.ACCOUNT} does not have storage access")
     assert storage.find_files(["gs://in/c*"]) == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 
 
@@ -239,7 +239,7 @@ def test_other_encodings_and_compression(corpus):
     path = corpus(gzip.compress('{"text": "caf\u00e9"}\n'.encode("latin-1")), "a.jsonl.gz")
     assert texts_of(read_file(path, format="jsonl", encoding="iso8859-1")) == [(0, "café")]
     (left_out,) = read_file(corpus('{"text": "a"}\n'.encode("utf-16")), format="jsonl")
-    assert isinstance(left_out, SkippedFile)
+    assert isinstance(left_out, InputFile)
 
 
 def test_objects_over_slices_and_blocks(corpus):

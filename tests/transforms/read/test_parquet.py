@@ -12,7 +12,7 @@ from corpora import UNLIMITED, read_file, texts_of
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.input.parquet import cut_blocks, find_pieces, read_table
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -43,8 +43,8 @@ def numbered(count: int) -> dict:
 
 def left_out(items: list) -> str:
     (item,) = items
-    assert isinstance(item, SkippedFile)
-    return item.reason
+    assert isinstance(item, InputFile)
+    return item.problem
 
 
 def test_rows_with_their_numbers(write):
@@ -186,8 +186,8 @@ def test_damaged_pages_leave_the_blocks_before(write):
     data[middle : middle + 2000] = bytes(2000)
     path.write_bytes(data)
     *blocks, last = read(path, BlockLimits(5000, 1 << 30, 1 << 30, 128))
-    assert isinstance(last, SkippedFile)
-    assert "cannot be read as Parquet" in last.reason
+    assert isinstance(last, InputFile)
+    assert "cannot be read as Parquet" in last.problem
     assert len(blocks) > 5
 
 

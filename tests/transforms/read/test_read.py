@@ -11,7 +11,7 @@ from corpora import read_file, texts_of
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, number_slices, scan_range
 
@@ -76,14 +76,14 @@ def test_invalid_bytes_can_be_replaced(corpus):
 def test_utf16_is_left_out_with_the_way_out(corpus, mark, name):
     data = mark + "text\n".encode("utf-16-le") * 100
     (left_out,) = read_file(corpus(gzip.compress(data) if name.endswith("gz") else data, name), slice_bytes=50)
-    assert isinstance(left_out, SkippedFile)
-    assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in left_out.reason
+    assert isinstance(left_out, InputFile)
+    assert "it is UTF-16, not UTF-8; convert it, for example with `iconv" in left_out.problem
 
 
 def test_utf16_is_seen_over_the_ends_of_gzip_members(corpus):
     data = b"\xff\xfe" + "text\n".encode("utf-16-le")
     (left_out,) = read_file(corpus(gzip.compress(data[:1]) + gzip.compress(data[1:]), "a.txt.gz"))
-    assert isinstance(left_out, SkippedFile)
+    assert isinstance(left_out, InputFile)
 
 
 def test_a_line_that_looks_like_utf16_further_on_is_only_rejected(corpus):
@@ -124,8 +124,8 @@ def test_truncated_compressed_file_is_left_out_after_the_whole_blocks(corpus, en
     *blocks, left_out = read_file(
         corpus(packed[: len(packed) // 2], f"corpus.txt{ending}"), BlockLimits(10_000, 1 << 30, 1 << 30, 128)
     )
-    assert isinstance(left_out, SkippedFile)
-    assert "is truncated" in left_out.reason
+    assert isinstance(left_out, InputFile)
+    assert "is truncated" in left_out.problem
     assert all(isinstance(block, TextBlock) for block in blocks)
     expected = data.decode().splitlines()
     assert [text for _, text in texts_of(blocks)] == expected[: len(texts_of(blocks))]
@@ -134,8 +134,8 @@ def test_truncated_compressed_file_is_left_out_after_the_whole_blocks(corpus, en
 @pytest.mark.parametrize("ending", COMPRESSORS)
 def test_damaged_compressed_file_is_left_out(corpus, ending):
     (left_out,) = read_file(corpus(b"this is no compressed data", f"corpus.txt{ending}"))
-    assert isinstance(left_out, SkippedFile)
-    assert "the compressed data is damaged" in left_out.reason
+    assert isinstance(left_out, InputFile)
+    assert "the compressed data is damaged" in left_out.problem
 
 
 def test_zeros_after_a_gzip_member_are_padding(corpus):
@@ -176,8 +176,8 @@ def test_blocks_before_damage_are_done_and_then_the_file_is_skipped(corpus):
     path.write_bytes(first + b"x" * len(second))  # damaged on the disk: as long, and as old
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     items = read_file(path, limits, done=done)
-    assert [type(item) for item in items] == [Commit, SkippedFile]
+    assert [type(item) for item in items] == [Commit, InputFile]
     path.unlink()
     (file,) = {commit.block.file for commit in done}
     (left_out,) = number_slices([scan_range(FileToRead(file), 0, None, limits)])
-    assert isinstance(left_out, SkippedFile)
+    assert isinstance(left_out, InputFile)

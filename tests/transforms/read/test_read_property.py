@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.input import text as text_input
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.read.block import read_blocks
@@ -222,7 +222,7 @@ def test_every_record_of_a_plain_file_comes_once(
 ) -> None:
     items = read(write_plain(folder, data), cut, record=kind, blank="keep" if keep_blank else "skip")
     if is_utf16(data):
-        assert [type(item) for item in items] == [SkippedFile]
+        assert [type(item) for item in items] == [InputFile]
         return
     check_blocks(items, data, kind)
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
@@ -235,7 +235,7 @@ def test_every_record_of_a_compressed_file_comes_once(
 ) -> None:
     items = read(write_gzip(folder, data, seam), cut, record=kind, blank="keep" if keep_blank else "skip")
     if is_utf16(data):
-        assert [type(item) for item in items] == [SkippedFile]
+        assert [type(item) for item in items] == [InputFile]
         return
     check_blocks(items, data, kind)
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
@@ -343,7 +343,7 @@ def test_files_that_are_read_together_are_those_that_are_read_alone(folder, file
 
     found = {path: Found() for path in alone}
     for item in items:
-        if isinstance(item, SkippedFile):
+        if isinstance(item, InputFile):
             found[item.path].skipped.append(item)
             continue
         assert len({*item.line.tolist()}) == len(item.line)
@@ -356,7 +356,7 @@ def test_files_that_are_read_together_are_those_that_are_read_alone(folder, file
             found[reject.file].rejects.append(reject)
     for path, expected in alone.items():
         blocks = [item for item in expected if isinstance(item, TextBlock)]
-        skipped = [item for item in expected if isinstance(item, SkippedFile)]
+        skipped = [item for item in expected if isinstance(item, InputFile)]
         assert found[path].skipped == skipped
         if not skipped:
             assert found[path].texts == texts_of(blocks)
@@ -370,7 +370,7 @@ class Found:
 
     texts: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     rejects: list[Any] = dataclasses.field(default_factory=list)
-    skipped: list[SkippedFile] = dataclasses.field(default_factory=list)
+    skipped: list[InputFile] = dataclasses.field(default_factory=list)
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def add(self, counts: dict[str, int]) -> None:

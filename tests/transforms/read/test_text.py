@@ -9,7 +9,7 @@ from corpora import UNLIMITED, read_file, texts_of
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import Commit, SkippedFile
+from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.settings import BlockLimits
 
 
@@ -43,7 +43,7 @@ def test_byte_order_mark_before_paragraphs(corpus, data, expected, slice_bytes):
 @pytest.mark.parametrize("record", ["line", "paragraph"])
 def test_utf16_in_slices_of_one_byte_is_left_out(corpus, record):
     (left_out,) = read_file(corpus(b"\xff\xfe\n\na"), record=record, slice_bytes=1)
-    assert isinstance(left_out, SkippedFile)
+    assert isinstance(left_out, InputFile)
 
 
 def test_a_line_of_unicode_spaces_ends_no_paragraph_but_is_blank_by_itself(corpus):
@@ -118,7 +118,7 @@ def test_surrogates_of_a_loose_codec_are_rejected(corpus):
 def test_the_mark_of_another_encoding_is_named(corpus, record, name, data, encoding, reason):
     path = corpus(gzip.compress(data) if name.endswith("gz") else data, name)
     (left_out,) = read_file(path, encoding=encoding, record=record)
-    assert reason in left_out.reason
+    assert reason in left_out.problem
 
 
 def test_pairs_are_split_at_the_last_separator(corpus):

@@ -5,7 +5,7 @@ from corpora import UNLIMITED, read_file
 
 from layerbeam.pipeline.run.engines import local_runner
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice import FindFiles, SliceFiles, _Number
@@ -38,7 +38,7 @@ def test_vanished_file_is_left_out(tmp_path):
     (file,) = storage.find_files([str(path)])
     path.unlink()
     (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)])
-    assert left_out == SkippedFile(str(path), "No such file or directory")
+    assert left_out == InputFile.unreadable(str(path), "No such file or directory")
 
 
 def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, monkeypatch):
     assert sorted(found, key=lambda slice_: slice_.start) == whole
     count.problem = "Permission denied"
     skipped = [item for stretch, ranges in stretches.items() for item in number_slices(ranges, stretch, count)]
-    assert skipped == [SkippedFile(str(path), "Permission denied")]
+    assert skipped == [InputFile.unreadable(str(path), "Permission denied")]
 
 
 def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, monkeypatch):

@@ -12,12 +12,12 @@ from apache_beam.io.filesystems import FileSystems
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import files, listing, stores
 
 
 def names(found: list) -> list[str]:
-    return [os.path.basename(file.path) for file in found if isinstance(file, InputFile)]
+    return [os.path.basename(file.path) for file in found if not file.problem]
 
 
 def test_globs_give_each_file_once_in_order(tmp_path):
@@ -61,7 +61,7 @@ def test_stars_twice_end_where_links_lead_upwards(tmp_path, monkeypatch):
     (tmp_path / "z").symlink_to("x")
     found = storage.find_files(["**/*"])
     assert [file.path for file in found] == ["x/ring", "x/y/a.txt"]
-    assert found[0] == SkippedFile("x/ring", "Too many levels of symbolic links")
+    assert found[0] == InputFile.unreadable("x/ring", "Too many levels of symbolic links")
 
 
 def test_stars_twice_enter_each_folder_once_however_many_links_lead_to_it(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_file_named_like_a_glob_hides_no_other(tmp_path, monkeypatch):
     (tmp_path / "[a-b].txt").symlink_to("nowhere")
     assert names(storage.find_files(["[a].txt"])) == ["a.txt"]
     broken, whole = storage.find_files(["[a-b].txt"])
-    assert (broken, whole.path) == (SkippedFile("[a-b].txt", "No such file or directory"), "a.txt")
+    assert (broken, whole.path) == (InputFile.unreadable("[a-b].txt", "No such file or directory"), "a.txt")
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "back\\slash.txt", "star*.txt", "new\nline.txt", "  "])
@@ -110,9 +110,9 @@ def test_what_is_no_readable_file_is_left_out(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     found = storage.find_files([str(tmp_path / name) for name in ("folder", "broken", "pipe")])
     assert found == [
-        SkippedFile(f"{tmp_path}/broken", "No such file or directory"),
-        SkippedFile(f"{tmp_path}/folder", f"is a folder; to read the files in it, write {tmp_path}/folder/*"),
-        SkippedFile(f"{tmp_path}/pipe", "is not a regular file"),
+        InputFile.unreadable(f"{tmp_path}/broken", "No such file or directory"),
+        InputFile.unreadable(f"{tmp_path}/folder", f"is a folder; to read the files in it, write {tmp_path}/folder/*"),
+        InputFile.unreadable(f"{tmp_path}/pipe", "is not a regular file"),
     ]
 
 
@@ -225,7 +225,7 @@ def test_an_object_is_found_again_whatever_its_name(store, name):
     assert found.path == f"{root}/{name}"
     assert storage.stat_file(found.path) == found
     assert storage.find_change(found) is None
-    assert storage.stat_file(f"{root}/other") == SkippedFile(f"{root}/other", "No such file")
+    assert storage.stat_file(f"{root}/other") == InputFile.unreadable(f"{root}/other", "No such file")
 
 
 @pytest.mark.parametrize(

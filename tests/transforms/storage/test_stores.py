@@ -16,7 +16,7 @@ from faults import FAULTS
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import InputFile, SkippedFile
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input.content import read_head
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -44,7 +44,7 @@ def put(store, name: str, data: bytes) -> InputFile:
     with storage.write_whole(f"{store.root}/{name}") as file:
         file.write(data)
     found = storage.stat_file(f"{store.root}/{name}")
-    assert isinstance(found, InputFile)
+    assert not found.problem
     store.downloaded = 0
     store.calls.clear()
     return found
@@ -83,7 +83,9 @@ def test_a_file_rewritten_in_the_same_second_is_another(store):
     assert second.version not in ("", first.version)
     before = dataclasses.replace(second, version=first.version)  # of equal size and time
     assert storage.find_change(second) is None
-    assert storage.find_change(before) == SkippedFile(second.path, "changed while it was being read; run again")
+    assert storage.find_change(before) == InputFile.unreadable(
+        second.path, "changed while it was being read; run again"
+    )
     assert storage.find_files([f"{store.root}/*"]) == [second]
 
 

@@ -18,7 +18,6 @@ import warnings
 from pathlib import Path
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
@@ -205,10 +204,10 @@ def _from_file_system(handle: str) -> LocalFolder:
         files = {} if ending else {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
     except Exception as error:  # each store's client has its own exceptions
         raise EncoderError(f"{handle}: cannot be read ({error})") from error
-    if isinstance(stored, InputFile):
+    if stored and not stored.problem:
         folder = archives.cached_archive(handle, f"{stored}", ending, lambda path: copy(handle, path))
     elif files:
         folder = cached(handle, f"{sorted(files.items())}", copy_folder)
     else:
-        raise EncoderError(f"{handle}: {stored.reason if stored else 'there is no file of an encoder'}; {SUPPORTED}")
+        raise EncoderError(f"{handle}: {stored.problem if stored else 'there is no file of an encoder'}; {SUPPORTED}")
     return LocalFolder(folder, (archives.stem(handle.rstrip("/").rsplit("/", 1)[-1]),), copy=folder)
