@@ -18,7 +18,7 @@ from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
-from layerbeam.transforms.input.content import FORMAT_NAMES
+from layerbeam.transforms.input.input_format import FORMATS
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.settings import BlockLimits, EncodeSettings, Format, RecordFormat, SequenceSettings
@@ -140,7 +140,7 @@ def with_format(job: Job, format_: Format) -> Job:
     config = dataclasses.replace(job.config, input=dataclasses.replace(job.config.input, format=format_))
     mistakes = [f"input.{mistake}" for mistake in find_in_input(config.input, config.encoder)]
     if mistakes:
-        raise UsageError("\n".join(f"{mistake}; the files are {FORMAT_NAMES[format_]}" for mistake in mistakes))
+        raise UsageError("\n".join(f"{mistake}; the files are {FORMATS[format_].title}" for mistake in mistakes))
     return _make_job(config, job)
 
 

@@ -21,7 +21,8 @@ from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manife
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, hash_paths, printable
-from layerbeam.transforms.input.content import FORMATS_BY_ENDING, format_by_name
+from layerbeam.transforms.input.content import format_by_name
+from layerbeam.transforms.input.input_format import FORMATS
 from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records, join_small_files
@@ -209,7 +210,7 @@ def _of_input(file: InputFile) -> InputFile:
     """The same, but a folder says why none of its files is read."""
     if not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
-    endings = ", ".join(FORMATS_BY_ENDING)
+    endings = ", ".join(ending for format_ in FORMATS.values() for ending in format_.endings)
     return InputFile.unreadable(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
 
 

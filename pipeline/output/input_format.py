@@ -10,7 +10,8 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms.commits import InputFile, printable
-from layerbeam.transforms.input.content import FORMAT_NAMES, contradiction, format_by_content, format_by_name, read_head
+from layerbeam.transforms.input.content import contradiction, format_by_content, format_by_name, read_head
+from layerbeam.transforms.input.input_format import FORMATS
 
 # Files that are opened before the run begins. Every file is checked when it is read.
 _SAMPLE = 16
@@ -37,8 +38,8 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
         # JSON Lines and Parquet are recognized when a file is read, whatever its name.
         if other is not None and format_ not in ("jsonl", "parquet"):
             raise UsageError(
-                f"input.files: {printable(examples[other])} is {FORMAT_NAMES[other]} by its name, and the rows in "
-                f"{job.output.path} are of {FORMAT_NAMES[format_]}; leave it out, give a new folder, or set "
+                f"input.files: {printable(examples[other])} is {FORMATS[other].title} by its name, and the rows in "
+                f"{job.output.path} are of {FORMATS[format_].title}; leave it out, give a new folder, or set "
                 f"input.format: {format_}"
             )
         return with_format(job, format_)
@@ -49,12 +50,14 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
         by_content = {content or "text": path for path, content in reversed(contents.items())}
         examples = by_content or examples
     if len(examples) > 1:
-        shown = ", ".join(f"{printable(path)} is {FORMAT_NAMES[format_]}" for format_, path in sorted(examples.items()))
+        shown = ", ".join(
+            f"{printable(path)} is {FORMATS[format_].title}" for format_, path in sorted(examples.items())
+        )
         raise UsageError(
             f"input.files: a run reads files of one format, and {shown}; give globs of one format, or set input.format"
         )
     (format_,) = examples or ["text"]
-    return with_format(job, format_)  # type: ignore[arg-type] # one of FORMAT_NAMES
+    return with_format(job, format_)  # type: ignore[arg-type] # one of FORMATS
 
 
 def refuse_other_format(job: Job, work: PendingWork) -> None:

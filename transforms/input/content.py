@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.input.input_format import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError
 from layerbeam.transforms.settings import RecordFormat
 
@@ -16,16 +17,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 _CONVERT = "it is {0}, not {1}; convert it, for example with `iconv -f {0} -t UTF-8`"
 # UTF-32's marks first: one of them begins like one of UTF-16's.
 _OTHER_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-# The format that the end of a name says; other names say nothing.
-FORMATS_BY_ENDING: Mapping[str, str] = {
-    ".txt": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-}
-FORMAT_NAMES = {"text": "text", "jsonl": "JSON Lines", "parquet": "Parquet", "csv": "CSV", "tsv": "TSV"}
 _MAGIC = {
     rb"\x1f\x8b\x08": ("gzip", "let its name end in .gz"),
     b"BZh[1-9]1AY&SY": ("bzip2", "let its name end in .bz2"),
@@ -49,7 +40,8 @@ def format_by_name(path: str) -> str | None:
     ('jsonl', None)
     """
     name = os.path.splitext(path)[0] if storage.is_compressed(path) else path
-    return FORMATS_BY_ENDING.get(os.path.splitext(name)[1].lower())
+    ending = os.path.splitext(name)[1].lower()
+    return next((format_ for format_, one in FORMATS.items() if ending in one.endings), None)
 
 
 def format_by_content(head: bytes) -> str | None:
@@ -86,9 +78,9 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     found = format_by_content(head)
     if found == format_ or not head:
         return None
-    name = FORMAT_NAMES[format_]
+    name = FORMATS[format_].title
     if found is not None:
-        return f"looks like {FORMAT_NAMES[found]}, not {name}; set input.format: {found}"
+        return f"looks like {FORMATS[found].title}, not {name}; set input.format: {found}"
     for magic, (what, remedy) in _MAGIC.items():
         if re.match(magic, head):
             return f"looks like {what}, not {name}; {remedy}"

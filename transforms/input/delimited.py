@@ -30,6 +30,7 @@ from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBloc
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
+from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import Records, UnreadableFileError, too_long, wrong_column
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -67,35 +68,82 @@ class _Header:
     raw: bytes
 
 
-def cut_blocks(
-    slice_: Slice, limits: BlockLimits, record_format: RecordFormat
-) -> Iterator[tuple[BlockId, tuple[_Header, bytes]]]:
-    """Identity and content of each block of the slice.
+class CsvInput(InputFormat):
+    """Rows of fields, separated by commas unless `input.delimiter` says otherwise."""
 
-    Raises UnreadableFileError if the file lacks a column that the configuration names.
-    """
-    header = read_header(slice_.file, record_format)
-    if header is not None:
-        runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
-        for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw):
-            yield block, (header, raw)
+    title = "CSV"
+    endings = (".csv",)
+
+    def cut(
+        self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    ) -> Iterator[tuple[BlockId, tuple[_Header, bytes]]]:
+        """Identity and content of each block of the slice.
+
+        Raises UnreadableFileError if the file lacks a column that the configuration names.
+        """
+        header = read_header(slice_.file, record_format)
+        if header is not None:
+            runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
+            for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw):
+                yield block, (header, raw)
+
+    def read(self, block: BlockId, record_format: RecordFormat) -> tuple[_Header, bytes]:
+        """The block's content, read again. Raises UnreadableFileError if the file has other bytes at that place."""
+        header = read_header(block.file, record_format) or _Header([], b"")
+        return header, text.read_bytes(block, also_hashed=header.raw)
+
+    def decode(self, block: BlockId, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:
+        """The block's rows as texts. An empty line is blank."""
+        header, raw = content
+        at_start = block.first_byte == 0
+        is_cut = len(raw) < block.end_byte - block.first_byte
+        names = header.raw if at_start else b""
+        rows = list(_parse(io.BytesIO(names if is_cut else raw), record_format, at_file_start=at_start))
+        if is_cut:
+            rows.append(_Row(raw[len(names) :], 0, [], too_long(record_format)))
+        line = block.first_line + np.cumsum([0, *(row.num_lines for row in rows)])
+        place = block.first_byte + np.cumsum([0, *(len(row.raw) for row in rows)])
+        skipped = int(at_start and bool(header.raw))
+        rows, line, place = rows[skipped:], line[skipped:-1], place[skipped:-1]
+        raws = pa.array([row.raw.rstrip(b"\r\n") for row in rows], pa.binary())
+        records = Records(block, record_format, line, place, raws)
+        whole: list[list[str] | None] = []
+        for index, row in enumerate(rows):
+            problem = row.problem
+            is_whole = len(row.fields) == len(header.names)
+            is_empty = not any(map(str.strip, row.fields)) and not is_whole
+            if problem is None and not is_whole and not is_empty:
+                problem = f"has {len(row.fields)} fields, not {len(header.names)}"
+            if problem is not None:
+                records.reasons[index] = problem
+            whole.append(row.fields if is_whole and problem is None else None)
+        columns = []
+        for name, type_ in record_format.fields_read:
+            column = header.names.index(name)
+            values = [None if fields is None else fields[column] for fields in whole]
+            if type_ in ("string", "id"):
+                given = [None if v is None or (type_ == "id" and not v) else v.encode("latin-1") for v in values]
+                columns.append(records.decode(pa.array(given, pa.binary()), name))
+            else:
+                columns.append(_numbers(values, name, type_, records.reasons))
+        return records.to_block(columns)
+
+    def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+        """The rows of a file, or `at_most` if it has more."""
+        with storage.open_binary(file.path) as opened:
+            chunks = refusing_other_content(storage.read_chunks(opened, file.path), record_format)
+            parsed = _parse(_lines(chunks, record_format), record_format, at_file_start=True)
+            rows = (row for row in parsed if row.ends)
+            if record_format.column_names is None:
+                next(rows, None)
+            return sum(1 for _ in itertools.islice(rows, at_most))
 
 
-def read_block(block: BlockId, record_format: RecordFormat) -> tuple[_Header, bytes]:
-    """The block's content, read again. Raises UnreadableFileError if the file has other bytes at that place."""
-    header = read_header(block.file, record_format) or _Header([], b"")
-    return header, text.read_bytes(block, also_hashed=header.raw)
+class TsvInput(CsvInput):
+    """Rows of fields, separated by tabs unless `input.delimiter` says otherwise."""
 
-
-def count_rows(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
-    """The rows of a file, or `at_most` if it has more."""
-    with storage.open_binary(file.path) as opened:
-        chunks = refusing_other_content(storage.read_chunks(opened, file.path), record_format)
-        parsed = _parse(_lines(chunks, record_format), record_format, at_file_start=True)
-        rows = (row for row in parsed if row.ends)
-        if record_format.column_names is None:
-            next(rows, None)
-        return sum(1 for _ in itertools.islice(rows, at_most))
+    title = "TSV"
+    endings = (".tsv",)
 
 
 def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
@@ -211,43 +259,6 @@ def _find_rows(
         if not places or places[-1] != position:  # nothing but the names of the columns
             places, lines = [*places, position], [*lines, line]
         yield data, np.array(places, np.int64), np.array(lines, np.int64)
-
-
-def decode_rows(block: BlockId, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:
-    """The block's rows as texts. An empty line is blank."""
-    header, raw = content
-    at_start = block.first_byte == 0
-    is_cut = len(raw) < block.end_byte - block.first_byte
-    names = header.raw if at_start else b""
-    rows = list(_parse(io.BytesIO(names if is_cut else raw), record_format, at_file_start=at_start))
-    if is_cut:
-        rows.append(_Row(raw[len(names) :], 0, [], too_long(record_format)))
-    line = block.first_line + np.cumsum([0, *(row.num_lines for row in rows)])
-    place = block.first_byte + np.cumsum([0, *(len(row.raw) for row in rows)])
-    skipped = int(at_start and bool(header.raw))
-    rows, line, place = rows[skipped:], line[skipped:-1], place[skipped:-1]
-    raws = pa.array([row.raw.rstrip(b"\r\n") for row in rows], pa.binary())
-    records = Records(block, record_format, line, place, raws)
-    whole: list[list[str] | None] = []
-    for index, row in enumerate(rows):
-        problem = row.problem
-        is_whole = len(row.fields) == len(header.names)
-        is_empty = not any(map(str.strip, row.fields)) and not is_whole
-        if problem is None and not is_whole and not is_empty:
-            problem = f"has {len(row.fields)} fields, not {len(header.names)}"
-        if problem is not None:
-            records.reasons[index] = problem
-        whole.append(row.fields if is_whole and problem is None else None)
-    columns = []
-    for name, type_ in record_format.fields_read:
-        column = header.names.index(name)
-        values = [None if fields is None else fields[column] for fields in whole]
-        if type_ in ("string", "id"):
-            given = [None if v is None or (type_ == "id" and not v) else v.encode("latin-1") for v in values]
-            columns.append(records.decode(pa.array(given, pa.binary()), name))
-        else:
-            columns.append(_numbers(values, name, type_, records.reasons))
-    return records.to_block(columns)
 
 
 def _numbers(values: list[str | None], name: str, type_: str, reasons: dict[int, str]) -> pa.Array:

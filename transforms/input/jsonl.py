@@ -49,19 +49,27 @@ class _RejectedRecordError(Exception):
     pass
 
 
-def decode_jsonl(block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
-    """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""
-    records, lines = text.decode(block, raw, record_format)
-    fields = record_format.fields_read
-    rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
-    for index in np.flatnonzero(~is_blank(lines)).tolist():
-        try:
-            record = _parse(lines[index].as_py(), record_format.text_field)
-            rows[index] = [_read_field(record, name, type_) for name, type_ in fields]
-        except _RejectedRecordError as error:
-            records.reasons[index] = str(error)
-    columns = zip(fields, zip(*rows, strict=True), strict=True)
-    return records.to_block([pa.array(values, FIELD_TYPES.get(type_, pa.string())) for (_, type_), values in columns])
+class JsonLinesInput(text.TextInput):
+    """JSON Lines: one object per line."""
+
+    title = "JSON Lines"
+    endings = (".jsonl", ".ndjson")
+
+    def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
+        """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""
+        records, lines = text.decode(block, raw, record_format)
+        fields = record_format.fields_read
+        rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
+        for index in np.flatnonzero(~is_blank(lines)).tolist():
+            try:
+                record = _parse(lines[index].as_py(), record_format.text_field)
+                rows[index] = [_read_field(record, name, type_) for name, type_ in fields]
+            except _RejectedRecordError as error:
+                records.reasons[index] = str(error)
+        columns = zip(fields, zip(*rows, strict=True), strict=True)
+        return records.to_block(
+            [pa.array(values, FIELD_TYPES.get(type_, pa.string())) for (_, type_), values in columns]
+        )
 
 
 def field_names(line: str) -> list[str] | None:

@@ -23,6 +23,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
+from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
     REJECTED_BYTES,
     Records,
@@ -55,6 +56,106 @@ class _Group:
     read_bytes: int
 
 
+class ParquetInput(InputFormat):
+    """Rows of Parquet files."""
+
+    title = "Parquet"
+    endings = (".parquet",)
+
+    def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
+        """The whole file: it is cut when its footer is read."""
+        return [(0, None)]
+
+    def pieces(
+        self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    ) -> Iterator[tuple[int, int | None, int]]:
+        return find_pieces(slice_.file, limits.text_bytes, record_format)
+
+    def cut(
+        self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    ) -> Iterator[tuple[BlockId, pa.Table]]:
+        """Identity and needed columns of each block of the slice."""
+        with _opened(slice_.file, record_format) as (parquet, schema, file):
+            groups = [
+                group
+                for group in _groups(parquet, record_format)
+                if slice_.start <= group.start and (slice_.end is None or group.start < slice_.end)
+            ]
+            if not groups:
+                return
+            rows_in_slice = sum(group.rows for group in groups)
+            size = groups[-1].end - slice_.start
+            done = 0  # rows of the slice that are in a block
+            max_rows = rows_in_slice if slice_.max_records is None else slice_.max_records
+
+            def block_of(table: pa.Table) -> tuple[BlockId, pa.Table]:
+                first, end = (slice_.start + row * size // rows_in_slice for row in (done, done + table.num_rows))
+                digest = _hash_of(table)
+                return BlockId(slice_.file, slice_.first_line + done, table.num_rows, first, end, digest), table
+
+            pending = schema.empty_table()
+            for batch in _batches(parquet, schema, groups, file):
+                pending = pa.concat_tables([pending, batch]).slice(0, max_rows - done)
+                is_full = done + pending.num_rows >= max_rows
+                while count := records_in_block(_lengths(pending, record_format), limits):
+                    yield block_of(pending.slice(0, count))
+                    done, pending = done + count, pending.slice(count)
+                if is_full:
+                    break
+            if pending.num_rows:
+                yield block_of(pending)
+
+    def read(self, block: BlockId, record_format: RecordFormat) -> pa.Table:
+        """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
+        end_row = block.first_line + block.num_lines
+        with _opened(block.file, record_format) as (parquet, schema, file):
+            groups = [
+                g
+                for g in _groups(parquet, record_format)
+                if g.first_row < end_row and g.first_row + g.rows > block.first_line
+            ]
+            found = [schema.empty_table()]
+            row = groups[0].first_row if groups else 0
+            for batch in _batches(parquet, schema, groups, file):
+                skip = max(block.first_line - row, 0)
+                found.append(batch.slice(skip, max(end_row - row - skip, 0)))
+                row += batch.num_rows
+                if row >= end_row:
+                    break
+        table = pa.concat_tables(found)
+        if not table.num_rows or _hash_of(table) != block.sha256:
+            raise UnreadableFileError("its rows have changed since it was read")
+        return table
+
+    def decode(self, block: BlockId, table: pa.Table, record_format: RecordFormat) -> TextBlock:
+        """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
+        raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
+        is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
+        reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
+        if reasons:
+            raw = pc.if_else(is_too_long, pc.binary_slice(raw, 0, REJECTED_BYTES), raw)
+            columns = [pc.if_else(is_too_long, pa.scalar(None, column.type), column) for column in table.columns]
+            table = pa.table(columns, table.schema)
+        line = block.first_line + np.arange(table.num_rows)
+        records = Records(block, record_format, line, np.full(table.num_rows, -1), raw, reasons)
+        columns = []
+        for name, type_ in record_format.fields_read:
+            column = table[name].combine_chunks()
+            if type_ == "id" and pa.types.is_integer(column.type):
+                columns.append(column.cast(pa.string()))
+            elif type_ in ("string", "id"):
+                columns.append(records.decode(column.cast(pa.large_binary()), name))
+            else:
+                columns.append(_number_column(column, name, type_, records.reasons))
+            if len(columns) == 1:
+                for row in np.flatnonzero(columns[0].is_null().to_numpy(zero_copy_only=False)).tolist():
+                    records.reasons.setdefault(row, f"field `{name}` is null")
+        return records.to_block(columns)
+
+    def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+        return min(sum(rows for _, _, rows in find_pieces(file, 1 << 62, record_format)), at_most)
+
+
 def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) -> Iterator[tuple[int, int, int]]:
     """(first byte, byte after the last, rows) of each slice: consecutive row groups of about `slice_bytes` to read.
 
@@ -69,62 +170,6 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
                 start, rows, size = end, 0, 0
         if rows:
             yield start, end, rows
-
-
-def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, pa.Table]]:
-    """Identity and needed columns of each block of the slice."""
-    with _opened(slice_.file, record_format) as (parquet, schema, file):
-        groups = [
-            group
-            for group in _groups(parquet, record_format)
-            if slice_.start <= group.start and (slice_.end is None or group.start < slice_.end)
-        ]
-        if not groups:
-            return
-        rows_in_slice = sum(group.rows for group in groups)
-        size = groups[-1].end - slice_.start
-        done = 0  # rows of the slice that are in a block
-        max_rows = rows_in_slice if slice_.max_records is None else slice_.max_records
-
-        def block_of(table: pa.Table) -> tuple[BlockId, pa.Table]:
-            first, end = (slice_.start + row * size // rows_in_slice for row in (done, done + table.num_rows))
-            digest = _hash_of(table)
-            return BlockId(slice_.file, slice_.first_line + done, table.num_rows, first, end, digest), table
-
-        pending = schema.empty_table()
-        for batch in _batches(parquet, schema, groups, file):
-            pending = pa.concat_tables([pending, batch]).slice(0, max_rows - done)
-            is_full = done + pending.num_rows >= max_rows
-            while count := records_in_block(_lengths(pending, record_format), limits):
-                yield block_of(pending.slice(0, count))
-                done, pending = done + count, pending.slice(count)
-            if is_full:
-                break
-        if pending.num_rows:
-            yield block_of(pending)
-
-
-def read_table(block: BlockId, record_format: RecordFormat) -> pa.Table:
-    """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
-    end_row = block.first_line + block.num_lines
-    with _opened(block.file, record_format) as (parquet, schema, file):
-        groups = [
-            g
-            for g in _groups(parquet, record_format)
-            if g.first_row < end_row and g.first_row + g.rows > block.first_line
-        ]
-        found = [schema.empty_table()]
-        row = groups[0].first_row if groups else 0
-        for batch in _batches(parquet, schema, groups, file):
-            skip = max(block.first_line - row, 0)
-            found.append(batch.slice(skip, max(end_row - row - skip, 0)))
-            row += batch.num_rows
-            if row >= end_row:
-                break
-    table = pa.concat_tables(found)
-    if not table.num_rows or _hash_of(table) != block.sha256:
-        raise UnreadableFileError("its rows have changed since it was read")
-    return table
 
 
 @contextlib.contextmanager
@@ -245,32 +290,6 @@ def _hash_of(table: pa.Table) -> str:
             zero = pa.scalar(0, field.type) if not pa.types.is_boolean(field.type) else pa.scalar(False)
             digest.update(column.fill_null(zero).to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()
-
-
-def decode_rows(block: BlockId, table: pa.Table, record_format: RecordFormat) -> TextBlock:
-    """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
-    raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
-    is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
-    reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
-    if reasons:
-        raw = pc.if_else(is_too_long, pc.binary_slice(raw, 0, REJECTED_BYTES), raw)
-        columns = [pc.if_else(is_too_long, pa.scalar(None, column.type), column) for column in table.columns]
-        table = pa.table(columns, table.schema)
-    line = block.first_line + np.arange(table.num_rows)
-    records = Records(block, record_format, line, np.full(table.num_rows, -1), raw, reasons)
-    columns = []
-    for name, type_ in record_format.fields_read:
-        column = table[name].combine_chunks()
-        if type_ == "id" and pa.types.is_integer(column.type):
-            columns.append(column.cast(pa.string()))
-        elif type_ in ("string", "id"):
-            columns.append(records.decode(column.cast(pa.large_binary()), name))
-        else:
-            columns.append(_number_column(column, name, type_, records.reasons))
-        if len(columns) == 1:
-            for row in np.flatnonzero(columns[0].is_null().to_numpy(zero_copy_only=False)).tolist():
-                records.reasons.setdefault(row, f"field `{name}` is null")
-    return records.to_block(columns)
 
 
 def _number_column(column: pa.Array, name: str, type_: str, reasons: dict[int, str]) -> pa.Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
+from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content, refusing_other_content
+from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
     REJECTED_BYTES,
     Records,
@@ -39,19 +40,68 @@ _IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 _BACKWARDS_BYTES = 1 << 12
 
 
-def cut_blocks(slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
-    """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
-    return into_blocks(slice_, limits, record_format, _find_records(slice_, record_format))
+class TextInput(InputFormat):
+    """Lines, paragraphs or whole files of text."""
+
+    title = "text"
+    endings: ClassVar[tuple[str, ...]] = (".txt",)
+
+    def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
+        """Equal ranges, in each of which a line may begin anywhere; one range if the file is one record."""
+        if record_format.is_whole_file:
+            return super().ranges(file, slice_bytes, record_format)
+        # A cut inside a byte order mark would hide it from both ranges.
+        step = max(slice_bytes, len(UTF8_MARK) + 1)
+        return [(start, min(start + step, file.size)) for start in range(0, file.size, step)]
+
+    def pieces(
+        self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    ) -> Iterator[tuple[int, int | None, int]]:
+        """Each block if lines are records, so that even a small file is work for all workers; else the whole range."""
+        if slice_.end is None or (record_format.record == "line" or record_format.format != "text"):
+            yield from super().pieces(slice_, limits, record_format)
+        else:
+            yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)
+
+    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
+        """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
+        return into_blocks(slice_, limits, record_format, _find_records(slice_, record_format))
+
+    def read(self, block: BlockId, record_format: RecordFormat) -> bytes:
+        return read_bytes(block)
+
+    def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
+        """The block's lines, paragraphs or file as texts."""
+        records, texts = decode(block, raw, record_format)
+        if record_format.record == "paragraph" and b"\r" in raw:
+            texts = pc.replace_substring(texts, "\r\n", "\n")
+        return records.to_block([texts])
+
+    def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+        if record_format.is_whole_file:
+            return int(file.size > 0)
+        places = 0
+        for _, more, _ in _find_records(Slice(file, 0, None, 0), record_format):
+            places += len(more)
+            if places > at_most:
+                return at_most
+        return max(places - 1, 0)
 
 
-def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
-    """The records of a file, or `at_most` if it has more."""
-    places = 0
-    for _, more, _ in _find_records(Slice(file, 0, None, 0), record_format):
-        places += len(more)
-        if places > at_most:
-            return at_most
-    return max(places - 1, 0)
+def _count_line_ends(slice_: Slice, record_format: RecordFormat) -> int:
+    """The line ends of a range of paragraphs; 0 for a file that is one record, of which only the head is read."""
+    line_ends, end = 0, slice_.end or 0
+    with storage.open_binary(slice_.file.path, HEAD_BYTES if record_format.is_whole_file else end) as opened:
+        if slice_.start == 0:
+            refuse_other_content(opened.read(HEAD_BYTES), record_format)
+        if record_format.is_whole_file:
+            return 0
+        opened.seek(slice_.start)
+        left = end - slice_.start
+        while left > 0 and (chunk := opened.read(min(left, 1 << 20))):
+            left -= len(chunk)
+            line_ends += chunk.count(b"\n")
+    return line_ends
 
 
 def into_blocks(
@@ -249,14 +299,6 @@ def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
     if hashlib.sha256(also_hashed + raw).hexdigest() != block.sha256:
         raise UnreadableFileError("its bytes have changed since it was read")
     return bytes(raw)
-
-
-def decode_text(block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
-    """The block's lines, paragraphs or file as texts."""
-    records, texts = decode(block, raw, record_format)
-    if record_format.record == "paragraph" and b"\r" in raw:
-        texts = pc.replace_substring(texts, "\r\n", "\n")
-    return records.to_block([texts])
 
 
 def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> tuple[Records, pa.StringArray]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, hash_paths
-from layerbeam.transforms.input import delimited, jsonl, parquet, text
+from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -23,21 +23,6 @@ from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 # A block of several files ends with the one that fills it so often. Which files are read together is decided by their
 # sizes; this is for records that are much shorter than expected then.
 _OVERFULL = 2.0
-
-_CUT: dict[str, Any] = {
-    "text": text.cut_blocks,
-    "jsonl": text.cut_blocks,
-    "parquet": parquet.cut_blocks,
-    "csv": delimited.cut_blocks,
-    "tsv": delimited.cut_blocks,
-}
-_DECODE: dict[str, Any] = {
-    "text": text.decode_text,
-    "jsonl": jsonl.decode_jsonl,
-    "parquet": parquet.decode_rows,
-    "csv": delimited.decode_rows,
-    "tsv": delimited.decode_rows,
-}
 
 
 def read_blocks(
@@ -174,9 +159,8 @@ def _if_done(
 def _cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
 ) -> Iterator[tuple[BlockId, Any] | InputFile]:
-    cut: Any = _CUT[record_format.format]
     try:
-        yield from cut(slice_, limits, record_format)
+        yield from FORMATS[record_format.format].cut(slice_, limits, record_format)
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
@@ -193,19 +177,12 @@ def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock
     now = storage.stat_file(block.file.path)
     if now.problem:
         raise UnreadableFileError(now.problem)
-    content: Any
-    if record_format.format == "parquet":
-        content = parquet.read_table(block, record_format)
-    elif record_format.is_delimited:
-        content = delimited.read_block(block, record_format)
-    else:
-        content = text.read_bytes(block)
-    return _decode(block, content, record_format)
+    return _decode(block, FORMATS[record_format.format].read(block, record_format), record_format)
 
 
 def _decode(block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
     """The block's texts: blank records dropped or kept, each record counted once, pairs and sentences split."""
-    result: TextBlock = _DECODE[record_format.format](block, content, record_format)
+    result = FORMATS[record_format.format].decode(block, content, record_format)
     keep_blank = record_format.blank == "keep"
     if not keep_blank:
         full = ~is_blank(result.texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +12,7 @@ import numpy.typing as npt
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.input import delimited, parquet, text
-from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content
+from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
@@ -143,13 +141,9 @@ def byte_ranges(file: InputFile, slice_bytes: int, record_format: RecordFormat =
     >>> byte_ranges(InputFile("a.txt.gz", 25, 0.0), 10)
     [(0, None)]
     """
-    if record_format.format == "parquet" or storage.is_compressed(file.path):
+    if storage.is_compressed(file.path):
         return [(0, None)]
-    if record_format.is_whole_file or record_format.is_delimited:
-        return [(0, file.size)] if file.size else []
-    # A cut inside a byte order mark would hide it from both ranges.
-    step = max(slice_bytes, len(UTF8_MARK) + 1)
-    return [(start, min(start + step, file.size)) for start in range(0, file.size, step)]
+    return FORMATS[record_format.format].ranges(file, slice_bytes, record_format)
 
 
 def cut_file(
@@ -169,13 +163,7 @@ def cut_file(
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
     """The records of a file, or `at_most` if it has more; 0 if it cannot be read."""
     try:
-        if record_format.format == "parquet":
-            return min(sum(rows for _, _, rows in parquet.find_pieces(file, 1 << 62, record_format)), at_most)
-        if record_format.is_delimited:
-            return delimited.count_rows(file, record_format, at_most)
-        if record_format.is_whole_file:
-            return int(file.size > 0)
-        return text.count_records(file, record_format, at_most)
+        return FORMATS[record_format.format].count(file, record_format, at_most)
     except OSError:
         return 0
 
@@ -191,37 +179,14 @@ def scan_range(
     """
     if work.others:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
+    # The blocks of a CSV file end after so many rows, each of which may have several lines.
+    max_records = None if record_format.is_delimited and end is not None else work.max_records
     try:
-        if record_format.format == "parquet":
-            groups = tuple(parquet.find_pieces(work.file, limits.text_bytes, record_format))
-            return RangeScan(work, start, groups, max_records=work.max_records)
-        if end is None or record_format.is_whole_file or record_format.record == "paragraph":
-            piece = (start, end, _count_line_ends(work.file, start, end, record_format))
-            return RangeScan(work, start, (piece,), max_records=work.max_records)
-        cut: Any = delimited.cut_blocks if record_format.is_delimited else text.cut_blocks
-        blocks = cut(Slice(work.file, start, end, 0, max_records=work.max_records), limits, record_format)
-        return RangeScan(work, start, tuple((block.first_byte, block.end_byte, block.num_lines) for block, _ in blocks))
+        slice_ = Slice(work.file, start, end, 0, max_records=work.max_records)
+        pieces = FORMATS[record_format.format].pieces(slice_, limits, record_format)
+        return RangeScan(work, start, tuple(pieces), max_records=max_records)
     except OSError as error:
         return RangeScan(work, start, problem=storage.reason_of(error))
-
-
-def _count_line_ends(file: InputFile, start: int, end: int | None, record_format: RecordFormat) -> int:
-    line_ends = 0
-    # Of a file that is not cut, only the head is read.
-    read_to = HEAD_BYTES if record_format.is_whole_file or end is None else end
-    with storage.open_binary(file.path, read_to) as opened:
-        if start == 0:
-            head = opened.read(HEAD_BYTES)
-            if end is not None:
-                refuse_other_content(head, record_format)
-        if record_format.is_whole_file or end is None:
-            return 0
-        opened.seek(start)
-        left = end - start
-        while left > 0 and (chunk := opened.read(min(left, 1 << 20))):
-            left -= len(chunk)
-            line_ends += chunk.count(b"\n")
-    return line_ends
 
 
 @dataclasses.dataclass

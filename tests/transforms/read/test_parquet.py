@@ -13,7 +13,7 @@ from corpora import UNLIMITED, read_file, texts_of
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.input.parquet import cut_blocks, find_pieces, read_table
+from layerbeam.transforms.input.parquet import ParquetInput, find_pieces
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -267,10 +267,10 @@ def test_one_long_value_in_4096_rows_is_held_for_some_of_them_at_a_time(write, i
     (file,) = storage.find_files([str(path)])
     form, rows = RecordFormat(format="parquet"), 0
     limits = BlockLimits(8 << 20, 8 << 20, 8 << 20, 128)
-    for block, table in cut_blocks(Slice(file, 0, None, 0), limits, form):
+    for block, table in ParquetInput().cut(Slice(file, 0, None, 0), limits, form):
         assert block.first_line == rows
         assert set(pc.binary_length(table["text"].slice(0, 4095 - rows)).to_pylist()) <= {len(text)}
         rows += block.num_lines
         assert pa.total_allocated_bytes() - allocated < 400_000_000
     assert rows == 4096
-    assert read_table(block, form)["text"].to_pylist()[-2:] == [text.encode(), b"the end"]
+    assert ParquetInput().read(block, form)["text"].to_pylist()[-2:] == [text.encode(), b"the end"]

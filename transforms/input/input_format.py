@@ -1,0 +1,60 @@
+"""What an input format is: how its files are cut into blocks, read again and decoded."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.settings import BlockLimits, RecordFormat
+
+# By the values of `RecordFormat.format`. The package fills it when it is imported.
+FORMATS: dict[str, InputFormat] = {}
+
+
+class InputFormat(abc.ABC):
+    """One input format. `title`: in messages; `endings`: of names of its files, none of which is another format's.
+
+    Raises (all methods but `ranges`) UnreadableFileError, or another OSError, for a file that cannot be read.
+    """
+
+    title: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]]
+
+    def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
+        """The byte ranges of a plain file that can be scanned independently; by default the whole file."""
+        return [(0, file.size)] if file.size else []
+
+    def pieces(
+        self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    ) -> Iterator[tuple[int, int | None, int]]:
+        """(first byte, byte after the last, line ends or rows) of the parts of a range that are read independently.
+
+        By default each block; a compressed file is only opened.
+        """
+        if slice_.end is None:
+            with storage.open_binary(slice_.file.path, 1) as opened:
+                opened.read(1)
+            yield slice_.start, None, 0
+        else:
+            for block, _ in self.cut(slice_, limits, record_format):
+                yield block.first_byte, block.end_byte, block.num_lines
+
+    @abc.abstractmethod
+    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, Any]]:
+        """Identity and content of each block of a slice."""
+
+    @abc.abstractmethod
+    def read(self, block: BlockId, record_format: RecordFormat) -> Any:
+        """The content of a block, read again. UnreadableFileError if the file has something else at that place."""
+
+    @abc.abstractmethod
+    def decode(self, block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
+        """The texts of a block. A record that cannot be decoded becomes a reject."""
+
+    @abc.abstractmethod
+    def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
+        """The records of a file, or `at_most` if it has more."""
