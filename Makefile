@@ -258,7 +258,7 @@ docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/s
 notebook: $(VENV)/installed-docs ## execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write
 
-reference: $(VENV)/installed ## generate docs/settings.md and docs/commands.md from the code
+reference: $(VENV)/installed ## generate docs/settings.md, docs/commands.md and pipeline/config/schema.json from the code
 	$(BIN)/python tools/make_reference.py
 
 lint: $(VENV)/installed ## check format, lint and spelling

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 
+import jsonschema
 import pytest
 import yaml
 from repository import ROOT, tracked
@@ -90,9 +91,24 @@ def test_settings_are_read_off_the_models(reference):
     assert load.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use
 
 
-@pytest.mark.parametrize("page", ["settings.md", "commands.md"])
+@pytest.mark.parametrize("page", ["docs/settings.md", "docs/commands.md", "pipeline/config/schema.json"])
 def test_reference_is_up_to_date(reference, page):
-    assert (ROOT / "docs" / page).read_text() == reference.PAGES[page](), "run: make reference"
+    assert (ROOT / page).read_text() == reference.PAGES[page](), "run: make reference"
+
+
+def test_configurations_are_valid_by_the_json_schema():
+    """As an editor checks them."""
+    validator = jsonschema.Draft202012Validator(json.loads((ROOT / "pipeline/config/schema.json").read_text()))
+    configurations = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs/recipes").glob("*.yaml")]
+    assert len(configurations) > 10
+    for path in configurations:
+        assert [error.message for error in validator.iter_errors(yaml.safe_load(path.read_text()))] == [], path
+    wrong = yaml.safe_load((ROOT / "configs/demo.yaml").read_text())
+    wrong["encoder"]["max_seq_len"], wrong["input"]["record"] = 128, "word"
+    assert sorted(error.message for error in validator.iter_errors(wrong)) == [
+        "'word' is not one of ['line', 'paragraph', 'file']",
+        "Additional properties are not allowed ('max_seq_len' was unexpected)",
+    ]
 
 
 def indented(page: str) -> list[str]:

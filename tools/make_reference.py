@@ -1,9 +1,13 @@
-"""Write docs/settings.md and docs/commands.md from the code: `make reference`. A test fails if they are outdated."""
+"""Write docs/settings.md, docs/commands.md and the JSON Schema of a configuration from the code: `make reference`.
+
+A test fails if they are outdated.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 import types
 import typing
@@ -11,12 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union
 
+import pydantic
+
 from layerbeam.pipeline.cli import parser as command_line
-from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
+from layerbeam.pipeline.config.schema import BEAM, SECTIONS, Config, default_of, fields_of
 from layerbeam.pipeline.config.template import to_yaml
 from layerbeam.transforms.settings import REQUIRED
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
 
 
@@ -176,9 +182,19 @@ def _name(action: argparse.Action) -> str:
     return ", ".join(f"`{option}{value}`" for option in action.option_strings)
 
 
-PAGES = {"settings.md": settings_page, "commands.md": commands_page}
+def json_schema() -> str:
+    """The JSON Schema of a configuration file, for editors."""
+    schema = pydantic.TypeAdapter(Config).json_schema() | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(schema, indent=1) + "\n"
+
+
+PAGES = {
+    "docs/settings.md": settings_page,
+    "docs/commands.md": commands_page,
+    "pipeline/config/schema.json": json_schema,
+}
 
 
 if __name__ == "__main__":
     for page, make in PAGES.items():
-        (FOLDER / page).write_text(make())
+        (ROOT / page).write_text(make())

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import logging
+import math
 import os
 import platform
 import sys
@@ -45,8 +46,31 @@ class Hardware:
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores that this process may use: of its CPU set, and of its cgroups' quota, rounded up."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, max(math.ceil(cpu_quota()), 1)) if sys.platform == "linux" else available
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """CPUs that the cgroups (v1 and v2) of this process allow; 2^31 without a limit. `root`: for tests."""
+    quota = float(1 << 31)
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            group = top / path.lstrip("/")
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            # In a container the path is often the host's, and the container's own limit is at the top.
+            for folder in (group, *group.parents):
+                with contextlib.suppress(OSError):
+                    limit, period = " ".join((folder / name).read_text().strip() for name in names).split()
+                    if limit not in ("max", "-1"):
+                        quota = min(quota, int(limit) / int(period))
+                if folder == top:
+                    break
+    return quota
 
 
 def slow_bfloat16(compute_dtype: str) -> str | None:

@@ -14,6 +14,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from layerbeam.transforms.settings import REQUIRED, Format, RecordFormat, Settings, setting
 from layerbeam.transforms.views import ViewSettings
 
+_AS_LIST = BeforeValidator(
+    lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]
+)
 # A local path may begin with ~.
 _Path = Annotated[str, AfterValidator(os.path.expanduser)]
 _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -23,14 +26,17 @@ _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 class InputConfig(RecordFormat):
     """What is read."""
 
-    files: Annotated[list[_Path], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)] = (
-        setting(
-            REQUIRED,
-            "globs, files or folders (in a store with / at the end), one or a list, on any Beam file system (local, "
-            "gs://, s3://, hdfs://), relative to the current folder; .gz, .bz2 and .zst are read; of a folder, the "
-            "files in it with a known ending",
-            min_length=1,
-        )
+    files: Annotated[
+        list[_Path],
+        BeforeValidator(
+            lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]
+        ),
+    ] = setting(
+        REQUIRED,
+        "globs, files or folders (in a store with / at the end), one or a list, on any Beam file system (local, "
+        "gs://, s3://, hdfs://), relative to the current folder; .gz, .bz2 and .zst are read; of a folder, the "
+        "files in it with a known ending",
+        min_length=1,
     )
     format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")
     limit: int | None = setting(None, "records to read: the first ones, in the order of files and lines", ge=1)

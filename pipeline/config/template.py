@@ -7,6 +7,7 @@ import shlex
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
@@ -22,6 +23,7 @@ NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"
 _WIDTH = 100
 _HEAD = f"""\
+# yaml-language-server: $schema={Path(__file__).with_name("schema.json").as_uri()}
 # A configuration of layerbeam, ready to run:
 #
 #     layerbeam run {{path}}

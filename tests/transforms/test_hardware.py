@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from layerbeam.transforms import hardware
-from layerbeam.transforms.hardware import DeviceError, Hardware, cores, load_tensorflow, placement, slow_bfloat16
+from layerbeam.transforms.hardware import (
+    DeviceError,
+    Hardware,
+    cores,
+    cpu_quota,
+    load_tensorflow,
+    placement,
+    slow_bfloat16,
+)
 
 
 def test_float32_is_never_tf32():
@@ -81,3 +89,27 @@ def test_bfloat16_on_processors_without_it(tmp_path, monkeypatch, flags, dtype, 
     assert found is None or "is several times slower than float32" in found
     monkeypatch.setattr(hardware, "_PROCESSORS", tmp_path / "missing")
     assert slow_bfloat16(dtype) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cpus"),
+    [
+        ("0::/", {"cpu.max": "200000 100000"}, 2.0),
+        ("0::/", {"cpu.max": "max 100000"}, 2.0**31),
+        ("0::/a/b", {"cpu.max": "800000 100000", "a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 0.5),
+        (
+            "4:memory:/\n3:cpuacct,cpu:/docker/1",
+            {"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"},
+            1.5,
+        ),
+        ("3:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 2.0**31),
+        ("3:cpuset:/", {"cpu.max": "100000 100000"}, 2.0**31),
+        ("0::/", {}, 2.0**31),
+    ],
+)
+def test_quota_of_a_container(tmp_path, groups, files, cpus):
+    named = {"proc/self/cgroup": groups} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in named.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_quota(tmp_path) == cpus
