@@ -8,7 +8,7 @@ The stages of a run are transforms that can be recombined:
 
 TYPE_CHECKING = False  # without an import: `python -m layerbeam` looks for modules in the current folder until __main__
 if TYPE_CHECKING:
-    from layerbeam.pipeline.cli.from_python import run
+    from layerbeam.pipeline.cli.run_function import run
     from layerbeam.pipeline.dataset.reader import open_run
     from layerbeam.pipeline.encode import encode
     from layerbeam.pipeline.in_beam.embed_rows import EmbedRows
@@ -70,7 +70,7 @@ __version__ = "0.1.0"
 
 # Imported on first use, because they need Beam, NumPy or Arrow.
 _MODULES = {
-    "pipeline.cli.from_python": "run",
+    "pipeline.cli.run_function": "run",
     "pipeline.dataset.reader": "open_run",
     "pipeline.encode": "encode",
     "pipeline.in_beam.embed_rows": "EmbedRows",

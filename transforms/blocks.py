@@ -87,7 +87,7 @@ class Slice:
         own = (self.file.size if self.end is None else self.end) - self.start
         return own + sum(file.size for file in self.others)
 
-    def is_read_alone(self, text_bytes: int) -> bool:
+    def has_one_reader(self, text_bytes: int) -> bool:
         """Whether one thread must read several blocks: of a compressed file, or of a large row group."""
         if self.end is None:
             return self.file.size > text_bytes / _MOST_COMPRESSED
@@ -200,11 +200,11 @@ class TextBlock:
 
 @dataclasses.dataclass
 class DroppedTokens:
-    """The D tokens of a block's words that were cut off, int32 [D] each. `anchor`: as in `TokenBlock`."""
+    """The D tokens of a block's words that were cut off, int32 [D] each. `word_char`: as in `TokenBlock`."""
 
     text: Int32Array
     segment: Int32Array
-    anchor: Int32Array
+    word_char: Int32Array
     word_index: Int32Array
     form: Int32Array
 
@@ -250,7 +250,7 @@ class TokenBlock:
 
     Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
     `segment_ids`: int8 [N], 1 in the second text of a pair; `start`, `end`: int32 [N], code points of the record;
-    `anchor`: int32 [N], a character of the token's word; `word_index`: int32 [N], from 0 in the text; `form`: int32
+    `word_char`: int32 [N], a character of the token's word; `word_index`: int32 [N], from 0 in the text; `form`: int32
     [N], `forms[form]` is the word. These five are -1 for special tokens; the last three also for white space.
     `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}.
     """
@@ -261,7 +261,7 @@ class TokenBlock:
     segment_ids: Int8Array
     start: Int32Array
     end: Int32Array
-    anchor: Int32Array
+    word_char: Int32Array
     word_index: Int32Array
     num_dropped: Int32Array
     form: Int32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from layerbeam.transforms.late_imports import only_what_is_used
+from layerbeam.transforms.lazy_keras import only_what_is_used
 
 _LOCK = threading.Lock()
 _PROCESSORS = Path("/proc/cpuinfo")

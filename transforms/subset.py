@@ -70,7 +70,7 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
     shift[texts] = row_splits[:-1] - tokens.row_splits[:-1][texts]
     kept = new_number[tokens.dropped.text] >= 0
     dropped = DroppedTokens(*(values[kept] for values in vars(tokens.dropped).values()))
-    columns = ("token_ids", "segment_ids", "start", "end", "anchor", "word_index", "form")
+    columns = ("token_ids", "segment_ids", "start", "end", "word_char", "word_index", "form")
     return dataclasses.replace(
         tokens,
         text=text,

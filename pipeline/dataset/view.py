@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from layerbeam.pipeline.dataset import tensors
+from layerbeam.pipeline.dataset import tf_dataset
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
@@ -235,7 +235,7 @@ class View:
         import tensorflow as tf
 
         names, by_text = self._known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
-        dataset = tensors.make_dataset(self, names, by_text=by_text)
+        dataset = tf_dataset.make_dataset(self, names, by_text=by_text)
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
 

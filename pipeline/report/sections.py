@@ -238,7 +238,7 @@ def neighbours(context: ReportContext) -> Section:
     vectors = unit(view.sample_vectors(column))
     queries = [(texts[row], vectors[row], texts[row]) for row in chosen]
     if context.texts:
-        from layerbeam.pipeline.report.own_texts import encode_texts  # it imports Beam, and loads TensorFlow
+        from layerbeam.pipeline.report.query_texts import encode_texts  # it imports Beam, and loads TensorFlow
 
         own = unit(encode_texts(context, view, column))
         # An equal text of the corpus is left out for a text drawn from it only.

@@ -60,7 +60,7 @@ def block() -> Case:
         segment_ids=np.zeros(7, np.int8),
         start=np.array([-1, 0, 2, 3, -1, -1, -1], np.int32),
         end=np.array([-1, 1, 3, 4, -1, -1, -1], np.int32),
-        anchor=np.array([-1, 0, 2, 3, -1, -1, -1], np.int32),
+        word_char=np.array([-1, 0, 2, 3, -1, -1, -1], np.int32),
         word_index=np.array([-1, 0, 1, 1, -1, -1, -1], np.int32),
         num_dropped=np.array([6, 0], np.int32),
         form=np.array([-1, 0, 1, 1, -1, -1, -1], np.int32),

@@ -166,23 +166,25 @@ def encode_texts(
         for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
             yield batch, layers, None if pooled is None else pooled[: len(batch)]
 
-    for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.text, list(sequences.owner)))):
+    for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.text, list(sequences.vector_index)))):
         first = row_splits_of(lengths[batch])[:-1]
         yield EncodedTexts(sequences.text[batch], layers, pooled, first, first)
-    for text, owner in sequences.owner.items():
+    for text, vector_index in sequences.vector_index.items():
         # The batches keep the windows' order: all of them are equally long.
         batches = list(encode(np.flatnonzero(sequences.text == text)))
         layers = {
-            layer: _join_windows(np.concatenate([np.asarray(each[layer]) for _, each, _ in batches]), owner, settings)
+            layer: _join_windows(
+                np.concatenate([np.asarray(each[layer]) for _, each, _ in batches]), vector_index, settings
+            )
             for layer in batches[0][1]
         }
         outputs = [pooled for _, _, pooled in batches if pooled is not None]
         pooled = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
-        yield EncodedTexts(np.array([text]), layers, pooled, np.array([0]), np.array([len(owner)]))
+        yield EncodedTexts(np.array([text]), layers, pooled, np.array([0]), np.array([len(vector_index)]))
 
 
-def _join_windows(values: Float32Array, owner: Int64Array, settings: EncodeSettings) -> Float32Array:
+def _join_windows(values: Float32Array, vector_index: Int64Array, settings: EncodeSettings) -> Float32Array:
     """Each token's vector from the window that owns it, and last the mean of the windows' [CLS] vectors."""
-    joined: Float32Array = values[np.append(owner, 0)]
+    joined: Float32Array = values[np.append(vector_index, 0)]
     joined[-1] = values[:: settings.max_seq_length].mean(axis=0)
     return joined

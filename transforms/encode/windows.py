@@ -14,13 +14,13 @@ class Sequences:
     """Q sequences for U distinct texts; a text in windows has several.
 
     `text`: int64 [Q], from 0 to U - 1; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`.
-    `owner`: for each text in windows, the place of each token's vector in the concatenated windows.
+    `vector_index`: for each text in windows, the place of each token's vector in the concatenated windows.
     """
 
     text: Int64Array
     positions: Int64Array
     splits: Int64Array
-    owner: dict[int, Int64Array]
+    vector_index: dict[int, Int64Array]
 
 
 def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
@@ -34,15 +34,15 @@ def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, ov
         return Sequences(np.arange(len(texts)), token_positions(tokens.row_splits, texts), row_splits_of(lengths), {})
     text: list[int] = []
     pieces: list[Int64Array] = []
-    owners: dict[int, Int64Array] = {}
+    vector_indices: dict[int, Int64Array] = {}
     for index, (begin, length) in enumerate(zip(tokens.row_splits[texts], lengths, strict=True)):
-        windows, owner = cut_windows(tokens.word_index[begin : begin + length], max_seq_length, overlap)
+        windows, vector_index = cut_windows(tokens.word_index[begin : begin + length], max_seq_length, overlap)
         text += [index] * len(windows)
         pieces += [begin + window for window in windows]
         if len(windows) > 1:
-            owners[index] = owner
+            vector_indices[index] = vector_index
     splits = row_splits_of(np.array([len(piece) for piece in pieces]))
-    return Sequences(np.array(text), np.concatenate(pieces), splits, owners)
+    return Sequences(np.array(text), np.concatenate(pieces), splits, vector_indices)
 
 
 def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tuple[list[Int64Array], Int64Array]:
@@ -50,8 +50,8 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
 
     `word_index`: int32 [N] of the text's tokens, -1 for [CLS] and [SEP].
 
-    >>> windows, owner = cut_windows(np.array([-1, 0, 1, 2, 3, 4, -1]), 5, 1)
-    >>> [window.tolist() for window in windows], owner.tolist()
+    >>> windows, vector_index = cut_windows(np.array([-1, 0, 1, 2, 3, 4, -1]), 5, 1)
+    >>> [window.tolist() for window in windows], vector_index.tolist()
     ([[0, 1, 2, 3, 6], [0, 3, 4, 5, 6]], [0, 1, 2, 3, 7, 8, 9])
     """
     length = len(word_index)
@@ -61,13 +61,13 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
     starts = [*range(1, length - 1 - room, room - overlap), length - 1 - room]
     windows = [np.concatenate([[0], np.arange(start, start + room), [length - 1]]) for start in starts]
     # Three windows of 5 tokens between [CLS] and [SEP], overlap 2; the digits are each token's context in a window (the
-    # fewer of the tokens on its two sides) and the owner is the window with the highest, the first of equals:
+    # fewer of the tokens on its two sides); the vector is from the window with the highest, the first of equals:
     #
     #   token      1 2 3 4 5 6 7 8 9 10 11
     #   window 0   0 1 2 1 0
     #   window 1         0 1 2 1 0
     #   window 2               0 1 2  1  0
-    #   owner      0 0 0 0 1 1 1 2 2  2  2
+    #   from       0 0 0 0 1 1 1 2 2  2  2
     place = np.arange(1, length - 1)
     begins = np.array(starts)[:, None]
     context = np.minimum(place - begins, begins + room - 1 - place)  # negative outside the window

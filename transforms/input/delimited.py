@@ -31,7 +31,7 @@ from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.input_format import InputFormat
-from layerbeam.transforms.input.records import Records, UnreadableFileError, too_long, wrong_column
+from layerbeam.transforms.input.records import Records, UnreadableFileError, too_long, wrong_column_error
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # The parser's limit is one for the whole process, and that of a record is no higher. A character takes four bytes.
@@ -166,7 +166,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
         header = _Header(names, first.raw)
     for name, _ in record_format.fields_read:
         if header.names.count(name) != 1:
-            raise wrong_column(name, header.names)
+            raise wrong_column_error(name, header.names)
     return header
 
 

@@ -30,7 +30,7 @@ from layerbeam.transforms.input.records import (
     UnreadableFileError,
     records_in_block,
     too_long,
-    wrong_column,
+    wrong_column_error,
 )
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -213,7 +213,7 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
     types = {}
     for name, wanted in record_format.fields_read:
         if stored.names.count(name) != 1:
-            raise wrong_column(name, stored.names)
+            raise wrong_column_error(name, stored.names)
         type_ = stored.field(name).type
         type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
         is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)

@@ -31,7 +31,7 @@ def too_long(record_format: RecordFormat) -> str:
     return f"is longer than {record_format.max_record_bytes:,} bytes (input.max_record_bytes)"
 
 
-def wrong_column(name: str, names: Sequence[str]) -> UnreadableFileError:
+def wrong_column_error(name: str, names: Sequence[str]) -> UnreadableFileError:
     """The error for a column that the configuration names and a file does not have exactly once."""
     count = names.count(name)
     shown = ", ".join(names[:_NAMED_COLUMNS]) + (", ..." if len(names) > _NAMED_COLUMNS else "")

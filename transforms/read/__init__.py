@@ -88,7 +88,7 @@ class _ReadSlice(beam.DoFn):
     def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
         items: Iterable[TextBlock | Commit | InputFile]
         is_passed_on = (
-            self._only_alone and isinstance(given, Slice) and not given.is_read_alone(self._limits.text_bytes)
+            self._only_alone and isinstance(given, Slice) and not given.has_one_reader(self._limits.text_bytes)
         )
         if is_passed_on or isinstance(given, Commit):
             yield given

@@ -166,7 +166,7 @@ class _Number(beam.DoFn):
         for item in number_slices(scans, stretch, counts.get(path)):
             if isinstance(item, InputFile):
                 yield beam.pvalue.TaggedOutput(_SKIPPED, item)
-            elif item.is_read_alone(self._text_bytes):
+            elif item.has_one_reader(self._text_bytes):
                 shares = ((number, self._num_readers) for number in range(self._num_readers))
                 self._held += [dataclasses.replace(item, share=share) for share in shares]
             else:

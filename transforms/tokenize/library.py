@@ -46,8 +46,8 @@ class LibraryTokenizer:
 
         source, text_start = join_texts(strings)
         kind = self._kinds(source)
-        anchor = _anchors(start + text_start[row], end + text_start[row], kind == _SPACE, row, their_word)
-        word, begins, ends = _words(anchor, end + text_start[row], kind)
+        word_char = _word_chars(start + text_start[row], end + text_start[row], kind == _SPACE, row, their_word)
+        word, begins, ends = _words(word_char, end + text_start[row], kind)
         joined = "\n".join(strings)
         form, forms = self._forms(pa.array([joined[a:b] for a, b in zip(begins, ends, strict=True)], pa.string()))
         first_word = np.searchsorted(begins, text_start)
@@ -56,7 +56,7 @@ class LibraryTokenizer:
             ids=ids,
             start=start.astype(np.int32),
             end=end.astype(np.int32),
-            anchor=np.where(word < 0, -1, anchor - text_start[row]).astype(np.int32),
+            word_char=np.where(word < 0, -1, word_char - text_start[row]).astype(np.int32),
             word_index=np.where(word < 0, -1, word - first_word[row]).astype(np.int32),
             form=np.append(form, -1)[word].astype(np.int32),
             forms=forms,
@@ -89,43 +89,45 @@ def _kind(character: str) -> int:
     return _ALONE if is_punctuation(character) else _LETTER
 
 
-def _anchors(start: Int64Array, end: Int64Array, is_space: BoolArray, row: Int64Array, their_word: Int64Array) -> Any:
+def _word_chars(
+    start: Int64Array, end: Int64Array, is_space: BoolArray, row: Int64Array, their_word: Int64Array
+) -> Any:
     """The first character of each piece that is not white space; -1 if there is none.
 
     A piece of white space that the library counts to the next piece's word, such as the `\\u2581` of Unigram before
-    Chinese, has the next piece's anchor.
+    Chinese, has the next piece's word_char.
     """
     size = len(is_space)
     # The next character that is not white space: a running minimum from the end.
     following = np.append(np.where(is_space, size, np.arange(size)), size)
     following = np.minimum.accumulate(following[::-1])[::-1]
-    anchor = following[start]
-    is_empty = anchor >= end
+    word_char = following[start]
+    is_empty = word_char >= end
     joins_next = np.zeros(len(start), bool)
     joins_next[:-1] = (
         is_empty[:-1] & (row[:-1] == row[1:]) & (their_word[:-1] == their_word[1:]) & (their_word[1:] >= 0)
     )
-    anchor[is_empty] = -1
+    word_char[is_empty] = -1
     for place in np.flatnonzero(joins_next)[::-1].tolist():
-        anchor[place] = anchor[place + 1]
-    return np.where(anchor < 0, -1, np.maximum.accumulate(anchor))
+        word_char[place] = word_char[place + 1]
+    return np.where(word_char < 0, -1, np.maximum.accumulate(word_char))
 
 
-def _words(anchor: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Any, Any]:
+def _words(word_char: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Any, Any]:
     """(the word of each piece, or -1; the first character, and the one after the last, of each word with pieces)."""
     size = len(kind)
     breaks = kind != _LETTER
     is_first = breaks.copy()
     is_first[1:] |= breaks[:-1]
     is_first[:1] = True
-    has_word = anchor >= 0
+    has_word = word_char >= 0
     covers = np.zeros(size + 1, np.int64)  # how many pieces cover the border before each character
-    np.add.at(covers, anchor[has_word] + 1, 1)
-    np.add.at(covers, np.maximum(end, anchor + 1)[has_word], -1)
+    np.add.at(covers, word_char[has_word] + 1, 1)
+    np.add.at(covers, np.maximum(end, word_char + 1)[has_word], -1)
     is_first &= np.cumsum(covers)[:size] == 0
     firsts = np.flatnonzero(is_first)
-    of_piece = np.searchsorted(firsts, anchor, side="right") - 1
+    of_piece = np.searchsorted(firsts, word_char, side="right") - 1
     used, number = np.unique(of_piece[has_word], return_inverse=True)
-    word = np.full(len(anchor), -1, np.int64)
+    word = np.full(len(word_char), -1, np.int64)
     word[has_word] = number
     return word, firsts[used], np.append(firsts[1:], size)[used]

@@ -21,17 +21,17 @@ UInt32Array = npt.NDArray[np.uint32]
 class Pieces:
     """The pieces of T texts, one text after the other; text t has `row_splits[t]:row_splits[t + 1]`.
 
-    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `anchor`, `word_index`, `form`: int32 [P]. `start` and `end`
-    count code points of the source text; `anchor` is a character of the piece's word. `word_index` counts words from 0
-    in each text. `forms[form]` is the normalized word that the piece belongs to; `forms` are distinct. A piece of white
-    space alone belongs to no word: the last three are -1.
+    `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_char`, `word_index`, `form`: int32 [P]. `start` and `end`
+    count code points of the source text; `word_char` is a character of the piece's word. `word_index` counts words
+    from 0 in each text. `forms[form]` is the normalized word that the piece belongs to; `forms` are distinct. A piece
+    of white space alone belongs to no word: the last three are -1.
     """
 
     row_splits: Int64Array
     ids: Int32Array
     start: Int32Array
     end: Int32Array
-    anchor: Int32Array
+    word_char: Int32Array
     word_index: Int32Array
     form: Int32Array
     forms: pa.StringArray

@@ -135,7 +135,7 @@ def _kept_words(
 
 
 def _find_words(view: View, tokens: TokenBlock) -> _WordIndex:
-    real = np.flatnonzero(tokens.anchor >= 0)
+    real = np.flatnonzero(tokens.word_char >= 0)
     text = row_of_each(tokens.row_splits)[real]
     find = _whitespace_words if view.words == "whitespace" else _basic_words
     of_texts, word, cut_word, places = find(tokens, real, text)
@@ -164,8 +164,8 @@ def _basic_words(
     cut_word = of_texts[dropped.text] + dropped.word_index
     index, start, end, form = np.zeros((4, of_texts[-1]), np.int32)
     begins = np.flatnonzero(np.diff(word, prepend=-1))
-    # A token's span may begin with white space, its anchor never is any.
-    start[word[begins]] = np.minimum.reduceat(tokens.anchor[real], begins)
+    # A token's span may begin with white space, its word_char never is any.
+    start[word[begins]] = np.minimum.reduceat(tokens.word_char[real], begins)
     end[word[begins]] = np.maximum.reduceat(tokens.end[real], begins)
     form[cut_word] = dropped.form
     form[word] = tokens.form[real]
@@ -180,8 +180,8 @@ def _whitespace_words(
     """The same for the words between white space, if a corpus is tokenized already; BERT may cut them into several."""
     dropped = tokens.dropped
     runs = _Runs(tokens.text)
-    word = runs.find(text, tokens.segment_ids[real], tokens.anchor[real])
-    cut_word = runs.find(dropped.text, dropped.segment, dropped.anchor)
+    word = runs.find(text, tokens.segment_ids[real], tokens.word_char[real])
+    cut_word = runs.find(dropped.text, dropped.segment, dropped.word_char)
     forms = _join_forms(
         len(runs.text),
         np.concatenate([word, cut_word]),

@@ -59,8 +59,8 @@ def kept_pieces(
 def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSettings) -> TokenBlock:
     """The tokens of a block's texts. The word index of a second text continues that of the first.
 
-    `start`, `end`, `anchor`, `word_index` and `form` of special tokens are -1, and so are those of a prompt. Segment 1
-    is the second text with its [SEP].
+    `start`, `end`, `word_char`, `word_index` and `form` of special tokens are -1, and so are those of a prompt.
+    Segment 1 is the second text with its [SEP].
     """
     num_texts, special = len(block.texts), tokenizer.special
     texts, offset = block.texts, block.offset
@@ -100,7 +100,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     if len(texts) > num_texts:
         np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
     word_index = np.where(is_word, pieces.word_index + words[side], -1)
-    anchor = np.where(is_word, pieces.anchor + offset[side], -1)
+    word_char = np.where(is_word, pieces.word_char + offset[side], -1)
 
     def spread(values: Int32Array) -> Int32Array:
         result = np.full(row_splits[-1], -1, np.int32)
@@ -124,7 +124,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         segment_ids=segment_ids,
         start=spread(np.where(is_text, pieces.start + offset[side], -1)),
         end=spread(np.where(is_text, pieces.end + offset[side], -1)),
-        anchor=spread(anchor),
+        word_char=spread(word_char),
         word_index=spread(word_index),
         num_dropped=lost.astype(np.int32),
         form=spread(pieces.form),
@@ -132,7 +132,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         dropped=DroppedTokens(
             text=text[is_cut].astype(np.int32),
             segment=segment[is_cut].astype(np.int32),
-            anchor=anchor[is_cut],
+            word_char=word_char[is_cut],
             word_index=word_index[is_cut],
             form=pieces.form[is_cut],
         ),
@@ -163,7 +163,7 @@ def _hide_prompt(pieces: Pieces, side: Int64Array, num_texts: int, length: int) 
         pieces,
         start=shown(np.maximum(pieces.start - shift, 0), is_text),
         end=shown(pieces.end - shift, is_text),
-        anchor=shown(np.maximum(pieces.anchor - shift, 0), is_word),
+        word_char=shown(np.maximum(pieces.word_char - shift, 0), is_word),
         word_index=shown(pieces.word_index - first_word[side], is_word),
         form=shown(pieces.form, is_word),
     )

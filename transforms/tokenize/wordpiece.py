@@ -217,7 +217,7 @@ class WordPiece:
             ids=ids,
             start=(start - text_start[row]).astype(np.int32),
             end=(end - text_start[row]).astype(np.int32),
-            anchor=(start - text_start[row]).astype(np.int32),
+            word_char=(start - text_start[row]).astype(np.int32),
             word_index=(words - first_word[row]).astype(np.int32),
             form=form,
             forms=forms,

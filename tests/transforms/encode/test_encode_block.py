@@ -122,7 +122,7 @@ def test_padded_batch(tokens):
 
 def test_windows_share_tokens_and_each_token_has_the_context_that_it_can_have():
     word_index = np.array([-1, *range(20), -1])
-    windows, owner = cut_windows(word_index, max_seq_length=10, overlap=4)
+    windows, vector_index = cut_windows(word_index, max_seq_length=10, overlap=4)
     assert [window.tolist() for window in windows] == [
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 21],
         [0, 5, 6, 7, 8, 9, 10, 11, 12, 21],
@@ -130,8 +130,8 @@ def test_windows_share_tokens_and_each_token_has_the_context_that_it_can_have():
         [0, 13, 14, 15, 16, 17, 18, 19, 20, 21],
     ]
     together = np.concatenate(windows)
-    assert together[owner].tolist() == list(range(22))
-    assert (owner // 10).tolist() == [0] * 7 + [1] * 4 + [2] * 4 + [3] * 7
+    assert together[vector_index].tolist() == list(range(22))
+    assert (vector_index // 10).tolist() == [0] * 7 + [1] * 4 + [2] * 4 + [3] * 7
 
 
 def test_all_pieces_of_a_word_are_from_one_window():
@@ -139,15 +139,15 @@ def test_all_pieces_of_a_word_are_from_one_window():
         random = np.random.default_rng(seed)
         lengths = random.integers(1, 5, 30)
         word_index = np.concatenate([[-1], np.repeat(np.arange(30), lengths), [-1]])
-        windows, owner = cut_windows(word_index, max_seq_length=16, overlap=6)
-        assert (np.concatenate(windows)[owner] == np.arange(len(word_index))).all()
+        windows, vector_index = cut_windows(word_index, max_seq_length=16, overlap=6)
+        assert (np.concatenate(windows)[vector_index] == np.arange(len(word_index))).all()
         for word in range(30):
-            assert len(set(owner[word_index == word] // 16)) == 1
+            assert len(set(vector_index[word_index == word] // 16)) == 1
 
 
 def test_a_word_longer_than_a_window():
-    windows, owner = cut_windows(np.array([-1, *[0] * 30, -1]), max_seq_length=8, overlap=2)
-    assert (np.concatenate(windows)[owner] == np.arange(32)).all()
+    windows, vector_index = cut_windows(np.array([-1, *[0] * 30, -1]), max_seq_length=8, overlap=2)
+    assert (np.concatenate(windows)[vector_index] == np.arange(32)).all()
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 1000])

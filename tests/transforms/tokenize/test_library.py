@@ -97,7 +97,7 @@ def test_white_space_belongs_to_no_word(name):
     pieces = cut(TOKENIZERS[name](), "  b\n\nb ", " ", "")
     assert [index for index, _ in words_of(pieces)] == [-1, 0, 0, -1, -1, 1, -1, -1]
     assert pieces.row_splits.tolist() == [0, 7, 8, 8]
-    assert pieces.anchor.tolist() == [-1, 2, 2, -1, -1, 5, -1, -1]
+    assert pieces.word_char.tolist() == [-1, 2, 2, -1, -1, 5, -1, -1]
 
 
 def test_the_mark_before_a_word_belongs_to_it():
@@ -126,9 +126,11 @@ def test_hostile_texts_are_cut_as_the_library_does_one_at_a_time(name):
     for number, text in enumerate(texts):
         own = slice(*pieces.row_splits[number : number + 2])
         assert [0, *pieces.ids[own], 2] == reference.sequence(text, "", 1 << 40)[0]
-        start, end, anchor, word = (getattr(pieces, column)[own] for column in ("start", "end", "anchor", "word_index"))
+        start, end, word_char, word = (
+            getattr(pieces, column)[own] for column in ("start", "end", "word_char", "word_index")
+        )
         assert ((start >= 0) & (start <= end) & (end <= len(text))).all()
-        placed = anchor[word >= 0]
+        placed = word_char[word >= 0]
         assert (np.diff(word[word >= 0]) >= 0).all()
         assert sorted(set(word.tolist()) - {-1}) == list(range(word.max(initial=-1) + 1))
         assert not any(text[place].isspace() for place in placed.tolist())

@@ -97,7 +97,7 @@ def test_what_is_cut_off_is_in_the_block() -> None:
     dropped = tokens.dropped
     assert dropped.text.tolist() == [0, 0, 0, 3]
     assert dropped.segment.tolist() == [0] * 4
-    assert dropped.anchor.tolist() == [1, 2, 4, 32]
+    assert dropped.word_char.tolist() == [1, 2, 4, 32]
     assert dropped.word_index.tolist() == [0, 0, 1, 1]
     assert tokens.forms.take(pa.array(dropped.form)).to_pylist() == ["acc", "acc", "b", "b"]
     assert tokens.num_dropped.tolist() == [3, 0, 0, 1]

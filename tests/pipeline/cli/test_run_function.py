@@ -15,7 +15,7 @@ from repository import DATA
 from workplace import Workplace
 
 import layerbeam
-from layerbeam.pipeline.cli import from_python
+from layerbeam.pipeline.cli import run_function
 
 VIEWS = {"s": {"level": "text", "layers": [2]}}
 
@@ -101,7 +101,7 @@ def test_what_the_command_refuses_is_a_value_error(tmp_path, changes, options, m
     ],
 )
 def test_how_a_run_ends_is_an_exception(tmp_path, monkeypatch, status, printed, error, message):
-    monkeypatch.setattr(from_python, "_run_command", lambda arguments, verbose: (status, printed))
+    monkeypatch.setattr(run_function, "_run_command", lambda arguments, verbose: (status, printed))
     with pytest.raises(error) as caught:
         layerbeam.run(settings(tmp_path))
     assert str(caught.value) == message
