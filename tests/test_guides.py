@@ -69,7 +69,7 @@ def test_for_linguists(tmp_path, monkeypatch, capsys):
     assert len(names["sentences"]) == 26
     means = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(means) == 7
-    assert means[0] > 0.95 > means[2] > means[6]
+    assert max(means) == means[0] > 0.95 > means[2] > means[6]
     assert "1961   left  The new bridge joins" in names["printed"]
     forms = layerbeam.open_run("out/speeches")["forms"].to_arrow(["word", "year", "count"]).to_pylist()
     banks = {form["year"]: form["count"] for form in forms if form["word"] == "bank"}
