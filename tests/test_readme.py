@@ -32,6 +32,7 @@ def snippets(page: str) -> dict[str, str]:
 
 SNIPPETS = snippets(OUTPUT)
 IN_PYTHON = snippets(PYTHON)
+IN_README = snippets(README)
 # In the extra `readers`, which `make test-readers` installs.
 HEAVY = {"PySpark": "pyspark", "Hugging Face datasets": "datasets"}
 
@@ -65,13 +66,13 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             session.stop()
 
 
-@pytest.mark.parametrize("tool", [*SNIPPETS, *IN_PYTHON])
+@pytest.mark.parametrize("tool", [*SNIPPETS, *IN_PYTHON, "words"])
 def test_snippet_runs(demo, tool, monkeypatch, request):
     if tool in HEAVY:
         request.getfixturevalue("heavy")
         pytest.importorskip(HEAVY[tool], reason=f"{HEAVY[tool]} is not installed: make test-readers")
     monkeypatch.chdir(demo)
-    snippet = (SNIPPETS | IN_PYTHON)[tool]
+    snippet = (IN_README | SNIPPETS | IN_PYTHON)[tool]
     names: dict = {"__name__": "snippet"}
     exec(snippet, names)
     stated = re.search(r"vectors = .*# \[(\d+), (\d+)\]", snippet)
@@ -106,7 +107,8 @@ def test_named_tools_have_snippets():
     assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     assert list(SNIPPETS) == [*own, *others, "TFRecord in tf.data"]
-    assert re.findall(r"```python\n(.*?)```", README, re.DOTALL) == [SNIPPETS["layerbeam"]]
+    assert list(IN_README) == ["words", "layerbeam"]
+    assert IN_README["layerbeam"] == SNIPPETS["layerbeam"]
 
 
 def test_demo_separates_word_senses(demo, monkeypatch, capsys):

@@ -1,0 +1,97 @@
+"""docs/for_linguists.md and docs/for_retrieval.md: their files, commands and snippets, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from repository import ROOT
+
+import layerbeam
+
+# A file, which its first line names; a snippet; a command.
+STEP = re.compile(
+    r"^```(?:yaml|python)\n# (?P<name>\w+\.\w+).*?\n(?P<content>.*?)^```$"
+    r"|^```python\n(?P<snippet>.*?)^```$"
+    r"|^    (?P<command>\S[^\n]*)$",
+    re.MULTILINE | re.DOTALL,
+)
+
+SPEECHES = """\
+id,year,party,text
+1,1931,left,"The bank closed its doors, and the savings were lost."
+2,1931,right,A bank must be free to fail.
+3,1961,left,The new bridge joins one bank of the river to the other.
+"""
+RECORDS = """\
+{"id": "a1", "text": "Refunds are paid within ten days."}
+{"id": "a2", "text": "The shop opens at nine."}
+"""
+
+
+def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Do what the page says, in `folder`; returns the names of all snippets, and `printed` with what commands print."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    names: dict[str, Any] = {"printed": ""}
+    for step in STEP.finditer((ROOT / "docs" / page).read_text()):
+        if step["name"]:
+            (folder / step["name"]).write_text(step["content"])
+        elif step["snippet"]:
+            exec(step["snippet"], names)
+        else:
+            done = subprocess.run(step["command"], shell=True, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            names["printed"] += done.stdout
+    return names
+
+
+@pytest.mark.parametrize("page", ["for_linguists.md", "for_retrieval.md"])
+def test_page_is_short(page):
+    assert len((ROOT / "docs" / page).read_text().splitlines()) <= 60
+
+
+def test_for_linguists(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "speeches.csv").write_text(SPEECHES)
+    names = follow("for_linguists.md", tmp_path, monkeypatch)
+    files = layerbeam.open_run("out/word_senses")["bank"].to_arrow(["file"])["file"].to_pylist()
+    rivers = [group for group, file in zip(names["groups"], files, strict=True) if file.endswith("rivers.txt")]
+    money = [group for group, file in zip(names["groups"], files, strict=True) if file.endswith("money.txt")]
+    assert len(set(rivers)) == len(set(money)) == 1
+    assert rivers[0] != money[0]
+    assert len(names["sentences"]) == 26
+    means = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(means) == 7
+    assert max(means) == means[0] > 0.95 > means[2] > means[6]
+    assert "1961   left  The new bridge joins" in names["printed"]
+    forms = layerbeam.open_run("out/speeches")["forms"].to_arrow(["word", "year", "count"]).to_pylist()
+    banks = {form["year"]: form["count"] for form in forms if form["word"] == "bank"}
+    assert banks == {1931: 2, 1961: 1}
+
+
+def test_for_retrieval(tmp_path, monkeypatch):
+    pytest.importorskip("duckdb")
+    (tmp_path / "records.jsonl").write_text(RECORDS)
+    (tmp_path / "handbooks").mkdir()
+    for topic in ("money", "rivers", "seasons"):
+        (tmp_path / "handbooks" / f"{topic}.txt").write_text((ROOT / f"configs/demo/{topic}.txt").read_text() * 2)
+    names = follow("for_retrieval.md", tmp_path, monkeypatch)
+    texts = layerbeam.open_run("out/vectors")["texts"]
+    assert texts.to_arrow(["id"])["id"].to_pylist() == ["a1", "a2"]
+    expected = layerbeam.encode(["Refunds are paid within ten days.", "The shop opens at nine."])
+    np.testing.assert_allclose(texts.to_numpy("layer_6"), expected, rtol=0, atol=1e-6)
+    run = layerbeam.open_run("out/chunks")
+    assert (run["chunks"].num_rows, run["documents"].num_rows) == (11, 3)
+    for chunk in run["chunks"].to_arrow(["file", "start", "end", "text"]).to_pylist():
+        assert (tmp_path / chunk["file"]).read_text()[chunk["start"] : chunk["end"]] == chunk["text"]
+    best = [(row["file"], row["start"]) for row in names["rows"]]
+    assert len(best) == 3
+    assert best[0][0] == "handbooks/money.txt"
+    assert names["found"].project("file, start").fetchall() == best
