@@ -23,7 +23,6 @@ STAGES = ("slice", "read", "tokenize", "encode", "write")
 BEAM = {
     "layerbeam.transforms.coders",
     "layerbeam.transforms.counters",
-    "layerbeam.transforms.embed",
     *(f"layerbeam.transforms.{stage}" for stage in STAGES),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),

@@ -10,8 +10,8 @@ import apache_beam as beam
 from apache_beam.typehints import Tuple
 from apache_beam.typehints.typehints import coerce_to_kv_type
 
+from layerbeam.pipeline.in_beam.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, with_process_key
 from layerbeam.pipeline.in_beam.settings import embed_job, tokens_at_once
-from layerbeam.transforms.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, with_process_key
 from layerbeam.transforms.embedder import Vectors
 from layerbeam.transforms.views import View
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from apache_beam.ml.inference import base
 from apache_beam.ml.inference.base import PredictionResult
 
+from layerbeam.pipeline.in_beam.embed import estimated_tokens
 from layerbeam.pipeline.in_beam.settings import TEXTS_AT_ONCE, embed_job, tokens_at_once
-from layerbeam.transforms.embed import estimated_tokens
 from layerbeam.transforms.embedder import Embedder, TextError, Vectors
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.blocks import TextBlock, TokenBlock, raw_text, take_texts
 from layerbeam.transforms.columns import row_columns
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
@@ -26,7 +26,6 @@ from layerbeam.transforms.encoders import (
 )
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward
-from layerbeam.transforms.subset import raw_text, take_texts
 from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.views import View
 

@@ -46,7 +46,7 @@ def test_tensorflow_text_is_whole_when_it_is_used():
 
 def test_other_threads_import_what_they_want():
     run(
-        "from layerbeam.transforms.lazy_keras import only_what_is_used",
+        "from layerbeam.transforms.hardware import only_what_is_used",
         "with only_what_is_used():",
         "    thread = threading.Thread(target=lambda: __import__('keras'))",
         "    thread.start()",

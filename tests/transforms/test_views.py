@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.blocks import TextBlock, TokenBlock, take_texts
 from layerbeam.transforms.columns import (
     batch_vectors,
     combine_layers,
@@ -17,7 +17,6 @@ from layerbeam.transforms.columns import (
     schema,
 )
 from layerbeam.transforms.commits import BlockId, InputFile
-from layerbeam.transforms.subset import take_texts
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.views import View, needed_layers
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TokenBlock, VectorBlock
-from layerbeam.transforms.subset import reject, take_texts
+from layerbeam.transforms.blocks import TokenBlock, VectorBlock, reject, take_texts
 
 Encode = Callable[[TokenBlock], VectorBlock]
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import Int64Array, TextBlock, counts_of_file, row_splits_of
+from layerbeam.transforms.blocks import Int64Array, TextBlock, counts_of_file, reject, row_splits_of
 from layerbeam.transforms.hardware import import_tensorflow_text
 from layerbeam.transforms.input.text import binary_array
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
-from layerbeam.transforms.subset import reject
 
 
 @functools.cache

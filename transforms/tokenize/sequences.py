@@ -21,13 +21,15 @@ from layerbeam.transforms.blocks import (
     Int64Array,
     TextBlock,
     TokenBlock,
+    leave_out,
+    reject,
     row_of_each,
     row_splits_of,
+    take_texts,
 )
 from layerbeam.transforms.encoders import EncoderSource, load_library_tokenizer, load_vocabulary
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.subset import leave_out, reject, take_texts
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer
 from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of

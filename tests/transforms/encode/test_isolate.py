@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock, take_texts
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import NOT_FINITE, encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError, encode_or_reject, find_faults
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.subset import take_texts
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.views import View
 
