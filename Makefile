@@ -203,10 +203,10 @@ test-flink test-spark:
 	@echo "$@: skipped, because LAYERBEAM_SKIP_JVM=1"
 else
 test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## runs and killed workers on a local Flink cluster (needs Java 17 and Maven; downloads 160 MB once)
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k flink
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k flink $(if $(NIGHTLY),,-m "not nightly")
 
 test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## runs and killed workers on a local Spark cluster (needs Java 17 and Maven; downloads 210 MB once)
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k spark
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k spark $(if $(NIGHTLY),,-m "not nightly")
 endif
 
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool

@@ -1,6 +1,7 @@
 """Flink, Spark, Beam's own job service and Prism write the bytes of a local run, also when workers are killed.
 
-Each engine has its make target: test-flink, test-spark, test-pool, test-prism.
+Each engine has its make target: test-flink, test-spark, test-pool, test-prism. With NIGHTLY=1 they also kill each
+machine of a cluster in turn.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def test_killed_node_is_replaced(engine):
     assert engine.files("killed-node") == engine.files("local")
 
 
+@pytest.mark.nightly
 @killed
 def test_workers_that_die_repeatedly_end_run_and_next_run_resumes(engine):
     order = engine.kill("process", "5 always")
@@ -208,6 +210,7 @@ def test_job_outlives_the_program_that_submitted_it(engine):
     assert engine.files("left") == engine.files("local")
 
 
+@pytest.mark.nightly
 @flink
 def test_forced_start_beside_an_interrupted_job(engine):
     """The older job ends without an error, so its engine does not try it again."""
@@ -233,6 +236,7 @@ def test_second_job_is_refused_while_the_job_server_runs_one(engine):
     check_output(engine, "both", twice=0)
 
 
+@pytest.mark.nightly
 @flink
 def test_killed_job_manager_ends_the_run_and_the_next_one_resumes(engine):
     process = engine.start_and_wait("manager")
@@ -243,6 +247,7 @@ def test_killed_job_manager_ends_the_run_and_the_next_one_resumes(engine):
     check_output(engine, "manager", twice=2)
 
 
+@pytest.mark.nightly
 @spark
 def test_killed_master_does_not_end_the_run(engine):
     process = engine.start_and_wait("master")
@@ -252,6 +257,7 @@ def test_killed_master_does_not_end_the_run(engine):
     check_output(engine, "master", twice=0)
 
 
+@pytest.mark.nightly
 @killed
 def test_killed_job_server_ends_the_command(engine):
     """Flink's job continues; Spark's has its driver in the job server."""
