@@ -39,6 +39,7 @@ RECORDS = {
         "unit": "sentence",
         "id_field": "key",
         "keep_fields": {"year": "int64"},
+        "max_reject_rate": 1.0,
     },
     "encoder": {"handle": str(DATA / "hf_uncased"), "max_seq_length": 24},
 }
