@@ -33,10 +33,10 @@ def build(
 ) -> Any:
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
-    `num_threads`: blocks that one worker process has in hand at once; None: one for each core that it has.
+    `num_threads`: blocks processed concurrently in each worker process; None: one for each core.
     `num_readers`: workers that share a compressed file, or a large row group, and each read all of it.
-    `run_number`: of the attempt that the pipeline itself ends in `_runs`, as whoever submits it may not wait.
-    `is_remote`: its workers give signs of life, as whoever submits it may leave.
+    `run_number`: the attempt's; the pipeline records its own end in `_runs`, because the submitter may exit.
+    `is_remote`: its workers write heartbeats, because the submitter may exit.
     """
     config, encoder = job.config, job.encoder
     output = dataclasses.replace(job.output, attempt=run_number)
@@ -74,7 +74,7 @@ def build(
         job.limits, job.records, huge_files=is_remote, num_readers=num_readers
     )
 
-    # What one thread must read alone, all of them encode: on remote runners the text of compressed files is shuffled.
+    # A compressed file has one reader: on remote runners its text is shuffled, so that all workers encode.
     # Flink ignores the second of two Reshuffles without a grouping between them.
     unread = []
     if is_remote:
@@ -93,8 +93,8 @@ def build(
         | "write" >> write.with_resource_hints(**hints)
     )
 
-    # The commits stay on the disk: what meets of each group of files is which blocks are done. Then the groups' reports
-    # meet in one place, which makes the folder whole.
+    # Only the hashes of blocks are grouped; the reports of the groups are combined in one place, which finalizes the
+    # folder.
     of_blocks = [*unread, blocks[ReadBlocks.SKIPPED], commits]
     if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]

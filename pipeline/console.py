@@ -116,12 +116,12 @@ def python_command(code: str) -> list[str]:
 
 
 def echo(message: str) -> None:
-    """Tell the person at the terminal; standard output is for results."""
+    """Print a status message to standard error; standard output is for results."""
     print(escape_control(message), file=sys.stderr)
 
 
 def echo_error(message: str) -> None:
-    """Tell what is wrong, each line under the command's name."""
+    """Print an error message to standard error, each line after the command's name."""
     for line in message.splitlines():
         echo(f"layerbeam: {line}")
 

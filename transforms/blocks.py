@@ -68,9 +68,9 @@ class Slice:
     """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
-    A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read. `share`:
-    (number, of): its blocks are those whose number, divided by `of`, leaves this remainder. `others`: small files that
-    are read together with this one, all of them whole.
+    A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
+    `reader`: (number, of): it keeps the blocks with block number % of == number. `others`: small files that are read
+    together with this one, all of them whole.
     """
 
     file: InputFile
@@ -78,7 +78,7 @@ class Slice:
     end: int | None
     first_line: int
     max_records: int | None = None
-    share: tuple[int, int] = (0, 1)
+    reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
 
     @property

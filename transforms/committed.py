@@ -1,6 +1,6 @@
 """The commit of a block as a file in `_commits`: looked up before the block is read, created when it is written.
 
-Several attempts may have the same block in hand: an engine gives a lost worker's work to another while the first still
+Several attempts may process the same block: an engine gives a lost worker's work to another while the first still
 lives, or a job that was given up continues. What keeps them from damaging each other:
 
 * A part's name has the hash of its bytes. No attempt replaces or deletes what another one has written under a name;

@@ -1,4 +1,4 @@
-"""Texts of a program to vectors: what `layerbeam.encode` and the transforms for other Beam pipelines share."""
+"""Embeds in-memory texts: what `layerbeam.encode` and the transforms for other Beam pipelines share."""
 
 from __future__ import annotations
 

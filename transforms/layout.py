@@ -109,5 +109,5 @@ def run_path(number: int) -> str:
 
 
 def alive_path(number: int) -> str:
-    """The file whose time is the last sign of life of an attempt."""
+    """The heartbeat file of an attempt: its time counts."""
     return f"{RUNS}/{number}.alive"

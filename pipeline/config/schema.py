@@ -71,7 +71,7 @@ class EncoderConfig(Settings):
         "auto", "what runs the forward pass: native for known architectures, savedmodel calls a SavedModel as it is"
     )
     device: Literal["auto", "cpu", "gpu", "tpu"] = setting(
-        "auto", "all but auto fail if TensorFlow does not find the device"
+        "auto", "a named device must exist; auto falls back to the CPU"
     )
     batch_tokens: int = setting(
         1024,

@@ -45,7 +45,7 @@ NOTHING_TO_DO = "nothing to do: all of the input is embedded already"
 
 
 class Ended(enum.IntEnum):
-    """How a run ended; false if some of the input is not embedded."""
+    """The outcome of a run; falsy if it is incomplete."""
 
     INCOMPLETE = 0
     COMPLETE = 1

@@ -44,12 +44,12 @@ def read_blocks(
     if slice_.others:
         yield from _read_files(slice_, limits, record_format, fingerprint, known)
         return
-    share, of = slice_.share
+    reader, readers = slice_.reader
     for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
         if isinstance(item, InputFile):
             yield item
             return
-        if number % of == share:
+        if number % readers == reader:
             yield _read_block(*item, record_format, fingerprint, known)
 
 

@@ -167,8 +167,8 @@ class _Number(beam.DoFn):
             if isinstance(item, InputFile):
                 yield beam.pvalue.TaggedOutput(_SKIPPED, item)
             elif item.has_one_reader(self._text_bytes):
-                shares = ((number, self._num_readers) for number in range(self._num_readers))
-                self._held += [dataclasses.replace(item, share=share) for share in shares]
+                readers = ((number, self._num_readers) for number in range(self._num_readers))
+                self._held += [dataclasses.replace(item, reader=reader) for reader in readers]
             else:
                 self._held.append(item)
         if len(self._held) >= _HELD:
