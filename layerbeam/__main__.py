@@ -22,9 +22,9 @@ def main() -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         from layerbeam import __version__
-        from layerbeam.pipeline.run.signals import end_by_signals
+        from layerbeam.pipeline.run.signals import install_signal_handlers
 
-        end_by_signals()
+        install_signal_handlers()
         from layerbeam.pipeline.cli.main import main as run_command
 
         return run_command(version=__version__)

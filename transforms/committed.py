@@ -1,4 +1,4 @@
-"""The commit of a block as a file in `_commits`: looked up before the block is read, created when it is written.
+"""The commit of a block as a file in `_commits`: looked up before the block is decoded, created when it is written.
 
 Several attempts may process the same block: an engine gives a lost worker's work to another while the first still
 lives, or a job that was given up continues. What keeps them from damaging each other:

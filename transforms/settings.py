@@ -104,7 +104,9 @@ class RecordFormat(Settings):
         only=("text", "jsonl", *_DELIMITED),
     )
     invalid_bytes: Literal["reject", "replace"] = setting(
-        "reject", "what happens to a record that is not valid text; replace: invalid bytes become U+FFFD"
+        "reject",
+        "a record with bytes that are invalid in the encoding: reject writes it to rejects/, and the run goes on; "
+        "replace puts U+FFFD",
     )
     text_field: str = setting("text", "the field with the text", only=_FIELDS)
     pair_field: str | None = setting(None, "the field with the second text of a pair", only=_FIELDS)

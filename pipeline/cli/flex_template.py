@@ -21,7 +21,7 @@ from layerbeam import __version__
 from layerbeam.pipeline.cli import main as cli
 from layerbeam.pipeline.console import echo_error
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.run.signals import end_by_signals
+from layerbeam.pipeline.run.signals import install_signal_handlers
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,5 +80,5 @@ def main(given: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    end_by_signals()
+    install_signal_handlers()
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
 from layerbeam.pipeline.console import command_name, echo, echo_error, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
-from layerbeam.pipeline.run.signals import interrupting
+from layerbeam.pipeline.run.signals import interrupting_signal
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             quiet_logs(options.verbose)
             return COMMANDS[options.command](options, beam_arguments)
         except BaseException as error:
-            number = interrupting(error)
+            number = interrupting_signal(error)
             if number is not None:
                 echo_error((isinstance(error, KeyboardInterrupt) and str(error)) or "interrupted")
                 return 128 + number

@@ -1,4 +1,4 @@
-"""What identifies a run: all that decides its rows and values, the fingerprint of that, and how two runs differ."""
+"""What identifies a run: the keys that readers rely on, the fingerprint, and how two runs differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _ViewIdentity(TypedDict):
 
 
 class Identity(TypedDict):
-    """What readers rely on in an identity, which holds more."""
+    """The keys of the identity that other code reads; `pipeline/config/job.py` makes all of it."""
 
     input: _InputIdentity
     views: dict[str, _ViewIdentity]

@@ -14,9 +14,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from layerbeam.transforms.settings import REQUIRED, Format, RecordFormat, Settings, setting
 from layerbeam.transforms.views import ViewSettings
 
-_AS_LIST = BeforeValidator(
-    lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]
-)
 # A local path may begin with ~.
 _Path = Annotated[str, AfterValidator(os.path.expanduser)]
 _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]

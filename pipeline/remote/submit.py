@@ -24,7 +24,7 @@ from layerbeam.pipeline.progress import JobProgress, show_progress
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
-from layerbeam.pipeline.run.signals import interrupting
+from layerbeam.pipeline.run.signals import interrupting_signal
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead
@@ -95,7 +95,7 @@ class RemoteRun(Run):
             with show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 result.wait_until_finish()
         except BaseException as error:
-            interrupted = interrupting(error) is not None
+            interrupted = interrupting_signal(error) is not None
             if not self._continues(result, error, interrupted):  # else the job or the next run records its end
                 with contextlib.suppress(OSError):
                     log.end("interrupted" if interrupted else "failed", error=root_cause(error))

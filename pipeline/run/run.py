@@ -35,7 +35,7 @@ from layerbeam.pipeline.run.engines import LocalRunner
 from layerbeam.pipeline.run.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
-from layerbeam.pipeline.run.signals import WorkerDiedError, call_aside, interrupting
+from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal, run_in_thread
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders import vocabulary_note
@@ -204,9 +204,9 @@ class LocalRun(Run):
                     reread=self.reread,
                     run_number=log.number,
                 )
-                result = call_aside(pipeline.run)
+                result = run_in_thread(pipeline.run)
         except BaseException as error:
-            number, died = interrupting(error), isinstance(error, WorkerDiedError)
+            number, died = interrupting_signal(error), isinstance(error, WorkerDiedError)
             reason = "interrupted" if number else str(error) if died else root_cause(error)
             with contextlib.suppress(OSError):  # such as a full disk, which must not hide the cause
                 log.end("interrupted" if number else "failed", error=reason)

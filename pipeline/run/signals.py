@@ -17,11 +17,11 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 8
-# The signal that ends this process: a process has one handler of each signal.
+# The signal that ends this process. Global, because handlers are per process.
 _received: list[int] = []
 
 
-def end_by_signals() -> None:
+def install_signal_handlers() -> None:
     """From now on the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread; later ones do nothing.
 
     The process ends some seconds later at the latest, with status 130 or 143: in code that never checks for signals,
@@ -59,7 +59,7 @@ def end_by_signals() -> None:
     threading.Thread(target=end_late, name="end by signals", daemon=True).start()
 
 
-def interrupting(error: BaseException) -> int | None:
+def interrupting_signal(error: BaseException) -> int | None:
     """The signal behind an error, whatever libraries have made of the KeyboardInterrupt; None if there is none."""
     if _received:
         return _received[0]
@@ -70,11 +70,11 @@ class WorkerDiedError(Exception):
     """A worker process has died. Beam's local runner would wait for it forever."""
 
 
-def call_aside(function: Callable[[], Any]) -> Any:
+def run_in_thread(function: Callable[[], Any]) -> Any:
     """What the function returns or raises, called in another thread: the main thread stays open to signals.
 
-    An interrupt of Beam's local runner itself waits for workers that start. WorkerDiedError if a worker process dies:
-    the thread that watches it ends with an error, nothing else.
+    Interrupting Beam's local runner directly would wait until starting workers are up. WorkerDiedError if a worker
+    process dies: the thread that watches it ends with an error, nothing else.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     excepthook = threading.excepthook

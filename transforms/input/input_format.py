@@ -16,7 +16,7 @@ FORMATS: dict[str, InputFormat] = {}
 
 
 class InputFormat(abc.ABC):
-    """One input format. `title`: in messages; `endings`: of names of its files, none of which is another format's.
+    """One input format. `title`: in messages; `endings`: file name suffixes, unique to this format.
 
     Raises (all methods but `ranges`) UnreadableFileError, or another OSError, for a file that cannot be read.
     """
@@ -31,7 +31,7 @@ class InputFormat(abc.ABC):
     def pieces(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
     ) -> Iterator[tuple[int, int | None, int]]:
-        """(first byte, byte after the last, line ends or rows) of the parts of a range that are read independently.
+        """(first byte, byte after the last, line ends or rows) of the sections of a range that are read independently.
 
         By default each block; a compressed file is only opened.
         """
@@ -45,7 +45,7 @@ class InputFormat(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, Any]]:
-        """Identity and content of each block of a slice."""
+        """Identity and content of each block of a slice: consecutive, and the same whenever the bytes are the same."""
 
     @abc.abstractmethod
     def read(self, block: BlockId, record_format: RecordFormat) -> Any:

@@ -412,8 +412,8 @@ WAITING = """
 import sys
 from google_cloud import no_network
 from layerbeam.pipeline.cli.main import main
-from layerbeam.pipeline.run.signals import end_by_signals
-end_by_signals()
+from layerbeam.pipeline.run.signals import install_signal_handlers
+install_signal_handlers()
 with no_network():
     status = main(sys.argv[1:], version="test")
 sys.exit(status)
