@@ -71,7 +71,7 @@ test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the ol
 	$(TF220)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" tests/transforms/encoders \
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
-		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py versions.py) tests/pipeline/verify
+		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py) tests/pipeline/test_versions.py tests/pipeline/verify
 	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
