@@ -1,6 +1,5 @@
 # The workers' image: layerbeam and its dependencies, with the entry point of Beam's own images. docs/worker_image.md
-# describes how to build and use it. `make test-image` runs this file without Docker, so steps use paths relative to
-# WORKDIR.
+# describes how to build and use it; `make test-image` builds it with buildah.
 
 # The machine that submits must have the same minor version of Python, and the same Beam.
 ARG PYTHON=3.11

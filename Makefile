@@ -15,8 +15,7 @@ ENGINES := .engines
 AIRFLOW := .venv-airflow
 EXTRAS := .venv-extras
 AUDITOR := .venv-audit
-IMAGE := .venv-image
-IMAGE_TPU := .venv-image-tpu
+IMAGE := .image
 PACKAGE := .venv-package
 GPU := .venv-gpu
 comma := ,
@@ -33,7 +32,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -170,24 +169,31 @@ soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the
 	$(BIN)/python -m pytest tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
-$(IMAGE)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml tests/image/dockerfile.py \
-		$(shell find layerbeam pipeline transforms -name '*.[pcj]*' -not -path '*__pycache__*')
-	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE)
+# Each command has mounts of its own, which end with it. buildah's images, also the bases, stay in $(IMAGE).
+BUILDAH := BUILDAH_ISOLATION=chroot CONTAINERS_STORAGE_CONF=$(CURDIR)/$(IMAGE)/storage.conf unshare --mount
+test_in_images = $(BUILDAH) --net sh -c 'ip link set lo up && $(BIN)/python -m pytest $(1)'
+
+$(IMAGE)/built-%: $(VENV)/installed $(ENGINES)/boot/container Dockerfile .dockerignore README.md pyproject.toml constraints.txt \
+		constraints-tf220.txt tests/image/build \
+		$(shell find configs/dataflow/tensorflow_for_tpu layerbeam pipeline transforms -name '*.[pcjt]*' -not -path '*__pycache__*')
+	@for each in buildah debootstrap; do command -v $$each >/dev/null || { echo "images are built by $$each, which is not" \
+		"on PATH (Debian: $$each)"; exit 1; }; done
+	@test "$$(id -u)" = 0 || { echo "images are built as root"; exit 1; }
+	@mkdir -p $(IMAGE)
+	$(BUILDAH) tests/image/build $(IMAGE) $(ENGINES)/boot/container --tag layerbeam:$* --build-arg DEVICE=$*
 	@touch $@
 
-test-image: $(IMAGE)/installed ## the workers' image without Docker: run the Dockerfile's steps, then pipelines on its workers
-	$(BIN)/python -m pytest --doctest-modules tests/image $(if $(BOOT),--boot $(BOOT))
+test-image: $(IMAGE)/built-cpu ## build the workers' image, then pipelines on its workers (needs root on Linux, buildah, debootstrap, iproute2 and Go; downloads 1 GB)
+	$(call test_in_images,tests/image)
 	$(call done_with,$(IMAGE))
 
-$(IMAGE_TPU)/installed: $(VENV)/installed Dockerfile .dockerignore README.md pyproject.toml constraints-tf220.txt tests/image/dockerfile.py \
-		$(shell find configs/dataflow/tensorflow_for_tpu layerbeam pipeline transforms -name '*.[pcjt]*' -not -path '*__pycache__*')
-	PIP_QUIET=1 $(BIN)/python tests/image/dockerfile.py $(IMAGE_TPU) DEVICE=tpu
-	@touch $@
+# Not in `check`, for their sizes. The last step of the build is the test of the image for GPUs.
+test-image-gpu: $(IMAGE)/built-gpu ## build the image for GPUs, without a GPU (needs what test-image does; downloads 4 GB)
+	$(call done_with,$(IMAGE))
 
-# Not in `check`, for its 2.8 GB.
-test-image-tpu: $(IMAGE_TPU)/installed ## the image for TPUs without Docker and without a TPU (downloads 600 MB once)
-	$(BIN)/python -m pytest tests/image_tpu
-	$(call done_with,$(IMAGE_TPU))
+test-image-tpu: $(IMAGE)/built-tpu ## build the image for TPUs, and runs in it without a TPU (needs what test-image does; downloads 1 GB)
+	$(call test_in_images,tests/image_tpu)
+	$(call done_with,$(IMAGE))
 
 $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
@@ -212,7 +218,6 @@ endif
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
 	$(BIN)/python -m pytest tests/engines/test_engines.py -k pool
 
-# Go programs are not in `check`: building one takes two minutes on two cores.
 need_go = @go version >/dev/null 2>&1 || { echo "$@ is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
 
 $(ENGINES)/prism/prism:
@@ -389,4 +394,4 @@ constraints: ## pin the newest compatible versions for all Pythons (needs uv)
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
 clean: ## remove the environments, the engines and all build outputs
-	rm -rf .venv* $(ENGINES) out dist
+	rm -rf .venv* $(ENGINES) $(IMAGE) out dist

