@@ -27,13 +27,6 @@ def test_handles_that_are_no_folder(tmp_path):
     assert "there is no such folder" in refused("x" * 5000)
 
 
-def test_engines():
-    assert "engine is 'fast'; allowed: auto, native, savedmodel" in refused(DATA / "hf_uncased", engine="fast")
-    message = refused(DATA / "hf_uncased", engine="savedmodel")
-    assert "engine savedmodel needs a SavedModel, and" in message
-    assert message.endswith("has no saved_model.pb")
-
-
 def test_another_encoder_under_the_same_handle():
     """On a worker the folder may hold other weights than where the run was started."""
     source = open_encoder(str(DATA / "hf_uncased"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved_models import CASED, WORDS, assert_engines_agree, save
-from tampering import deny, flip
+from saved_models import CASED, save
+from tampering import flip
 from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, open_encoder
@@ -84,34 +84,6 @@ def test_variables_of_another_model(folder):
     assert refused(folder) == f"{folder}: {prefix}: word_embeddings/embeddings is [1445, 64], {rest}"
     shutil.copytree(save(folder.parent / "toy") / "variables", folder / "variables", dirs_exist_ok=True)
     assert refused(folder) == f"{folder}: {prefix}: no variable word_embeddings/embeddings, {rest}"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "vocab.txt is missing; it holds the vocabulary"),
-        (b"[PAD]\n[UNK]\n\xff", "vocab.txt: is not UTF-8 at byte 12"),
-        (b"[PAD]\n[UNK]\n", "vocab.txt: no entry [CLS], [SEP] among 2"),
-        (
-            "\n".join([*WORDS, *map(str, range(809))]).encode(),
-            "vocab.txt: has 819 entries, the word embedding (vocab_size) has 818 rows",
-        ),
-    ],
-    ids=["missing", "not UTF-8", "not BERT's", "too long"],
-)
-def test_vocabularies_that_cannot_be_used(folder, content, message):
-    path = folder / "assets" / "vocab.txt"
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    assert f"{folder / 'assets'}/{message}" in refused(folder)
-
-
-def test_embedding_longer_than_the_vocabulary(folder):
-    (folder / "assets" / "vocab.txt").write_text("\n".join(WORDS))
-    source = open_encoder(str(folder))
-    assert (len(source.vocabulary), source.architecture.vocab_size) == (10, 818)
-    assert_engines_agree(folder)
 
 
 def damage(folder: Path, change: Callable[[Any], None]) -> None:
@@ -192,8 +164,3 @@ def test_identities_in_a_circle(folder):
 
     damage(folder, tie)
     assert "does not read the output of" in open_encoder(str(folder)).engine_because
-
-
-def test_graph_that_may_not_be_read(folder, monkeypatch):
-    deny(monkeypatch, folder / "saved_model.pb")
-    assert refused(folder) == f"{folder}: {folder}/saved_model.pb: cannot be read: Permission denied"
