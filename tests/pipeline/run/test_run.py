@@ -47,10 +47,7 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
     workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
     workplace.configure(
         encoder={"max_seq_length": 32},
-        views={
-            "tokens": {"level": "token", "layers": "all"},
-            "pooled": {"level": "text", "pooling": "pooler"},
-        },
+        views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
     )
     workplace.run()
     tokens, pooled = workplace.rows("tokens"), workplace.rows("pooled")
