@@ -17,6 +17,7 @@ from workplace import CommandResult
 
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
+from layerbeam.transforms import storage
 
 # The figures are from TensorFlow 1.15, with 6 decimals.
 TOLERANCE = 5e-6
@@ -211,14 +212,14 @@ def test_failure_between_documents(workplace, monkeypatch):
     for name in "abc":
         workplace.write(f"texts/{name}.txt", f"document {name}\n")
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
-    concatenate = extract_features._concatenate
+    write_whole = storage.write_whole
 
-    def breaks_at_b(own, paths, target):
-        if target.endswith("b.jsonl"):
+    def breaks_at_b(path):
+        if str(path).endswith("b.jsonl"):
             raise OSError("No space left on device")
-        return concatenate(own, paths, target)
+        return write_whole(path)
 
-    monkeypatch.setattr(extract_features, "_concatenate", breaks_at_b)
+    monkeypatch.setattr(storage, "write_whole", breaks_at_b)
     assert "No space left" in extract(workplace, *arguments, status=1).err
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
     monkeypatch.undo()

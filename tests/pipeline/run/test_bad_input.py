@@ -15,6 +15,7 @@ import pytest
 from repository import DATA
 
 from layerbeam.pipeline.run import run
+from layerbeam.transforms import slice as slice_files
 
 
 @pytest.mark.parametrize("change", ["appended", "shorter", "deleted", "touched", "replaced"])
@@ -60,19 +61,17 @@ def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkey
 
 def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
     """As log rotation does when it copies and truncates."""
-    from layerbeam.pipeline.output import find
-
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
     workplace.write("corpus/a.txt", "other lines\n" * 40)
     workplace.configure()
-    real = find.FindWork._compare
+    real = slice_files.scan_range
 
     def empty_it(*arguments):
-        yield from list(real(*arguments))
         changing.write_text("")
+        return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(find.FindWork, "_compare", empty_it)
+        patch.setattr(slice_files, "scan_range", empty_it)
         done = workplace.run(status=3)
     assert "problem   corpus/b.txt: changed while it was being read; run again" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]

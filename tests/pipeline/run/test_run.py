@@ -222,15 +222,6 @@ def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     assert "nothing to do" in workplace.run(*limit).err
 
 
-def test_changed_file_leaves_no_stale_rows(workplace):
-    many_blocks(workplace)
-    workplace.run()
-    workplace.write("corpus/a.txt", "\n".join(random_lines(30, seed=9)))
-    workplace.run()
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
-
-
 def test_rows_of_missing_file_are_kept_until_pruned(workplace):
     many_blocks(workplace)
     workplace.run()

@@ -57,26 +57,6 @@ def test_growing_folder(night):
     assert night.manifest("out/nightly")["counts"]["embedded"] == 3
 
 
-def test_missing_files(night):
-    night.write("inbox/a.txt", "the river\n")
-    b = night.write("inbox/b.txt", "the water\n")
-    run(night, "inbox/*.txt", "out/nightly")
-    b.unlink()
-    run(night, "inbox/*.txt", "out/nightly", status=3)
-    assert texts(night, "out/nightly") == ["the river", "the water"]
-    run(night, "inbox/*.txt", "out/nightly", "--prune-missing")
-    assert texts(night, "out/nightly") == ["the river"]
-
-
-def test_empty_mount_changes_nothing(night):
-    a = night.write("inbox/a.txt", "the river\n")
-    run(night, "inbox/*.txt", "out/nightly")
-    before = night.files("out/nightly")
-    a.unlink()
-    assert "no file matches" in run(night, "inbox/*.txt", "out/nightly", "--prune-missing", status=2)
-    assert night.files("out/nightly") == before
-
-
 def test_one_folder_per_day(night):
     days = {"2026-01-01": ["the river"], "2026-01-02": ["its bank", "the water"]}
     for day, lines in days.items():

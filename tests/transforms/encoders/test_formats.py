@@ -131,8 +131,7 @@ def test_other_number_types_become_float32(encoder, dtype):
 
 
 @pytest.mark.parametrize(
-    ("kind", "left"),
-    [("huggingface", ()), ("google", ()), ("google", ("bias",)), ("google", ("kernel",))],
+    ("kind", "left"), [("huggingface", ()), ("google", ()), ("google", ("bias",)), ("google", ("kernel",))]
 )
 def test_no_pooler(encoder, left):
     kept = {f"bert/pooler/dense/{part}" for part in left}
@@ -179,11 +178,7 @@ def test_fingerprint_is_of_what_decides_vectors(encoder, norm, ignored, decisive
             "mpnet, modernbert (BERT, DistilBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet and ModernBERT)",
         ),
         ("huggingface", {"model_type": None}, "model_type is missing"),
-        (
-            "huggingface",
-            {"hidden_act": "relu"},
-            'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,',
-        ),
+        ("huggingface", {"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),
         ("huggingface", {"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu"'),
         ("huggingface", {"hidden_act": ["gelu"]}, 'hidden_act is ["gelu"]'),
         (
