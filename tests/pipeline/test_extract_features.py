@@ -214,10 +214,10 @@ def test_failure_between_documents(workplace, monkeypatch):
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
     write_whole = storage.write_whole
 
-    def breaks_at_b(path):
+    def breaks_at_b(path, **how):
         if str(path).endswith("b.jsonl"):
             raise OSError("No space left on device")
-        return write_whole(path)
+        return write_whole(path, **how)
 
     monkeypatch.setattr(storage, "write_whole", breaks_at_b)
     assert "No space left" in extract(workplace, *arguments, status=1).err
@@ -241,7 +241,7 @@ def test_other_files_in_output_folder_are_kept(workplace):
 
 
 @pytest.mark.parametrize("name", ["n" * 250, "ä" * 125 + ".txt"])
-def test_name_too_long_for_a_document_is_refused_before_the_start(workplace, name):
+def test_too_long_document_name_is_refused(workplace, name):
     workplace.write("texts/a.txt", "one\n")
     workplace.write(f"texts/{name}", "two\n")
     err = extract(workplace, "texts", "out", "-1", MODEL, "32", "4", status=2).err

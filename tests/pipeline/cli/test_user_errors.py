@@ -231,7 +231,7 @@ def test_too_new_python(tmp_path):
     assert "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 demo" in made.stdout
 
 
-def test_run_that_embeds_nothing_is_not_complete_and_can_be_corrected_in_its_folder(workplace):
+def test_run_without_embeddings_is_incomplete_until_corrected(workplace):
     workplace.write("corpus/a.jsonl", '{"text": "hello", "body": null}\n' * 9)
     workplace.configure(input={"format": "jsonl", "text_field": "body", "max_reject_rate": 1.0})
     done = workplace.run(status=3)

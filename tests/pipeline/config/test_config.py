@@ -260,7 +260,7 @@ def test_every_setting_is_described():
             assert field.metadata["description"], field.name
 
 
-def test_every_setting_of_a_view_reaches_the_view_and_the_identity():
+def test_view_settings_reach_view_and_identity():
     settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
     config = load.check(settings, source="c.yaml")
     job = resolve(config)
@@ -273,7 +273,7 @@ def test_every_setting_of_a_view_reaches_the_view_and_the_identity():
     assert job.head["identity"]["views"]["tokens"].keys() == names - {"layer_numbering"}
 
 
-def test_splitter_and_language_are_in_the_fingerprint_if_sentences_are_split():
+def test_fingerprint_has_splitter_and_language_of_sentences():
     def job_of(**given):
         settings = yaml.safe_load(MINIMAL) | {"encoder": {"handle": str(DATA / "hf_uncased")}}
         settings["input"] |= given

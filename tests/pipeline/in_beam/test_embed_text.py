@@ -271,7 +271,7 @@ def test_without_a_second_output_such_a_text_is_an_error():
         pipeline.run()
 
 
-def test_a_text_that_the_encoder_fails_on_does_not_harm_the_others(monkeypatch):
+def test_text_that_fails_the_encoder_is_rejected_alone(monkeypatch):
     encode = Network.__call__
 
     def fail_on_poison(self, token_ids, lengths, segment_ids):

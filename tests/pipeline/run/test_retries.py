@@ -79,9 +79,7 @@ def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_sli
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_text_that_one_thread_reads_is_shuffled_on_remote_runners_and_encoded_once(
-    workplace, encoded, one_slice, monkeypatch
-):
+def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, one_slice, monkeypatch):
     """Also if every bundle is executed twice: the second time a block is found after the shuffle."""
     spread = []
     real = read.look_up
@@ -97,7 +95,7 @@ def test_text_that_one_thread_reads_is_shuffled_on_remote_runners_and_encoded_on
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_every_block_is_in_one_output_whether_it_is_written_or_found(workplace, hf_uncased):
+def test_written_and_found_blocks_are_in_one_output(workplace, hf_uncased):
     """Spark computes each output of a stage on its own. The second time all blocks are found committed."""
     path = workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
     encoder = layerbeam.open_encoder(hf_uncased)

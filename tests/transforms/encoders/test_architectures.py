@@ -129,7 +129,7 @@ def test_positions_counted_from_the_padding_leave_fewer_tokens(folders):
         encoder(*batch_of([63], 63))
 
 
-def test_second_texts_are_a_segment_only_where_the_encoder_says_so(folders):
+def test_second_text_is_a_segment_if_encoder_has_segments(folders):
     has_segments = {name: open_encoder(str(folder)).has_segments for name, folder in folders.items()}
     assert {name for name, has in has_segments.items() if has} == {"bert", "electra", "electra-wide"}
 

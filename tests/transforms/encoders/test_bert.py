@@ -95,7 +95,7 @@ def test_agrees_with_numpy(hidden_act, how):
     np.testing.assert_allclose(pooled, np.stack([e[1] for e in expected]), rtol=0, atol=2e-5)
 
 
-def test_bfloat16_turns_vectors_a_little_and_keeps_the_embeddings(how):
+def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
     weights = random_weights(TINY)
     random = np.random.default_rng(3)
     exact = Network(TINY, weights, layers=[0, 1, 2], pooler=True)

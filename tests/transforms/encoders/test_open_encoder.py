@@ -41,7 +41,7 @@ def test_layers_that_it_does_not_have():
         load_encoder(source, layers=[3, 4], pooler=False)
 
 
-def test_a_pipe_in_the_place_of_the_configuration_is_not_waited_for(tmp_path):
+def test_pipe_as_configuration_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(EncoderError, match="holds nothing, and none of"):
         open_encoder(str(tmp_path))

@@ -110,7 +110,7 @@ def test_its_tokens_are_those_of_transformers(folder):
     assert compared >= 3
 
 
-def test_a_word_of_more_than_100_characters_is_unknown_as_in_transformers(folder):
+def test_word_over_100_characters_is_unknown(folder):
     assert ids(folder, "a" * 101) == [1]
     assert len(ids(folder, "a" * 100)) > 1
     assert len(ids(UNCASED, "a" * 101)) > 1  # vocab.txt does not say so; Google's limit is 200

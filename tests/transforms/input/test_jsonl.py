@@ -198,7 +198,7 @@ def test_an_id_that_is_none(corpus):
     assert reason_of(corpus, '{"text": "a", "id": 1.5}', id_field="id") == "field `id` is a number, not a string"
 
 
-def test_keys_that_nobody_asked_for_may_come_twice(corpus):
+def test_duplicate_unused_keys_are_accepted(corpus):
     (block,) = read_file(corpus('{"x": 1, "x": 2, "text": "a", "y": {"text": 1, "text": 2}}'), format="jsonl")
     assert texts_of([block]) == [(0, "a")]
 

@@ -23,7 +23,7 @@ def test_lines_with_their_numbers(corpus):
     assert texts_of(read_file(corpus(b"one\ntwo\n\n  \t\nfive"))) == [(0, "one"), (1, "two"), (4, "five")]
 
 
-def test_carriage_return_belongs_to_the_line_end_only_before_a_line_feed(corpus):
+def test_carriage_return_before_line_feed_is_line_end(corpus):
     assert texts_of(read_file(corpus(b"a\r\nb\rc\r\r\nd\r"))) == [(0, "a"), (1, "b\rc\r"), (2, "d\r")]
 
 
@@ -89,7 +89,7 @@ def test_utf16_is_seen_over_the_ends_of_gzip_members(corpus):
     assert isinstance(left_out, InputFile)
 
 
-def test_a_line_that_looks_like_utf16_further_on_is_only_rejected(corpus):
+def test_later_line_with_utf16_mark_is_rejected_alone(corpus):
     # More than one chunk, less than one block: the mark stands where the second run of lines begins.
     before = [gzip.compress(b"a line of text\n" * 10_000), gzip.compress(b"\xff\xfe no text\nlast\n")]
     (block,) = read_file(corpus(b"".join(before), "corpus.txt.gz"))
@@ -119,7 +119,7 @@ def test_several_compressed_members_are_one_stream(corpus, ending):
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-def test_truncated_compressed_file_is_left_out_after_the_whole_blocks(corpus, ending):
+def test_truncated_compressed_file_keeps_whole_blocks(corpus, ending):
     # Random digits: zstd would put repetitive lines into one frame block, of which a half gives nothing.
     random = np.random.default_rng(0)
     data = b"".join(random.bytes(30).hex().encode() + b"\n" for _ in range(10_000))
@@ -169,7 +169,7 @@ def test_appended_file_is_done_from_its_last_block_on(corpus):
     assert kinds == [Commit, Commit, TextBlock, TextBlock]
 
 
-def test_blocks_before_damage_are_done_and_then_the_file_is_skipped(corpus):
+def test_file_is_skipped_after_blocks_before_damage(corpus):
     first, second = gzip.compress(b"one\n"), gzip.compress(b"two\n")
     path = corpus(first + second, "corpus.txt.gz")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)

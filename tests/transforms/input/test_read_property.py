@@ -224,7 +224,7 @@ def test_every_record_comes_once(
 
 @settings(max_examples=200)
 @given(data=ANY_BYTES, limits=LIMITS, one=st.integers(1, 40), other=st.integers(1, 40), kind=RECORDS)
-def test_the_blocks_are_the_same_in_whatever_pieces_the_bytes_come(
+def test_blocks_do_not_depend_on_chunks(
     folder: Path, data: bytes, limits: BlockLimits, one: int, other: int, kind: str
 ) -> None:
     path = write_plain(folder, data)
@@ -277,7 +277,7 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
 
 @settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, place=st.integers(0, 80), gone=st.integers(0, 9), new=ANY_BYTES)
-def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
+def test_commits_of_changed_file_have_equal_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes
 ) -> None:
     changed = data[:place] + new[:9] + data[place + gone :]
@@ -300,7 +300,7 @@ def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
 
 @settings(max_examples=200)
 @given(files=st.lists(ANY_BYTES.filter(bool), min_size=2, max_size=6), cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
-def test_files_that_are_read_together_are_those_that_are_read_alone(folder, files, cut, kind, keep_blank):
+def test_files_read_together_equal_files_read_alone(folder, files, cut, kind, keep_blank):
     """Each text with its place in its own file, each reject, and the counts of each file."""
     how = {"record": kind, "blank": "keep" if keep_blank else "skip"}
     paths = [folder / f"{number}.txt" for number in range(len(files))]
