@@ -177,12 +177,6 @@ def test_next_run_writes_only_new_documents(workplace):
     assert not list(folder.rglob("_unfinished*"))
 
 
-def gzipped(text: str) -> bytes:
-    import gzip
-
-    return gzip.compress(text.encode())
-
-
 def test_missing_documents_stay_until_they_are_pruned(workplace):
     workplace.write("texts/a.txt", "one\n")
     (b := workplace.write("texts/b.txt", "two\n"))

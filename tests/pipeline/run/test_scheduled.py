@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from repository import DATA, ROOT
+from repository import DATA, ROOT, systemd_unit
 from workplace import Workplace
 
 from layerbeam.pipeline.cli.parser import make_parser
@@ -145,15 +144,8 @@ def test_cron_mails_failures_only(night, status, mail):
         assert (done.stdout, done.stderr) == (mail, "")
 
 
-def unit(name: str) -> configparser.ConfigParser:
-    parsed = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
-    parsed.optionxform = str
-    parsed.read_string((SCHEDULE / name).read_text())
-    return parsed
-
-
 def test_service_matches_command():
-    service = unit("layerbeam.service")["Service"]
+    service = systemd_unit(SCHEDULE / "layerbeam.service")["Service"]
     assert service["Type"] == "oneshot"
     program, *arguments = shlex.split(service["ExecStart"])
     assert program == f"{service['WorkingDirectory']}/.venv/bin/layerbeam"
@@ -162,8 +154,8 @@ def test_service_matches_command():
     assert (options.input, options.output) == (["inbox/*.txt"], "out/nightly")
     assert service["SuccessExitStatus"].split() == ["4", "143"]
     assert service["RestartPreventExitStatus"].split() == ["2", "3"]
-    assert unit("layerbeam.service")["Unit"]["OnFailure"] == "layerbeam-failed.service"
-    assert unit("layerbeam.timer")["Install"]["WantedBy"] == "timers.target"
+    assert systemd_unit(SCHEDULE / "layerbeam.service")["Unit"]["OnFailure"] == "layerbeam-failed.service"
+    assert systemd_unit(SCHEDULE / "layerbeam.timer")["Install"]["WantedBy"] == "timers.target"
 
 
 def test_alternative_command_of_service(night):

@@ -12,7 +12,7 @@ from tampering import edit
 from weights import in_float64, refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
-from layerbeam.transforms.encoders import load_encoder, load_weights, onednn, open_encoder
+from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import ARCHITECTURES
 from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
 from layerbeam.transforms.encoders.network import Network
@@ -30,13 +30,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(params=CONFIGS)
 def folder(request, folders) -> Path:
     return folders[request.param]
-
-
-@pytest.fixture(params=["kernels", "public operations", "xla"])
-def how(request, monkeypatch) -> dict:
-    if request.param == "public operations":
-        monkeypatch.setattr(onednn, "is_available", lambda: False)
-    return {"xla": request.param == "xla"}
 
 
 def batch_of(lengths: list[int], longest: int) -> tuple[np.ndarray, ...]:

@@ -10,7 +10,7 @@ from weights import in_float64, random_weights
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches
-from layerbeam.transforms.encoders import load_encoder, onednn, open_encoder
+from layerbeam.transforms.encoders import load_encoder, open_encoder
 from layerbeam.transforms.encoders.architectures import Bert
 from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
@@ -70,14 +70,6 @@ def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
     assert list(layers) == [0, 1, 2, 3]
     np.testing.assert_allclose(np.stack(list(layers.values())), hidden, rtol=0, atol=2e-5)
     np.testing.assert_allclose(got, pooled, rtol=0, atol=2e-5)
-
-
-@pytest.fixture(params=["kernels", "public operations", "xla"])
-def how(request, monkeypatch) -> dict:
-    """How the graph is computed: with oneDNN's kernels, as on another processor, compiled."""
-    if request.param == "public operations":
-        monkeypatch.setattr(onednn, "is_available", lambda: False)
-    return {"xla": request.param == "xla"}
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])

@@ -292,6 +292,44 @@ def test_integers_for_weights(encoder, name, dtype, message):
     assert f"{name} {message}" in refused(encoder.folder)
 
 
+def cut_off(path: Path, keep: int | None) -> None:
+    """Leave the first bytes of a file, or with None no file."""
+    content = path.read_bytes()
+    path.unlink()
+    if keep is not None:
+        path.write_bytes(content[:keep])
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep"),
+    [*(("google", keep) for keep in (0, 10, 1000, -1)), *(("savedmodel", keep) for keep in (None, 0, 1000, -1))],
+)
+def test_index_that_is_not_whole(encoder, keep):
+    cut_off(encoder.weights.with_name(f"{encoder.weights.name}.index"), keep)
+    message = refused(encoder.folder)
+    assert f"{encoder.weights}.*: not a complete checkpoint (" in message
+    assert message.endswith("download it again")
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "keep", "name"),
+    [
+        *(("google", "auto", keep, "bert/embeddings/word_embeddings") for keep in (None, 0, 1000)),
+        ("google", "auto", 300_000, "bert/encoder/layer_0/attention/self/value/kernel"),
+        *(
+            ("savedmodel", engine, keep, "_CHECKPOINTABLE_OBJECT_GRAPH")
+            for engine in ("native", "savedmodel")
+            for keep in (None, 0, 1000, -1)
+        ),
+    ],
+)
+def test_data_that_is_not_whole(encoder, engine, keep, name):
+    cut_off(encoder.weights.with_name(f"{encoder.weights.name}.data-00000-of-00001"), keep)
+    message = refused(encoder.folder, engine=engine)
+    assert f"{encoder.weights}: the variable {name} cannot be read (" in message
+    assert message.endswith("download it again")
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(
     ("content", "message"),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -19,12 +18,6 @@ from weights import refused, same_weights
 from layerbeam.transforms.encoders import load_weights, open_encoder
 
 UNCASED = DATA / "hf_uncased"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of the small encoder, to be spoiled."""
-    return Path(shutil.copytree(UNCASED, tmp_path / "encoder"))
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:

@@ -34,33 +34,6 @@ def test_empty_graph(folder):
     assert f"{folder / 'saved_model.pb'}: holds no objects of TensorFlow 2; take a newer version" in refused(folder)
 
 
-@pytest.mark.parametrize("keep", [None, 0, 1000, -1])
-def test_index_that_is_not_whole(folder, keep):
-    path = folder / "variables" / "variables.index"
-    content = path.read_bytes()
-    path.unlink()
-    if keep is not None:
-        path.write_bytes(content[:keep])
-    message = refused(folder)
-    assert f"{folder / 'variables' / 'variables'}.*: not a complete checkpoint (" in message
-    assert message.endswith("download it again")
-
-
-@pytest.mark.parametrize("keep", [None, 0, 1000, -1])
-@pytest.mark.parametrize("engine", ["native", "savedmodel"])
-def test_data_that_is_not_whole(folder, keep, engine):
-    path = folder / "variables" / "variables.data-00000-of-00001"
-    content = path.read_bytes()
-    path.unlink()
-    if keep is not None:
-        path.write_bytes(content[:keep])
-    message = refused(folder, engine=engine)
-    assert (
-        f"{folder / 'variables' / 'variables'}: the variable _CHECKPOINTABLE_OBJECT_GRAPH cannot be read (" in message
-    )
-    assert message.endswith("download it again")
-
-
 @pytest.mark.parametrize(
     ("place", "key"),
     [
