@@ -9,7 +9,6 @@ BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
 BACKENDS := .venv-backends
-SPLITTERS := .venv-splitters
 TF220 := .venv-tf220
 ENGINES := .engines
 AIRFLOW := .venv-airflow
@@ -32,7 +31,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-operations bench-architectures bench-scaling bench-sizes bench-memory bench-views bench-large bench-ends scale constraints clean bench-plan bench-word-types bench-sentences bench-shapes bench-small-files test-flink test-spark test-pool test-prism test-hosts bench-engines dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-memory bench-ends constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -328,14 +327,8 @@ bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed t
 bench-start: $(VENV)/installed ## a run of ten lines compared with the imports of its libraries
 	$(BIN)/python tests/benchmarks/start.py
 
-bench-operations: $(VENV)/installed ## where a forward pass spends its time, by TensorFlow operation
-	$(BIN)/python tests/benchmarks/operations.py
-
 bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
 	$(BIN)/python tests/benchmarks/architectures.py $(PARITY)/bin/python --write
-
-bench-scaling: $(VENV)/installed ## one run in threads and in processes: speed and memory (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/scaling.py
 
 bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
@@ -343,42 +336,15 @@ bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian
 bench-memory: $(VENV)/installed ## peak memory over a corpus and over ten copies of it (needs Debian's bible-kjv; long)
 	$(BIN)/python tests/benchmarks/memory.py
 
-bench-views: $(VENV)/installed ## five views in one run compared with five runs (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/views.py
-
-bench-large: $(VENV)/installed ## run and verify with an encoder of BERT-Large's size (random weights; 10 minutes)
-	$(BIN)/python tests/benchmarks/large.py
-
-bench-word-types: $(VENV)/installed ## a million word types in 2,000 blocks: memory, bytes after kills, equal to NumPy's
-	$(BIN)/python tests/benchmarks/word_types.py
-
 bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py
-
-$(SPLITTERS)/installed: tests/benchmarks/requirements-splitters.txt
-	$(need_python)
-	$(PYTHON) -m venv --clear $(SPLITTERS)
-	$(SPLITTERS)/bin/python -m pip install --quiet --no-compile --requirement $<
-	@touch $@
-
-bench-sentences: $(VENV)/installed $(SPLITTERS)/installed ## sentence splitters compared on tests/data/sentences (downloads 110 MB once)
-	$(BIN)/python tests/benchmarks/sentences.py $(SPLITTERS)/lib/python*/site-packages
 
 bench-small-files: $(VENV)/installed ## 100,000 small files: all new, nothing new, some changed (needs Debian's bible-kjv; 15 minutes)
 	$(BIN)/python tests/benchmarks/small_files.py
 
-bench-shapes: $(VENV)/installed ## the same lines as one file, many files, compressed, in row groups: time and parts (needs Debian's bible-kjv; two hours)
-	$(BIN)/python tests/benchmarks/shapes.py --write
-
-scale: $(VENV)/installed ## write the tables of docs/scale.md (arithmetic only)
-	$(BIN)/python tests/benchmarks/scale.py --write
-
 bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
 	$(BIN)/python tests/benchmarks/ends.py
 	$(BIN)/python tests/benchmarks/ends.py --gs --commits 3000 10000 --blocks-per-file 1000
-
-bench-engines: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed ## two workers compared with one on each engine (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/engines.py
 
 bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed; WHEELS=folder: offline)
 	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)

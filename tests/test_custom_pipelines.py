@@ -74,7 +74,7 @@ def test_an_encoder_without_the_layer_is_refused_at_once():
         layerbeam.EncodeBlocks(encoder, views=(view,))
 
 
-def test_all_exports_can_be_imported_and_are_known_to_the_type_checker():
+def test_exports_are_importable_and_typed():
     tree = ast.parse((ROOT / "layerbeam" / "__init__.py").read_text())
     for_types = next(node for node in tree.body if isinstance(node, ast.If))  # if TYPE_CHECKING
     imported = {alias.name for node in for_types.body for alias in node.names if isinstance(node, ast.ImportFrom)}

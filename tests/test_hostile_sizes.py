@@ -40,7 +40,7 @@ def test_a_megabyte_of_the_worst(function, text, begins):
     assert str(function(text)).startswith(begins)
 
 
-def test_outputs_of_a_saved_model_are_ordered_by_their_last_number():
+def test_saved_model_outputs_are_ordered_by_number():
     names = [fill("", "1", "a3"), "layer2_2x", "9_layer_1"]
     outputs = interface._encoder_outputs({("encoder_outputs", name): (None, None, 4) for name in names})
     assert [name for _, name in outputs] == names[::-1]

@@ -1,11 +1,10 @@
-"""Encoders of any architecture and size with random weights, in the layouts of Hugging Face and Google.
+"""Encoders of any architecture and size with random weights in the layout of Hugging Face.
 
 Random weights are enough for benchmarks: speed does not depend on them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -24,9 +23,6 @@ BASE = Bert(
     hidden_act="gelu",
     layer_norm_eps=1e-12,
 )
-LARGE = dataclasses.replace(
-    BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-)
 
 
 def make_weights(architecture: Architecture) -> dict[str, np.ndarray]:
@@ -43,7 +39,8 @@ def make_weights(architecture: Architecture) -> dict[str, np.ndarray]:
 
 
 def write_huggingface(folder: Path, config: Bert, weights: dict[str, np.ndarray]) -> None:
-    fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **_sizes(config)}
+    sizes = {name: value for name, value in vars(config).items() if isinstance(value, int)}
+    fields = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **sizes}
     (folder / "config.json").write_text(json.dumps(fields))
     write_safetensors(folder, config, weights)
 
@@ -56,17 +53,3 @@ def write_safetensors(folder: Path, architecture: Architecture, weights: dict[st
         for name, values in weights.items()
     }
     save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def write_google(folder: Path, config: Bert, weights: dict[str, np.ndarray]) -> None:
-    import tensorflow as tf
-
-    (folder / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu", **_sizes(config)}))
-    names, tensors = list(weights), [tf.constant(values) for values in weights.values()]
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
-    )
-
-
-def _sizes(config: Bert) -> dict[str, int]:
-    return {name: value for name, value in vars(config).items() if isinstance(value, int)}

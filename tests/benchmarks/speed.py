@@ -99,11 +99,7 @@ class Bench:
     def configure(self, encoder: str, corpus: str, dtype: str, view: dict[str, Any]) -> Path:
         settings = {
             "input": {"files": [str(self.input_of(encoder, corpus)[0])], "format": "jsonl"},
-            "encoder": {
-                "handle": self.encoders[encoder],
-                "compute_dtype": dtype,
-                "max_seq_length": MAX_SEQ_LENGTH,
-            },
+            "encoder": {"handle": self.encoders[encoder], "compute_dtype": dtype, "max_seq_length": MAX_SEQ_LENGTH},
             "views": {"v": view},
             "output": {"path": str(self.folder / "out")},
         }

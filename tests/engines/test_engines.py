@@ -159,7 +159,7 @@ def test_killed_node_is_replaced(engine):
 
 @pytest.mark.nightly
 @killed
-def test_workers_that_die_repeatedly_end_run_and_next_run_resumes(engine):
+def test_run_ends_when_workers_die_repeatedly_and_resumes(engine):
     order = engine.kill("process", "5 always")
     try:
         err = engine.on_engine("dying", ONE_WORKER_PROCESS, status=1)
@@ -175,7 +175,7 @@ def test_workers_that_die_repeatedly_end_run_and_next_run_resumes(engine):
 
 
 @pytest.mark.parametrize("engine", ["pool"], indirect=True)
-def test_killed_worker_of_a_pool_ends_the_run_and_the_next_run_resumes(engine):
+def test_run_ends_when_pool_worker_is_killed_and_resumes(engine):
     """Beam's own job service does not replace it."""
     engine.commits()
     order = engine.kill("process", "20")
@@ -186,7 +186,7 @@ def test_killed_worker_of_a_pool_ends_the_run_and_the_next_run_resumes(engine):
 
 
 @pytest.mark.parametrize("engine", ["pool"], indirect=True)
-def test_command_ends_although_threads_of_grpc_end_with_its_locks(engine, monkeypatch):
+def test_command_ends_when_grpc_threads_hold_locks(engine, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", engine.cluster.environment["PYTHONPATH"])
     monkeypatch.setenv("HOLD_GRPC_LOCKS", "1")
     engine.on_engine("locks")
@@ -238,7 +238,7 @@ def test_second_job_is_refused_while_the_job_server_runs_one(engine):
 
 @pytest.mark.nightly
 @flink
-def test_killed_job_manager_ends_the_run_and_the_next_one_resumes(engine):
+def test_run_ends_when_job_manager_is_killed_and_resumes(engine):
     process = engine.start_and_wait("manager")
     engine.cluster.stop("jobmanager")
     engine.cluster.start("jobmanager", engine.cluster.commands["jobmanager"])

@@ -133,11 +133,7 @@ def test_layers_agree_with_numpy(name, mode, xla, device, source_of, expected_of
 
 @pytest.mark.parametrize(
     ("level", "settings"),
-    [
-        ("token", {}),
-        ("text", {}),
-        ("text", {"compute_dtype": "bfloat16", "xla": True, "length_buckets": [32, 64]}),
-    ],
+    [("token", {}), ("text", {}), ("text", {"compute_dtype": "bfloat16", "xla": True, "length_buckets": [32, 64]})],
     ids=["token", "text", "text-bfloat16-xla"],
 )
 def test_runs_are_verified(level, settings, device, workplace: Workplace):

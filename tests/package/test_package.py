@@ -42,7 +42,7 @@ def test_requirements_are_consistent_and_few(without_weights):
     assert there.isdisjoint({"torch", "transformers", "google-cloud-storage", "huggingface-hub", "pytest"})
 
 
-def test_configuration_from_init_runs_with_weights_named_by_error(without_weights, tmp_path):
+def test_configuration_from_init_runs(without_weights, tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("The river left its bank.\n\nThe bank closed at five.\n")
     layerbeam = BIN / "layerbeam"

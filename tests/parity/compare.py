@@ -29,10 +29,7 @@ def run(folder: Path) -> Path:
     settings = {
         "input": {"files": [str(SENTENCES)]},
         "encoder": {"handle": "minilm", "max_seq_length": MAX_SEQ_LENGTH, "batch_tokens": BATCH_TOKENS},
-        "views": {
-            "tokens": {"level": "token", "layers": "all"},
-            "pooled": {"level": "text", "pooling": "pooler"},
-        },
+        "views": {"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
         "output": {"path": str(folder / "out")},
     }
     config = folder / "parity.yaml"

@@ -57,11 +57,7 @@ def run(folder: Path, *, pooler: bool) -> Path:
     """`layerbeam run` and `layerbeam verify` on the texts; returns the output folder."""
     settings = {
         "input": {"files": [str(folder.parent / "texts.jsonl")], "format": "jsonl", "pair_field": "pair"},
-        "encoder": {
-            "handle": str(folder / "encoder"),
-            "max_seq_length": MAX_SEQ_LENGTH,
-            "batch_tokens": BATCH_TOKENS,
-        },
+        "encoder": {"handle": str(folder / "encoder"), "max_seq_length": MAX_SEQ_LENGTH, "batch_tokens": BATCH_TOKENS},
         "views": {"tokens": {"level": "token", "layers": "all"}},
         "output": {"path": str(folder / "out")},
     }

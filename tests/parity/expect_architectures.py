@@ -23,12 +23,7 @@ NUM_HOSTILE = 10_000
 MAX_SEQ_LENGTH = 300
 WORDPIECE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-SIZES: dict[str, Any] = {
-    "hidden_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "intermediate_size": 160,
-}
+SIZES: dict[str, Any] = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 160}
 
 
 def corpus() -> list[str]:

@@ -17,6 +17,7 @@ from workplace import CommandResult
 
 from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
+from layerbeam.transforms import storage
 
 # The figures are from TensorFlow 1.15, with 6 decimals.
 TOLERANCE = 5e-6
@@ -176,12 +177,6 @@ def test_next_run_writes_only_new_documents(workplace):
     assert not list(folder.rglob("_unfinished*"))
 
 
-def gzipped(text: str) -> bytes:
-    import gzip
-
-    return gzip.compress(text.encode())
-
-
 def test_missing_documents_stay_until_they_are_pruned(workplace):
     workplace.write("texts/a.txt", "one\n")
     (b := workplace.write("texts/b.txt", "two\n"))
@@ -211,14 +206,14 @@ def test_failure_between_documents(workplace, monkeypatch):
     for name in "abc":
         workplace.write(f"texts/{name}.txt", f"document {name}\n")
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
-    concatenate = extract_features._concatenate
+    write_whole = storage.write_whole
 
-    def breaks_at_b(own, paths, target):
-        if target.endswith("b.jsonl"):
+    def breaks_at_b(path, **how):
+        if str(path).endswith("b.jsonl"):
             raise OSError("No space left on device")
-        return concatenate(own, paths, target)
+        return write_whole(path, **how)
 
-    monkeypatch.setattr(extract_features, "_concatenate", breaks_at_b)
+    monkeypatch.setattr(storage, "write_whole", breaks_at_b)
     assert "No space left" in extract(workplace, *arguments, status=1).err
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
     monkeypatch.undo()
@@ -240,7 +235,7 @@ def test_other_files_in_output_folder_are_kept(workplace):
 
 
 @pytest.mark.parametrize("name", ["n" * 250, "ä" * 125 + ".txt"])
-def test_name_too_long_for_a_document_is_refused_before_the_start(workplace, name):
+def test_too_long_document_name_is_refused(workplace, name):
     workplace.write("texts/a.txt", "one\n")
     workplace.write(f"texts/{name}", "two\n")
     err = extract(workplace, "texts", "out", "-1", MODEL, "32", "4", status=2).err

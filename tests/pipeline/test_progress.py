@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import pty
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ import pytest
 from layerbeam.pipeline import progress as progress_module
 from layerbeam.pipeline.progress import JobProgress, Progress, Steps, show_progress
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
 
 
 def commit(folder: Path, name: str, **counts: int) -> None:
@@ -67,7 +75,12 @@ class Job:
     state = "RUNNING"
 
 
-def test_a_job_s_commits_are_counted(tmp_path, monkeypatch):
+def later(progress: JobProgress) -> JobProgress:
+    """The same when it is time to list the commits again."""
+    return dataclasses.replace(progress, _next=0.0)
+
+
+def test_a_job_s_commits_are_counted(tmp_path):
     for number in range(40):
         commit(tmp_path, f"{number}.json", tokens=80, embedded=10)
     progress = JobProgress(str(tmp_path), Job())
@@ -77,12 +90,12 @@ def test_a_job_s_commits_are_counted(tmp_path, monkeypatch):
     (tmp_path / "_commits" / "40.json").write_text("")
     progress.update()
     assert progress.blocks == 40  # they are not listed again at once
-    monkeypatch.setattr(progress, "_next", 0.0)
+    progress = later(progress)
     progress.update()
     assert progress.blocks == 41
     for path in (tmp_path / "_commits").iterdir():
         path.unlink()
-    monkeypatch.setattr(progress, "_next", 0.0)
+    progress = later(progress)
     progress.update()
     assert progress.blocks == 41  # the end of a job deletes them
 
@@ -93,21 +106,18 @@ def test_a_job_that_has_just_started(tmp_path):
     assert progress.describe() == "0 blocks committed"
 
 
-def test_a_job_that_commits_nothing(tmp_path, monkeypatch):
-    progress = JobProgress(str(tmp_path), Job())
-    monkeypatch.setattr(progress, "_began", progress._began - 301)
+def test_a_job_that_commits_nothing(tmp_path):
+    progress = JobProgress(str(tmp_path), Job(), _began=time.monotonic() - 301)
     progress.update()
     hint = "do the workers start? (docs/runners.md#when-nothing-is-committed)"
     assert progress.describe() == f"running, 0 blocks committed, {hint}"
     commit(tmp_path, "a.json", tokens=80, embedded=10)
-    monkeypatch.setattr(progress, "_next", 0.0)
+    progress = later(progress)
     progress.update()
     assert progress.describe() == "running, 1 block committed, about 10 texts"
 
 
-def test_lines_without_a_fraction(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
+def test_lines_without_a_fraction(tmp_path):
     commit(tmp_path, "a.json", tokens=40, embedded=5)
     stream = io.StringIO()
     with show_progress(JobProgress(str(tmp_path), Job()), stream=stream):
@@ -116,9 +126,7 @@ def test_lines_without_a_fraction(tmp_path, monkeypatch):
     assert stream.getvalue().splitlines()[-1] == "running, 1 block committed, about 5 texts"
 
 
-def test_lines_without_a_terminal(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.02)
+def test_lines_without_a_terminal(tmp_path):
     stream = io.StringIO()
     progress = Progress(str(tmp_path), total_tokens=100)
     with show_progress(progress, stream=stream):
@@ -128,9 +136,7 @@ def test_lines_without_a_terminal(tmp_path, monkeypatch):
     assert stream.getvalue().splitlines()[-1].startswith("50%: ")
 
 
-def test_a_closed_stream_does_not_end_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
+def test_a_closed_stream_does_not_end_the_run(tmp_path):
     stream = io.StringIO()
     with show_progress(Progress(str(tmp_path), total_tokens=1), stream=stream):
         stream.close()
@@ -159,9 +165,7 @@ def test_a_run_at_a_terminal_has_a_bar_that_disappears(workplace, arguments):
     assert "tokens/s" not in out
 
 
-def test_counted_steps(monkeypatch):
-    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
+def test_counted_steps():
     stream, steps = io.StringIO(), Steps("text", 8)
     with show_progress(steps, stream=stream):
         steps.done = 2

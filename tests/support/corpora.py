@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from repository import DATA
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, Commit
+from layerbeam.transforms.input import text
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
+from layerbeam.transforms.storage import compression
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
 
@@ -48,10 +52,10 @@ def read_file(
 def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:
     """(line, text) of each text in the blocks among these items."""
     return [
-        (int(line), text)
+        (int(line), value)
         for block in items
         if isinstance(block, TextBlock)
-        for line, text in zip(block.line, block.texts.to_pylist(), strict=True)
+        for line, value in zip(block.line, block.texts.to_pylist(), strict=True)
     ]
 
 
@@ -65,3 +69,13 @@ def random_lines(count: int, *, seed: int = 0, longest: int = 40) -> list[str]:
         line = " ".join(random.choice(words, length))
         lines.append("" if number % 17 == 5 else "the same line again" if number % 13 == 3 else line)
     return lines
+
+
+@contextlib.contextmanager
+def chunks_of(num_bytes: int) -> Iterator[None]:
+    """Let files come in pieces of so many bytes, so that every seam lies everywhere at some time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "_CHUNK_BYTES", num_bytes)
+        patch.setattr(compression, "_COMPRESSED_CHUNK_BYTES", num_bytes)
+        patch.setattr(text, "_BACKWARDS_BYTES", num_bytes)
+        yield

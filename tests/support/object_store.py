@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+
+from layerbeam.transforms import storage
 
 
 class ObjectPaths:
@@ -71,3 +75,15 @@ def upload(folder: Path, to: str) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             MemoryFileSystem.stored[f"{to}/{path.relative_to(folder)}"] = (1_700_000_000.0, path.read_bytes())
+
+
+def created_at_once(path: str, contents: list[bytes]) -> list[bool]:
+    """What `create_whole` returns to threads that call it at the same time."""
+    barrier = threading.Barrier(len(contents))
+
+    def create(content: bytes) -> bool:
+        barrier.wait()
+        return storage.create_whole(path, content)
+
+    with ThreadPoolExecutor(len(contents)) as threads:
+        return list(threads.map(create, contents))

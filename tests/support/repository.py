@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import subprocess
 from pathlib import Path
 
@@ -14,3 +15,10 @@ def tracked(*paths: str, untracked: bool = False) -> list[str]:
     options = ["--cached", "--others", "--exclude-standard"] if untracked else []
     command = ["git", "ls-files", *options, "--", *paths]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
+def systemd_unit(path: Path) -> configparser.ConfigParser:
+    parsed = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
+    parsed.optionxform = str  # type: ignore[method-assign, assignment]
+    parsed.read_string(path.read_text().replace("\\\n", ""))
+    return parsed

@@ -1,4 +1,4 @@
-"""Encoders with random weights, and comparisons of vectors."""
+"""Encoders with random weights, checkpoints, and comparisons of vectors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 
 from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import Bert
+from layerbeam.transforms.hardware import import_tensorflow
+
+Weights = dict[str, np.ndarray]
 
 
 def refused(handle: Path | str, **settings: Any) -> str:
@@ -44,3 +47,22 @@ def vectors(table: pa.Table, column: str) -> np.ndarray:
     """[n, W] of a column of fixed-size lists."""
     values = table[column].combine_chunks()
     return values.flatten().to_numpy(zero_copy_only=False).reshape(-1, values.type.list_size)
+
+
+def read_checkpoint(folder: Path, name: str = "bert_model.ckpt") -> Weights:
+    """All that a checkpoint holds."""
+    reader = import_tensorflow().train.load_checkpoint(str(folder / name))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+
+
+def write_checkpoint(folder: Path, weights: Weights, name: str = "bert_model.ckpt") -> None:
+    tf = import_tensorflow()
+    for file in folder.glob(f"{name}.*"):
+        file.unlink()
+    names = sorted(weights)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / name),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(weights[key]) for key in names],
+    )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+from collections.abc import Iterator
 
 import pytest
 from corpora import read_file
@@ -12,6 +14,13 @@ from layerbeam.transforms import metrics, splitters
 from layerbeam.transforms.read import sentences as read_sentences
 from layerbeam.transforms.settings import RecordFormat, check_splitter
 from layerbeam.transforms.splitters import SplitterError, UnsplittableTextError, open_splitter
+
+
+@contextlib.contextmanager
+def windows_of(characters: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitters, "_WINDOW", characters)
+        yield
 
 
 def split(text: str, language: str = "en") -> list[str]:
@@ -57,8 +66,7 @@ def test_white_space_on_which_sentencex_panics():
     st.sampled_from([3, 10, 2000]),
 )
 def test_sentences_are_in_order_and_only_white_space_is_outside(text, language, window):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splitters, "_WINDOW", window)
+    with windows_of(window):
         spans = open_splitter("sentencex", language)(text)
         assert spans == open_splitter("sentencex", language)(text)
     left, end_before = list(text), 0
@@ -69,19 +77,19 @@ def test_sentences_are_in_order_and_only_white_space_is_outside(text, language, 
     assert not "".join(left).strip()
 
 
-def test_windows_do_not_change_sentences(monkeypatch):
+def test_windows_do_not_change_sentences():
     text = " ".join(f"Mr. Smith number {n} paid 3.50 for it. He left!" for n in range(200))
     whole = split(text)
     assert len(whole) == 400
-    monkeypatch.setattr(splitters, "_WINDOW", 90)
-    assert split(text) == whole
+    with windows_of(90):
+        assert split(text) == whole
 
 
-def test_sentence_longer_than_windows_stays_whole(monkeypatch):
-    monkeypatch.setattr(splitters, "_WINDOW", 50)
+def test_sentence_longer_than_windows_stays_whole():
     long = "word " * 40 + "end."
-    assert split(f"First. {long} Last.") == ["First.", long, "Last."]
-    assert split("漢" * 120 + "。短。") == ["漢" * 120 + "。", "短。"]
+    with windows_of(50):
+        assert split(f"First. {long} Last.") == ["First.", long, "Last."]
+        assert split("漢" * 120 + "。短。") == ["漢" * 120 + "。", "短。"]
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,7 @@ import pyarrow as pa
 import pytest
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, take_texts
-from layerbeam.transforms.columns import (
-    batch_vectors,
-    combine_layers,
-    finish_vectors,
-    make_table,
-    pool,
-    schema,
-)
+from layerbeam.transforms.columns import batch_vectors, combine_layers, finish_vectors, make_table, pool, schema
 from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.views import View, needed_layers
@@ -84,18 +77,8 @@ def test_token_rows(block):
         *("file", "line", "sentence", "start", "end", "token_index", "word_index", "token", "token_id", "segment_id"),
         *("layer_2", "layer_0"),
     ]
-    assert table.drop(["layer_2", "layer_0"]).to_pylist()[2] == {
-        "file": "corpus/a.txt",
-        "line": 7,
-        "sentence": 0,
-        "start": 2,
-        "end": 3,
-        "token_index": 2,
-        "word_index": 1,
-        "token": "a",
-        "token_id": 3,
-        "segment_id": 0,
-    }
+    third = ("corpus/a.txt", 7, 0, 2, 3, 2, 1, "a", 3, 0)
+    assert tuple(table.drop(["layer_2", "layer_0"]).to_pylist()[2].values()) == third
     assert table["token"].to_pylist() == ["[CLS]", "a", "a", "##b", "[SEP]", "[CLS]", "[SEP]"]
     assert table["token_index"].to_pylist() == [0, 1, 2, 3, 4, 0, 1]
     assert table["line"].to_pylist() == [7] * 5 + [9] * 2
@@ -112,26 +95,10 @@ def test_token_rows_without_special_tokens(block):
 def test_text_rows(block):
     table = block.table(view(level="text"))
     assert table.drop(["layer_2", "layer_0"]).to_pylist() == [
-        {
-            "file": "corpus/a.txt",
-            "line": 7,
-            "sentence": 0,
-            "start": 0,
-            "end": 4,
-            "text": "a ab",
-            "num_tokens": 3,
-            "num_dropped": 6,
-        },
-        {
-            "file": "corpus/a.txt",
-            "line": 9,
-            "sentence": 0,
-            "start": 0,
-            "end": 1,
-            "text": "\u200b",
-            "num_tokens": 0,
-            "num_dropped": 0,
-        },
+        {"file": "corpus/a.txt", "line": 7, "sentence": 0, "start": 0, "end": 4}
+        | {"text": "a ab", "num_tokens": 3, "num_dropped": 6},
+        {"file": "corpus/a.txt", "line": 9, "sentence": 0, "start": 0, "end": 1}
+        | {"text": "\u200b", "num_tokens": 0, "num_dropped": 0},
     ]
 
 
@@ -285,11 +252,7 @@ def test_summing_does_not_change_the_layers():
 def test_layers_needed_by_all_views():
     assert needed_layers(
         [view(layers=(5, 1)), view(layers=(1, 2)), view(level="text", pooling="pooler", layers=())]
-    ) == (
-        1,
-        2,
-        5,
-    )
+    ) == (1, 2, 5)
 
 
 def test_row_bytes():

@@ -22,13 +22,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        check=False,
-    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder, check=False)
 
 
 def test_what_is_imported(finished, tmp_path):

@@ -7,7 +7,7 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def out(finished: Path, tmp_path: Path) -> Path:
     """A copy of it, to be damaged."""
     return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
+@pytest.fixture
+def row_groups_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda size: monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", size)
 
 
 def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
@@ -190,7 +195,6 @@ def test_other_columns(finished):
     assert room.tolist() == table["line"].to_pylist()
 
 
-FIELDS = (("id", "string"), ("year", "int64"), ("x", "float64"))
 TEXTS = View(
     name="texts",
     level="text",
@@ -214,8 +218,8 @@ def text_rows(count: int, **columns: list[Any]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema(TEXTS))
 
 
-def test_vectors_of_one_part_are_not_copied(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 32)
+def test_vectors_of_one_part_are_not_copied(tmp_path, row_groups_of):
+    row_groups_of(32)
     view = write_run(tmp_path, TEXTS, [text_rows(5)]).view("texts")
     assert pq.ParquetFile(view.paths[0]).num_row_groups == 3
     before = pa.total_allocated_bytes()
@@ -226,8 +230,8 @@ def test_vectors_of_one_part_are_not_copied(tmp_path, monkeypatch):
     assert pa.total_allocated_bytes() > before, "the memory is Arrow's"
 
 
-def test_several_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 32)
+def test_several_row_groups(tmp_path, row_groups_of):
+    row_groups_of(32)
     view = write_run(tmp_path, TEXTS, [text_rows(5), text_rows(3)]).view("texts")
     assert pq.ParquetFile(view.paths[0]).num_row_groups == 3
     assert view.to_numpy("layer_3")[:, 0].tolist() == [0, 4, 8, 12, 16, 0, 4, 8]
@@ -249,8 +253,8 @@ def test_batches_are_all_rows_and_end_with_their_part(finished):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "tfrecord", "jsonl"])
-def test_one_part_of_any_format(tmp_path, monkeypatch, format_):
-    monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", 64 * 16)
+def test_one_part_of_any_format(tmp_path, row_groups_of, format_):
+    row_groups_of(64 * 16)
     view = write_run(tmp_path, dataclasses.replace(TEXTS, format=format_), [text_rows(70), text_rows(3)]).view("texts")
     part = view.parts[0]
     columns = ["layer_3", "text", "id"]
@@ -460,10 +464,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
         (lambda whole: whole | {"views": []}, "views"),
         (lambda whole: whole | {"views": {"t": None}}, "views.t"),
         (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
-        (
-            lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}},
-            "views.t of",
-        ),
+        (lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}}, "views.t of"),
     ],
 )
 def test_an_invalid_manifest(out, changed, invalid):

@@ -197,14 +197,8 @@ def test_batches_of_a_bundle(batches):
     [
         ({"views": {}}, "views: is empty; at least one is needed"),
         ({"views": [{"level": "text"}]}, "EmbedText: views: should be a valid dictionary; given: [{'level': 'text'}]"),
-        (
-            {"views": {"t": {"level": "text", "layers": [9]}}},
-            "there is no layer 9: the encoder has 6 ",
-        ),
-        (
-            {"views": {"t": {"level": "word_type", "layers": [1]}}},
-            "word_type is for runs over files only",
-        ),
+        ({"views": {"t": {"level": "text", "layers": [9]}}}, "there is no layer 9: the encoder has 6 "),
+        ({"views": {"t": {"level": "word_type", "layers": [1]}}}, "word_type is for runs over files only"),
         ({"encoder": "nowhere", "views": VIEWS}, "encoder.handle: nowhere: there is no such folder"),
         ({"views": VIEWS, "max_delay_seconds": 0}, "max_delay_seconds is 0; it must be positive, or None"),
     ],
@@ -271,7 +265,7 @@ def test_without_a_second_output_such_a_text_is_an_error():
         pipeline.run()
 
 
-def test_a_text_that_the_encoder_fails_on_does_not_harm_the_others(monkeypatch):
+def test_text_that_fails_the_encoder_is_rejected_alone(monkeypatch):
     encode = Network.__call__
 
     def fail_on_poison(self, token_ids, lengths, segment_ids):

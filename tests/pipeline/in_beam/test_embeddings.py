@@ -86,10 +86,7 @@ def test_items_for_beams_vector_sinks(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"columns": ["a"], "view": {"level": "token", "layers": [0]}},
-            "Embeddings: view gives level token, layer_0;",
-        ),
+        ({"columns": ["a"], "view": {"level": "token", "layers": [0]}}, "Embeddings: view gives level token, layer_0;"),
         ({"columns": ["a"], "view": {"level": "text", "layers": [0, 1]}}, "level text, layer_0, layer_1; it must have"),
         ({"columns": ["a"], "encoder": "nowhere"}, "encoder.handle: nowhere: there is no such folder"),
         ({}, "Either columns or type_adapter must be specified"),

@@ -95,11 +95,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert (*machine, pool.autoscaling_settings.max_num_workers) == machines[config]
     scaled = dataflow.AutoscalingAlgorithm.AUTOSCALING_ALGORITHM_BASIC
     assert pool.autoscaling_settings.algorithm == scaled
-    accelerators = {
-        "cpu": [],
-        "gpu": [],
-        "tpu": ["worker_accelerator=type:tpu-v5-lite-podslice;topology:1x1"],
-    }
+    accelerators = {"cpu": [], "gpu": [], "tpu": ["worker_accelerator=type:tpu-v5-lite-podslice;topology:1x1"]}
     assert list(environment.service_options) == accelerators[config]
     processes = "use_multiple_sdk_containers" if config == "cpu" else "no_use_multiple_sdk_containers"
     assert {experiment for experiment in submission.experiments if "sdk_containers" in experiment} == {processes}
@@ -176,7 +172,7 @@ def test_commented_gpu_on_every_machine(workplace, cloud):
     assert submission.hints("encode") == {}
 
 
-def test_gpu_machines_do_all_from_reading_to_writing_and_nothing_else(workplace, cloud):
+def test_gpu_machines_read_encode_and_write_only(workplace, cloud):
     submission = submit(workplace, cloud, shipped("gpu"))
     of_blocks = ("read", "tokenize", "encode", "write")
     asked = {stage: submission.hints(stage) for stage in submission.stages}
@@ -209,7 +205,7 @@ def test_a_process_per_cpu_on_one_gpu_is_refused(workplace, cloud, asked):
     submit(workplace, cloud, shipped("cpu"), "--set", "encoder.device=gpu", "--set", shared)
 
 
-def test_what_limits_the_threads_is_said_before_they_are_paid_for(workplace, cloud):
+def test_too_few_blocks_for_threads_are_reported(workplace, cloud):
     def printed(files: str, *arguments: str) -> str:
         cloud.buckets["out"].clear()
         given = (shipped("cpu"), "--input", files, *PLACES[2:], *MINE, at(cloud), "--no_wait_until_finish", *arguments)

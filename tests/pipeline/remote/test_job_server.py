@@ -142,7 +142,7 @@ def test_workers_that_cannot_be_there(arguments, mistake):
     assert found.startswith(mistake)
 
 
-def test_a_pool_next_to_each_worker_may_be_missing_on_this_machine():
+def test_worker_pool_missing_on_this_machine_is_accepted():
     """As with a forwarded port of a job server on Kubernetes."""
     with serve(JobServer("")) as port:
         given = [f"--job_endpoint=localhost:{port}", "--environment_type=EXTERNAL"]

@@ -48,6 +48,15 @@ def last_run(workplace: Workplace) -> dict:
     return json.loads(workplace.show("--json").out)["last_start"]
 
 
+def state_at_end(workplace: Workplace) -> str:
+    """Wait for the end of a submitted job."""
+    deadline = time.monotonic() + 120
+    while (state := last_run(workplace)["state"]) == "submitted":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return str(state)
+
+
 def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.run(where[0], "--output", str(workplace.folder / "local"))
@@ -77,11 +86,7 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     assert f"{workplace.folder}/out: unfinished: submitted, not ended yet" in out
     err = workplace.run(*where, status=4).err
     assert "out: run 1 is at work in this folder, on PortableRunner; wait for it or stop it" in err
-    deadline = time.monotonic() + 120
-    while last_run(workplace)["state"] == "submitted":
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    assert last_run(workplace)["state"] == "incomplete"
+    assert state_at_end(workplace) == "incomplete"
     assert "1 of 122 records were rejected" in workplace.show().out
 
 
@@ -99,10 +104,7 @@ def test_interrupt_while_waiting(workplace, job_server, pool):
     job = last_run(workplace)["job"]
     assert f"job       {job} on PortableRunner" in workplace.show().out
     assert "is at work in this folder, on PortableRunner" in workplace.run(*where, status=4).err
-    deadline = time.monotonic() + 120
-    while last_run(workplace)["state"] == "submitted":
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    state_at_end(workplace)
     workplace.verify(status=0)
 
 
@@ -177,10 +179,7 @@ def test_device_missing_on_this_machine(workplace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--runner=flink", "--workers=2"],
-            "--workers applies to the local runner only; use --parallelism with Fl",
-        ),
+        (["--runner=flink", "--workers=2"], "--workers applies to the local runner only; use --parallelism with Fl"),
         (["--cancel-on-interrupt"], "--cancel-on-interrupt applies to jobs on other runners; Ctrl-C ends a local run"),
         (["--runner=PortableRunner"], "beam.job_endpoint: is missing; PortableRunner needs a job server's host:port"),
         (
@@ -204,10 +203,7 @@ def test_device_missing_on_this_machine(workplace):
             ["--runner=FlinkRunner", "--set", "encoder.handle=encoder", "--job_endpoint=embed"],
             "encoder.handle: encoder: is relative, and workers have other current folders; give the absolute path",
         ),
-        (
-            ["--set", "encoder.resource_hints={accelerator: a, min_ram: many}"],
-            "encoder.resource_hints.min_ram: many: ",
-        ),
+        (["--set", "encoder.resource_hints={accelerator: a, min_ram: many}"], "encoder.resource_hints.min_ram: many: "),
         (["--set", "encoder.resource_hints={min_rma: 1GB}"], "encoder.resource_hints.min_rma: 1GB: "),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 import shutil
@@ -12,7 +11,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from repository import ROOT
+from repository import ROOT, systemd_unit
 
 MANIFEST = ROOT / "configs/kubernetes/flink.yaml"
 SERVICES = ROOT / "configs/services"
@@ -77,15 +76,8 @@ def test_pool_and_ports_are_those_of_the_command_in_the_comment():
     assert f"--parallelism={slots * replicas} " in comment
 
 
-def unit(name: str) -> configparser.ConfigParser:
-    parsed = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
-    parsed.optionxform = str
-    parsed.read_string((SERVICES / name).read_text().replace("\\\n", ""))
-    return parsed
-
-
 def test_the_job_server_is_started_as_the_page_says():
-    _, *arguments = shlex.split(unit("beam-job-server.service")["Service"]["ExecStart"])
+    _, *arguments = shlex.split(systemd_unit(SERVICES / "beam-job-server.service")["Service"]["ExecStart"])
     shown = FLINK_PAGE.split("    java -jar ")[1].split("\n\n")[0].replace("\\\n", "")
     assert set(shlex.split(shown)) - {"beam-runners-flink-1.19-job-server-2.77.0.jar"} < set(arguments)
 

@@ -26,7 +26,7 @@ def test_groups_that_follow_the_places():
     assert follow_places(THREE, np.full(12, 7)) == (False, 0.0)
 
 
-def test_the_best_layer_is_one_whose_groups_do_not_follow_the_places():
+def test_best_layer_has_groups_independent_of_places():
     def cosines(groups, within, across):
         return np.where(np.eye(12, dtype=bool), 1.0, np.where(groups[:, None] == groups, within, across))
 

@@ -91,7 +91,7 @@ def test_files_together_and_a_view_after_a_kill(workplace):
 
 
 @pytest.mark.slow
-def test_another_view_after_a_kill_and_files_that_changed_meanwhile(added):
+def test_view_added_after_kill_and_changed_files(added):
     with added.at_work(commits=2) as process:
         process.kill()
     os.utime(added.folder / "corpus/a.txt")

@@ -24,3 +24,4 @@ def test_every_line_of_adversarial_corpus_is_in_one_place(workplace):
     ]
     # Of truncated files the complete blocks are in the same output, with correct line numbers.
     assert figures.from_cut_off > 1_000
+    assert "corpus/names/caf%E9.txt" in workplace.rows("texts")["file"].to_pylist()

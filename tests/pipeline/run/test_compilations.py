@@ -12,7 +12,7 @@ from corpora import random_lines
 BUCKETS = [8, 16, 32, 64]
 
 
-def test_one_compilation_for_each_bucket_whatever_the_number_of_batches(workplace, tmp_path):
+def test_one_compilation_per_bucket(workplace, tmp_path):
     lines = [line[:length] for line in random_lines(150) for length in (6, 25, 60, None)]
     workplace.write("corpus/a.txt", "\n".join(lines))
     workplace.configure(

@@ -180,7 +180,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_contradicted_format_is_refused_before_anything_is_encoded(workplace, case):
+def test_contradicted_format_is_refused_before_encoding(workplace, case):
     name, content, form, problem = CONTRADICTIONS[case]
     if callable(content):
         content(workplace, f"corpus/{name}")

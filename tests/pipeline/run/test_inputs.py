@@ -167,7 +167,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
-def test_records_with_fields_and_pairs_equal_loop_for_any_workers(workplace, format_):
+def test_fields_and_pairs_equal_loop_for_any_workers(workplace, format_):
     for name, records in (("a", RECORDS[:100]), ("b", RECORDS[100:])):
         if format_ == "jsonl":
             workplace.write(f"corpus/{name}", "".join(json.dumps(record) + "\n" for record in records))

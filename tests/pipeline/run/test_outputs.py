@@ -108,12 +108,7 @@ def test_changed_file_leaves_no_stale_part(workplace):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "views.lines.layers=[3, 0]",
-        "views.records.compress=false",
-        "views.lines.format=tfrecord",
-    ],
+    "change", ["views.lines.layers=[3, 0]", "views.records.compress=false", "views.lines.format=tfrecord"]
 )
 def test_changed_format_is_another_run(workplace, change):
     workplace.write("corpus/a.txt", "one line\n")

@@ -7,7 +7,6 @@ import gzip
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -23,25 +22,16 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import encode, read
-from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.committed import put_commit
 
 
 @pytest.fixture
-def encoded(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the blocks that are encoded."""
+def encoded(workplace: Workplace, encoded: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The blocks that are encoded, beside an undisturbed run."""
     workplace.finished({"a.txt": "\n".join(random_lines(100))}, views=THREE_VIEWS, input={"slice_bytes": 700})
     (workplace.folder / "out").rename("undisturbed")
-    names: list[str] = []
-    real = encode._EncodeBlock.process
-
-    def process(self: Any, block: Any) -> Iterator[Any]:
-        if not isinstance(block, Commit):
-            names.append(block.text.block.name)
-        yield from real(self, block)
-
-    monkeypatch.setattr(encode._EncodeBlock, "process", process)
-    return names
+    encoded.clear()
+    return encoded
 
 
 def counts(workplace: Workplace, number: int) -> dict[str, int]:
@@ -61,7 +51,7 @@ def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
 
 
 @pytest.fixture(params=["gz", "parquet"])
-def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: list[str]) -> None:
+def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: list[tuple[str, int]]) -> None:
     """What only one thread can read, and an undisturbed run of it with one worker."""
     lines = random_lines(100)
     (workplace.folder / "corpus/a.txt").unlink()
@@ -89,9 +79,7 @@ def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_sli
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_text_that_one_thread_reads_is_shuffled_on_remote_runners_and_encoded_once(
-    workplace, encoded, one_slice, monkeypatch
-):
+def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, one_slice, monkeypatch):
     """Also if every bundle is executed twice: the second time a block is found after the shuffle."""
     spread = []
     real = read.look_up
@@ -107,7 +95,7 @@ def test_text_that_one_thread_reads_is_shuffled_on_remote_runners_and_encoded_on
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_every_block_is_in_one_output_whether_it_is_written_or_found(workplace, hf_uncased):
+def test_written_and_found_blocks_are_in_one_output(workplace, hf_uncased):
     """Spark computes each output of a stage on its own. The second time all blocks are found committed."""
     path = workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
     encoder = layerbeam.open_encoder(hf_uncased)

@@ -47,10 +47,7 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
     workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
     workplace.configure(
         encoder={"max_seq_length": 32},
-        views={
-            "tokens": {"level": "token", "layers": "all"},
-            "pooled": {"level": "text", "pooling": "pooler"},
-        },
+        views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
     )
     workplace.run()
     tokens, pooled = workplace.rows("tokens"), workplace.rows("pooled")
@@ -223,15 +220,6 @@ def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     workplace.run(*limit, "--output", "fresh")
     assert after == workplace.files("fresh")
     assert "nothing to do" in workplace.run(*limit).err
-
-
-def test_changed_file_leaves_no_stale_rows(workplace):
-    many_blocks(workplace)
-    workplace.run()
-    workplace.write("corpus/a.txt", "\n".join(random_lines(30, seed=9)))
-    workplace.run()
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
 
 
 def test_rows_of_missing_file_are_kept_until_pruned(workplace):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from repository import DATA, ROOT
+from repository import DATA, ROOT, systemd_unit
 from workplace import Workplace
 
 from layerbeam.pipeline.cli.parser import make_parser
@@ -55,26 +54,6 @@ def test_growing_folder(night):
     assert parts.items() < now.items()
     assert texts(night, "out/nightly") == ["the river", "its bank", "the water"]
     assert night.manifest("out/nightly")["counts"]["embedded"] == 3
-
-
-def test_missing_files(night):
-    night.write("inbox/a.txt", "the river\n")
-    b = night.write("inbox/b.txt", "the water\n")
-    run(night, "inbox/*.txt", "out/nightly")
-    b.unlink()
-    run(night, "inbox/*.txt", "out/nightly", status=3)
-    assert texts(night, "out/nightly") == ["the river", "the water"]
-    run(night, "inbox/*.txt", "out/nightly", "--prune-missing")
-    assert texts(night, "out/nightly") == ["the river"]
-
-
-def test_empty_mount_changes_nothing(night):
-    a = night.write("inbox/a.txt", "the river\n")
-    run(night, "inbox/*.txt", "out/nightly")
-    before = night.files("out/nightly")
-    a.unlink()
-    assert "no file matches" in run(night, "inbox/*.txt", "out/nightly", "--prune-missing", status=2)
-    assert night.files("out/nightly") == before
 
 
 def test_one_folder_per_day(night):
@@ -165,15 +144,8 @@ def test_cron_mails_failures_only(night, status, mail):
         assert (done.stdout, done.stderr) == (mail, "")
 
 
-def unit(name: str) -> configparser.ConfigParser:
-    parsed = configparser.ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
-    parsed.optionxform = str
-    parsed.read_string((SCHEDULE / name).read_text())
-    return parsed
-
-
 def test_service_matches_command():
-    service = unit("layerbeam.service")["Service"]
+    service = systemd_unit(SCHEDULE / "layerbeam.service")["Service"]
     assert service["Type"] == "oneshot"
     program, *arguments = shlex.split(service["ExecStart"])
     assert program == f"{service['WorkingDirectory']}/.venv/bin/layerbeam"
@@ -182,8 +154,8 @@ def test_service_matches_command():
     assert (options.input, options.output) == (["inbox/*.txt"], "out/nightly")
     assert service["SuccessExitStatus"].split() == ["4", "143"]
     assert service["RestartPreventExitStatus"].split() == ["2", "3"]
-    assert unit("layerbeam.service")["Unit"]["OnFailure"] == "layerbeam-failed.service"
-    assert unit("layerbeam.timer")["Install"]["WantedBy"] == "timers.target"
+    assert systemd_unit(SCHEDULE / "layerbeam.service")["Unit"]["OnFailure"] == "layerbeam-failed.service"
+    assert systemd_unit(SCHEDULE / "layerbeam.timer")["Install"]["WantedBy"] == "timers.target"
 
 
 def test_alternative_command_of_service(night):

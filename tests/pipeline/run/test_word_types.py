@@ -20,10 +20,7 @@ from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.write import word_types
 
-VIEWS = {
-    "types": {"level": "word_type", "layers": [-1, 1]},
-    "words": {"level": "word", "layers": [-1, 1]},
-}
+VIEWS = {"types": {"level": "word_type", "layers": [-1, 1]}, "words": {"level": "word", "layers": [-1, 1]}}
 
 
 def configure(workplace: Workplace, **settings) -> None:

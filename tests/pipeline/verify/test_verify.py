@@ -396,10 +396,6 @@ def test_a_failure_counts_more_than_what_cannot_be_verified(workplace):
     assert json.loads(workplace.verify("--json", *ALL, status=1).out)["result"] == "fail"
 
 
-def test_no_finished_run(workplace):
-    assert "out: holds no finished run (no manifest.json in it)" in workplace.verify(status=2).err
-
-
 def test_an_encoder_that_has_changed(workplace):
     folder = workplace.folder / "encoder"
     for name in ("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"):

@@ -50,25 +50,18 @@ def test_shapes_come_again():
     assert len(shapes) < 3 * 125
 
 
-@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
-def test_buckets_make_few_shapes(lengths, batch_tokens):
+@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048), is_full=st.booleans())
+def test_buckets_make_few_shapes(lengths, batch_tokens, is_full):
+    """Batches that are filled up have one shape for each bucket."""
     buckets = [16, 32, 128]
     batches = plan_batches(lengths, batch_tokens, buckets)
     assert sorted(np.concatenate([*batches, np.zeros(0, np.int64)]).tolist()) == list(range(len(lengths)))
-    shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets) for batch in batches]
+    full = [batch_tokens] if is_full else []
+    shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets, *full) for batch in batches]
     assert all(rows * longest <= batch_tokens or rows == 1 for rows, longest in shapes)
     assert all(rows >= len(batch) for batch, (rows, _) in zip(batches, shapes, strict=True))
     assert len(set(shapes)) <= sum(max(batch_tokens // bucket, 1).bit_length() for bucket in buckets)
-
-
-@given(lengths=LENGTHS, batch_tokens=st.integers(1, 2048))
-def test_full_batches_have_one_shape_for_each_bucket(lengths, batch_tokens):
-    buckets = [16, 32, 128]
-    batches = plan_batches(lengths, batch_tokens, buckets)
-    shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets, batch_tokens) for batch in batches]
-    assert all(rows * longest <= batch_tokens or rows == 1 for rows, longest in shapes)
-    assert all(rows >= len(batch) for batch, (rows, _) in zip(batches, shapes, strict=True))
-    assert len(set(shapes)) == len({longest for _, longest in shapes}) <= len(buckets)
+    assert not is_full or len(set(shapes)) == len({longest for _, longest in shapes}) <= len(buckets)
 
 
 def test_a_text_over_all_buckets_keeps_its_length():

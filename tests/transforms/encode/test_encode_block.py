@@ -120,7 +120,7 @@ def test_padded_batch(tokens):
     assert segment_ids.tolist() == [[0] * 4] * 2
 
 
-def test_windows_share_tokens_and_each_token_has_the_context_that_it_can_have():
+def test_windows_overlap_and_maximize_context():
     word_index = np.array([-1, *range(20), -1])
     windows, vector_index = cut_windows(word_index, max_seq_length=10, overlap=4)
     assert [window.tolist() for window in windows] == [

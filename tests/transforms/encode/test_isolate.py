@@ -81,7 +81,7 @@ def assert_equal(got: VectorBlock, expected: VectorBlock) -> None:
             assert values.tolist() == wanted.tolist()
 
 
-def test_rows_of_some_texts_are_those_of_a_block_without_the_others():
+def test_taken_texts_equal_block_without_the_others():
     tokens = block_without()
     some = np.array([1, 3, 5])
     taken, expected = take_texts(tokens, tokens.text.take(some), some), block_without(0, 2, 4)
@@ -92,7 +92,7 @@ def test_rows_of_some_texts_are_those_of_a_block_without_the_others():
             assert got == wanted, (view.name, field)
 
 
-def test_a_text_with_nan_is_rejected_and_the_others_are_as_without_it():
+def test_text_with_nan_is_rejected_alone():
     def spoil(ids, layers):
         for values in layers.values():
             values[values[:, 0] == 2] = np.nan  # token 2 is in text 3
@@ -177,7 +177,7 @@ OUT_OF_MEMORY = [MemoryError("no"), tf.errors.ResourceExhaustedError(None, None,
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["NumPy", "TensorFlow"])
-def test_a_batch_that_does_not_fit_is_halved_and_the_size_remembered(error):
+def test_too_large_batch_is_halved_and_size_remembered(error):
     def spoil(ids, layers):
         if ids.size > 4:
             raise error

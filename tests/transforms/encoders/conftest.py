@@ -12,6 +12,7 @@ import pytest
 from model_server import TFHUB, Handler, QuietServer, Server, tar_of
 from saved_models import UNCASED
 
+from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 
 
@@ -56,6 +57,14 @@ def threads():
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of the small encoder, to be spoiled."""
-    return Path(shutil.copytree(UNCASED, tmp_path / "encoder"))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of the small encoder, the module's own or TF Hub's, to be spoiled."""
+    return Path(shutil.copytree(getattr(request.module, "UNCASED", UNCASED), tmp_path / "encoder"))
+
+
+@pytest.fixture(params=["kernels", "public operations", "xla"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """How the graph is computed: with oneDNN's kernels, as on another processor, compiled."""
+    if request.param == "public operations":
+        monkeypatch.setattr(onednn, "is_available", lambda: False)
+    return {"xla": request.param == "xla"}

@@ -77,15 +77,3 @@ def zipped(folder: Path, target: Path) -> Path:
     """A .zip as Google's: the files one folder deep, in a folder of the zip's name."""
     shutil.copytree(folder, target.parent / "zipped" / target.name)
     return Path(shutil.make_archive(str(target), "zip", target.parent / "zipped", target.name))
-
-
-@pytest.mark.parametrize("case", ["uncased", "cased"])
-def test_the_two_engines_agree(case):
-    native, called = (open_encoder(str(DATA / f"tfhub_{case}"), engine=engine) for engine in ("native", "savedmodel"))
-    tokens = read_pairs(native)
-    batch = pad_batch(tokens, cut_sequences(tokens, np.arange(15), 32, 0), np.arange(15), native.special.pad)
-    layers, pooled = load_encoder(native, layers=[1, 2, 3], pooler=True)(*batch)
-    expected, expected_pooled = load_encoder(called, layers=[1, 2, 3], pooler=True)(*batch)
-    for layer in (1, 2, 3):
-        np.testing.assert_allclose(layers[layer], expected[layer], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(pooled, expected_pooled, rtol=0, atol=1e-5)

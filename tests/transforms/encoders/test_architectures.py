@@ -12,7 +12,7 @@ from tampering import edit
 from weights import in_float64, refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
-from layerbeam.transforms.encoders import load_encoder, load_weights, onednn, open_encoder
+from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import ARCHITECTURES
 from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
 from layerbeam.transforms.encoders.network import Network
@@ -30,13 +30,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(params=CONFIGS)
 def folder(request, folders) -> Path:
     return folders[request.param]
-
-
-@pytest.fixture(params=["kernels", "public operations", "xla"])
-def how(request, monkeypatch) -> dict:
-    if request.param == "public operations":
-        monkeypatch.setattr(onednn, "is_available", lambda: False)
-    return {"xla": request.param == "xla"}
 
 
 def batch_of(lengths: list[int], longest: int) -> tuple[np.ndarray, ...]:
@@ -129,7 +122,7 @@ def test_positions_counted_from_the_padding_leave_fewer_tokens(folders):
         encoder(*batch_of([63], 63))
 
 
-def test_second_texts_are_a_segment_only_where_the_encoder_says_so(folders):
+def test_second_text_is_a_segment_if_encoder_has_segments(folders):
     has_segments = {name: open_encoder(str(folder)).has_segments for name, folder in folders.items()}
     assert {name for name, has in has_segments.items() if has} == {"bert", "electra", "electra-wide"}
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from model_server import tar_of
 from repository import DATA
 from tampering import deny
 from weights import refused
@@ -25,12 +26,7 @@ from layerbeam.transforms.encoders.fetch.archives import ending_of, extract, ste
 
 GOOGLE = DATA / "google_uncased"
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's archives are unpacked."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "layerbeam" / "encoders"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def make_zip(path: Path, folder: Path, prefix: str = "", others: dict[str, bytes] | None = None) -> Path:
@@ -43,8 +39,7 @@ def make_zip(path: Path, folder: Path, prefix: str = "", others: dict[str, bytes
 
 
 def make_tar(path: Path, folder: Path, prefix: str = ".") -> Path:
-    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as archive:
-        archive.add(folder, arcname=prefix)
+    path.write_bytes(tar_of(folder, prefix=prefix, compressed=path.name.endswith("gz")))
     return path
 
 

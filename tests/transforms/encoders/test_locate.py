@@ -227,7 +227,7 @@ def test_download_without_one_of_several_files_of_weights(server, tmp_path):
     assert "the download has no variables/variables.data-00001-of-3000000000" in refused(f"{server.address}/many")
 
 
-def test_what_tensorflow_hub_kept_without_all_its_files_is_fetched_again(server, model):
+def test_incomplete_tensorflow_hub_cache_is_fetched_again(server, model):
     handle = f"{server.address}/model"
     server.answers["/model"] = Answer(model)
     folder = Path(open_encoder(handle).folder)

@@ -71,7 +71,7 @@ for dtype in ("float32", "bfloat16"):
 """
 
 
-def test_where_onednn_is_switched_off_the_public_operations_serve():
+def test_public_operations_are_used_without_onednn():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT],
         env={"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": ":".join(filter(None, sys.path))},

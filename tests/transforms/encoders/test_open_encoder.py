@@ -27,13 +27,6 @@ def test_handles_that_are_no_folder(tmp_path):
     assert "there is no such folder" in refused("x" * 5000)
 
 
-def test_engines():
-    assert "engine is 'fast'; allowed: auto, native, savedmodel" in refused(DATA / "hf_uncased", engine="fast")
-    message = refused(DATA / "hf_uncased", engine="savedmodel")
-    assert "engine savedmodel needs a SavedModel, and" in message
-    assert message.endswith("has no saved_model.pb")
-
-
 def test_another_encoder_under_the_same_handle():
     """On a worker the folder may hold other weights than where the run was started."""
     source = open_encoder(str(DATA / "hf_uncased"))
@@ -48,7 +41,7 @@ def test_layers_that_it_does_not_have():
         load_encoder(source, layers=[3, 4], pooler=False)
 
 
-def test_a_pipe_in_the_place_of_the_configuration_is_not_waited_for(tmp_path):
+def test_pipe_as_configuration_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(EncoderError, match="holds nothing, and none of"):
         open_encoder(str(tmp_path))

@@ -22,6 +22,7 @@ from object_store import upload
 from repository import DATA, ROOT
 from weights import refused
 
+from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.storage import copy_into
 
@@ -213,7 +214,7 @@ def test_file_systems_that_are_not_there(workplace, monkeypatch, handle, said):
 def test_options_of_the_file_systems(workplace, memory, monkeypatch):
     """Beam itself sets them when a pipeline is made, which is too late for the encoder."""
     upload(DATA / "hf_uncased", "memory://bucket/e")
-    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+    storage.set_options()
     seen: list[str] = []
 
     def match(self: Any, *arguments: Any) -> Any:

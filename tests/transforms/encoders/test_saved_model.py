@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,46 +15,6 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 # What TF Hub's own exporter wrote.
-
-
-@pytest.mark.parametrize(
-    ("folder", "vocab_size", "lower_case"), [(UNCASED, 818, True), (CASED, 1445, False)], ids=["uncased", "cased"]
-)
-def test_what_is_in_the_folder(folder, vocab_size, lower_case):
-    source = open_encoder(str(folder))
-    described = source.describe()
-    assert json.loads(json.dumps(described)) == described
-    assert described | {"fingerprint": ""} == {
-        "handle": str(folder),
-        "architecture": "Bert",
-        "tokenizer": "tensorflow_text",
-        "kind": "savedmodel",
-        "engine": "native",
-        "engine_because": "variables and graph are plain BERT's",
-        "fingerprint": "",
-        "do_lower_case": lower_case,
-        "casing_from": "do_lower_case of the SavedModel",
-        "has_pooler": True,
-        "vocabulary_size": vocab_size,
-        "vocab_size": vocab_size,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 128,
-        "max_position_embeddings": 128,
-        "type_vocab_size": 2,
-        "hidden_act": "gelu_tanh",
-        "layer_norm_eps": 1e-12,
-    }
-    assert source.layers == (0, 1, 2, 3)
-    assert source.vocabulary[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    assert source.folder == str(folder)
-    assert [Path(file).name for file in source.weight_files] == [
-        "saved_model.pb",
-        "variables.data-00000-of-00001",
-        "variables.index",
-    ]
-    assert pickle.loads(pickle.dumps(source)) == source
 
 
 def test_the_other_engine_can_be_asked_for():
@@ -93,11 +51,6 @@ def test_weights_are_those_of_the_same_encoder_in_googles_layout(casing):
     same = load_weights(open_encoder(str(DATA / f"tfhub_{casing}"), engine="savedmodel"))
     assert list(same) == list(weights)
     np.testing.assert_array_equal(same["bert/pooler/dense/bias"], weights["bert/pooler/dense/bias"])
-
-
-def test_a_setting_goes_before_what_the_model_says():
-    source = open_encoder(str(UNCASED), do_lower_case=False)
-    assert (source.do_lower_case, source.casing_from) == (False, "the setting")
 
 
 def test_other_files_than_when_it_was_opened(folder):

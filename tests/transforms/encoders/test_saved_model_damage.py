@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saved_models import CASED, WORDS, assert_engines_agree, save
-from tampering import deny, flip
+from saved_models import CASED, save
+from tampering import flip
 from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, open_encoder
@@ -32,33 +32,6 @@ def test_graph_that_is_none(folder, content):
 def test_empty_graph(folder):
     (folder / "saved_model.pb").write_bytes(b"")
     assert f"{folder / 'saved_model.pb'}: holds no objects of TensorFlow 2; take a newer version" in refused(folder)
-
-
-@pytest.mark.parametrize("keep", [None, 0, 1000, -1])
-def test_index_that_is_not_whole(folder, keep):
-    path = folder / "variables" / "variables.index"
-    content = path.read_bytes()
-    path.unlink()
-    if keep is not None:
-        path.write_bytes(content[:keep])
-    message = refused(folder)
-    assert f"{folder / 'variables' / 'variables'}.*: not a complete checkpoint (" in message
-    assert message.endswith("download it again")
-
-
-@pytest.mark.parametrize("keep", [None, 0, 1000, -1])
-@pytest.mark.parametrize("engine", ["native", "savedmodel"])
-def test_data_that_is_not_whole(folder, keep, engine):
-    path = folder / "variables" / "variables.data-00000-of-00001"
-    content = path.read_bytes()
-    path.unlink()
-    if keep is not None:
-        path.write_bytes(content[:keep])
-    message = refused(folder, engine=engine)
-    assert (
-        f"{folder / 'variables' / 'variables'}: the variable _CHECKPOINTABLE_OBJECT_GRAPH cannot be read (" in message
-    )
-    assert message.endswith("download it again")
 
 
 @pytest.mark.parametrize(
@@ -84,34 +57,6 @@ def test_variables_of_another_model(folder):
     assert refused(folder) == f"{folder}: {prefix}: word_embeddings/embeddings is [1445, 64], {rest}"
     shutil.copytree(save(folder.parent / "toy") / "variables", folder / "variables", dirs_exist_ok=True)
     assert refused(folder) == f"{folder}: {prefix}: no variable word_embeddings/embeddings, {rest}"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "vocab.txt is missing; it holds the vocabulary"),
-        (b"[PAD]\n[UNK]\n\xff", "vocab.txt: is not UTF-8 at byte 12"),
-        (b"[PAD]\n[UNK]\n", "vocab.txt: no entry [CLS], [SEP] among 2"),
-        (
-            "\n".join([*WORDS, *map(str, range(809))]).encode(),
-            "vocab.txt: has 819 entries, the word embedding (vocab_size) has 818 rows",
-        ),
-    ],
-    ids=["missing", "not UTF-8", "not BERT's", "too long"],
-)
-def test_vocabularies_that_cannot_be_used(folder, content, message):
-    path = folder / "assets" / "vocab.txt"
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    assert f"{folder / 'assets'}/{message}" in refused(folder)
-
-
-def test_embedding_longer_than_the_vocabulary(folder):
-    (folder / "assets" / "vocab.txt").write_text("\n".join(WORDS))
-    source = open_encoder(str(folder))
-    assert (len(source.vocabulary), source.architecture.vocab_size) == (10, 818)
-    assert_engines_agree(folder)
 
 
 def damage(folder: Path, change: Callable[[Any], None]) -> None:
@@ -192,8 +137,3 @@ def test_identities_in_a_circle(folder):
 
     damage(folder, tie)
     assert "does not read the output of" in open_encoder(str(folder)).engine_because
-
-
-def test_graph_that_may_not_be_read(folder, monkeypatch):
-    deny(monkeypatch, folder / "saved_model.pb")
-    assert refused(folder) == f"{folder}: {folder}/saved_model.pb: cannot be read: Permission denied"

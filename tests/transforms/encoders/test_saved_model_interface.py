@@ -10,7 +10,7 @@ from repository import DATA
 from saved_models import INPUTS, KERNEL, WORDS, Toy, assert_runs, named, save, spec, tf
 from weights import refused
 
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -246,21 +246,6 @@ def test_no_vocabulary(tmp_path):
 def test_modules_of_tensorflow_1(tmp_path, folder):
     (folder / "tfhub_module.pb").write_bytes(b"\x08\x03")
     assert f"{folder} is a module of TensorFlow 1 (tfhub_module.pb); take a newer version" in refused(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "said", "setting", "expected"),
-    [
-        ("bert-cased", True, None, (True, "do_lower_case of the SavedModel")),
-        ("bert-uncased", False, None, (False, "do_lower_case of the SavedModel")),
-        ("bert-cased", None, None, (False, "the name bert-cased")),
-        ("bert", None, None, (True, "a guess from the vocabulary")),
-        ("bert-uncased", True, False, (False, "the setting")),
-    ],
-)
-def test_order_of_the_sources_of_casing(tmp_path, name, said, setting, expected):
-    source = open_encoder(str(save(tmp_path / name, lower_case=said)), do_lower_case=setting)
-    assert (source.do_lower_case, source.casing_from) == expected
 
 
 def test_engines_that_do_not_fit(tmp_path):

@@ -110,7 +110,7 @@ def test_its_tokens_are_those_of_transformers(folder):
     assert compared >= 3
 
 
-def test_a_word_of_more_than_100_characters_is_unknown_as_in_transformers(folder):
+def test_word_over_100_characters_is_unknown(folder):
     assert ids(folder, "a" * 101) == [1]
     assert len(ids(folder, "a" * 100)) > 1
     assert len(ids(UNCASED, "a" * 101)) > 1  # vocab.txt does not say so; Google's limit is 200
@@ -161,10 +161,7 @@ def test_neither_file(folder):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            lambda c: c["model"].update(type="Word"),
-            'model.type is "Word"; it must be "WordPiece" or "BPE"',
-        ),
+        (lambda c: c["model"].update(type="Word"), 'model.type is "Word"; it must be "WordPiece" or "BPE"'),
         (lambda c: c["model"].update(type="BPE"), "tokenizers cannot read it (Missing vocab/merges"),
         (lambda c: c["model"].update(unk_token="<unk>"), 'model.unk_token is "<unk>"; it must be "[UNK]"'),
         (lambda c: c["model"].update(continuing_subword_prefix="@@"), "model.continuing_subword_prefix is"),
@@ -172,10 +169,7 @@ def test_neither_file(folder):
         (lambda c: c.update(normalizer=None), "normalizer is null; it must be an object"),
         (lambda c: c["normalizer"].update(handle_chinese_chars=False), "normalizer.handle_chinese_chars is false"),
         (lambda c: c["normalizer"].update(clean_text=1), "normalizer.clean_text is 1; it must be true"),
-        (
-            lambda c: c["normalizer"].update(strip_accents=False),
-            "tokenizer.json: strip_accents is false; with",
-        ),
+        (lambda c: c["normalizer"].update(strip_accents=False), "tokenizer.json: strip_accents is false; with"),
         (lambda c: c.update(pre_tokenizer={"type": "Whitespace"}), 'pre_tokenizer.type is "Whitespace"; it must be'),
         (lambda c: c.update(post_processor=None), "post_processor is null; it must be [CLS] A [SEP]"),
         (lambda c: c["post_processor"]["single"].pop(), "post_processor is"),
@@ -188,10 +182,7 @@ def test_neither_file(folder):
         (lambda c: c["model"]["vocab"].update(a=-1), "the id of 'a' is -1"),
         (lambda c: c["model"]["vocab"].update(a=5.0), "the id of 'a' is 5.0"),
         (lambda c: c["model"]["vocab"].update(a=5), "it must be another than that of"),
-        (
-            lambda c: c["model"].update(max_input_chars_per_word=10**9),
-            "max_input_chars_per_word is 1000000000",
-        ),
+        (lambda c: c["model"].update(max_input_chars_per_word=10**9), "max_input_chars_per_word is 1000000000"),
         (lambda c: c["model"].update(max_input_chars_per_word="100"), 'max_input_chars_per_word is "100"'),
     ],
 )

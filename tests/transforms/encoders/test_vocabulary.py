@@ -14,6 +14,9 @@ from layerbeam.transforms.encoders.source import lower_cases
         ("chinese_L-12_H-768_A-12", True),
         ("multi_cased_L-12_H-768_A-12", False),
         ("BERT-Base-Uncased", True),
+        ("cased_L-24_H-1024_A-16", False),
+        ("wwm_uncased_L-24_H-1024_A-16", True),
+        ("multilingual_L-12_H-768_A-12", True),
     ],
 )
 def test_casing_from_the_name(name, expected):

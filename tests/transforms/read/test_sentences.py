@@ -93,7 +93,7 @@ def test_fields_go_with_each_sentence(corpus):
     ).filter(lambda records: contradiction("\n".join(records).encode(), LINES) is None),
     st.sampled_from(["sentencex", "tensorflow_text"]),
 )
-def test_sentences_are_pieces_of_the_record_and_leave_nothing_but_space(tmp_path_factory, records, splitter):
+def test_sentences_cover_all_but_white_space(tmp_path_factory, records, splitter):
     path = tmp_path_factory.mktemp("any") / "a.txt"
     path.write_bytes("\n".join(records).encode())
     records = [record.removesuffix("\r") for record in records]

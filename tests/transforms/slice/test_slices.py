@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import apache_beam as beam
+import pytest
 from corpora import UNLIMITED, read_file
 
 from layerbeam.pipeline.run.engines import local_runner
@@ -19,6 +20,11 @@ from layerbeam.transforms.slice.slices import (
     scan_range,
     stretch_of,
 )
+
+
+@pytest.fixture
+def three_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
 
 
 def test_a_small_file_is_work_for_all_workers(corpus):
@@ -41,8 +47,7 @@ def test_vanished_file_is_left_out(tmp_path):
     assert left_out == InputFile.unreadable(str(path), "No such file or directory")
 
 
-def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
+def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, three_together):
     path = tmp_path / "a.txt"
     path.write_text("".join(f"line {number}\n" for number in range(400)))
     (file,) = storage.find_files([str(path)])
@@ -64,8 +69,7 @@ def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, monkeypatch):
     assert skipped == [InputFile.unreadable(str(path), "Permission denied")]
 
 
-def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
+def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, three_together):
     for name, lines in (("a", 400), ("b", 2), ("c", 0)):
         (tmp_path / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(lines)))
     found = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
-import threading
 
 import pytest
+from object_store import created_at_once
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.storage import files
@@ -15,20 +15,9 @@ from layerbeam.transforms.storage import files
 
 def test_a_file_is_created_once(tmp_path):
     path = str(tmp_path / "out/file")
-    created, barrier = [], threading.Barrier(8)
-
-    def create(number: int) -> None:
-        barrier.wait()
-        if storage.create_whole(path, bytes([number]) * 1000):
-            created.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(created) == 1
-    assert storage.read_bytes(path) == bytes(created) * 1000
+    created = created_at_once(path, [bytes([number]) * 1000 for number in range(8)])
+    assert created.count(True) == 1
+    assert storage.read_bytes(path) == bytes([created.index(True)]) * 1000
     assert os.listdir(tmp_path / "out") == ["file"]
 
 
@@ -72,7 +61,7 @@ def test_an_empty_file_is_created_once(tmp_path):
     assert os.listdir(tmp_path) == ["_SUCCESS"]
 
 
-def test_a_folder_that_another_program_removes_at_this_moment_is_made_again(tmp_path, monkeypatch):
+def test_folder_removed_by_another_program_is_recreated(tmp_path, monkeypatch):
     make, removed = os.makedirs, []
 
     def make_and_lose(path: str, **named: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import threading
 import time
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
 from faults import FAULTS
+from object_store import created_at_once
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
@@ -94,18 +94,7 @@ def test_a_file_is_created_once(store):
     assert storage.create_whole(path, b"first")
     assert not storage.create_whole(path, b"second")
     assert storage.read_bytes(path) == b"first"
-    created, barrier = [], threading.Barrier(8)
-
-    def create(number: int) -> None:
-        barrier.wait()
-        created.append(storage.create_whole(f"{path}2", bytes([number])))
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(created) == [False] * 7 + [True]
+    assert sorted(created_at_once(f"{path}2", [bytes([number]) for number in range(8)])) == [False] * 7 + [True]
 
 
 def test_a_failed_write_uploads_and_deletes_nothing(store):
@@ -185,24 +174,25 @@ def test_a_head_is_a_small_download(store):
     assert store.downloaded == 4096
 
 
+def upload(path: str, megabytes: int) -> None:
+    with storage.write_whole(path) as file:
+        for _ in range(megabytes):
+            file.write(bytes(1 << 20))
+
+
 def test_a_large_upload_to_google_that_fails_never_appears(google):
     google.root = "gs://out/v"
     put(google, "part", b"committed")
     google.refused_uploads = True
-
-    def upload() -> None:
-        with storage.write_whole("gs://out/v/part") as file:
-            file.write(bytes(9 << 20))
-
     with pytest.raises(PermissionError, match="This upload is refused"):
-        upload()
+        upload("gs://out/v/part", 9)
     assert [call.split("?")[0] for call in google.calls] == [
         "POST /upload/storage/v1/b/out/o",
         "PUT /upload/storage/v1/b/out/o",
     ]
     google.refused_uploads = False
     assert storage.read_bytes("gs://out/v/part") == b"committed"
-    upload()
+    upload("gs://out/v/part", 9)
     assert storage.list_folder("gs://out/v") == {"part": 9 << 20}
 
 
@@ -210,20 +200,14 @@ def test_an_upload_in_parts_to_s3_that_fails_is_aborted(s3):
     s3.root = "s3://out/v"
     put(s3, "part", b"committed")
     s3.refused_parts = True
-
-    def upload() -> None:
-        with storage.write_whole("s3://out/v/part") as file:
-            for _ in range(65):
-                file.write(bytes(1 << 20))
-
     with pytest.raises(PermissionError, match="Access Denied"):
-        upload()
+        upload("s3://out/v/part", 65)
     assert s3.calls[0] == "POST /out/v/part?uploads"
     assert s3.calls[-1] == "DELETE /out/v/part?uploadId=1"
     assert s3.uploads == {}
     s3.refused_parts = False
     assert storage.read_bytes("s3://out/v/part") == b"committed"
-    upload()
+    upload("s3://out/v/part", 65)
     assert storage.list_folder("s3://out/v") == {"part": 65 << 20}
 
 
@@ -277,7 +261,7 @@ def test_a_request_whose_answer_fails_is_repeated(store, no_pauses, fault):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_breaks_off_again_and_again_is_read_to_its_end(store, no_pauses, chunked):
+def test_interrupted_download_is_resumed(store, no_pauses, chunked):
     data = bytes(range(256)) * 1000
     put(store, "a", data)
     store.faults.chunked = chunked
@@ -307,7 +291,7 @@ def test_a_range_that_comes_short_from_s3_is_read_again(s3, no_pauses):
         assert file.read() == b"0123456789"
 
 
-def test_an_upload_in_parts_to_s3_whose_completion_is_not_heard_of_is_repeated(s3, no_pauses):
+def test_lost_answer_to_completed_s3_upload_is_accepted(s3, no_pauses):
     s3.root = "s3://out/v"
     s3.faults.planned = [None, None, None, "lost"]
     put(s3, "part", bytes(65 << 20))

@@ -72,7 +72,7 @@ def words_of(pieces: Pieces) -> list[tuple[int, str | None]]:
     return list(zip(pieces.word_index.tolist(), forms, strict=True))
 
 
-def test_places_are_code_points_within_characters_of_several_bytes():
+def test_places_are_code_points():
     text = "a bank \U0001f600\u4f60 b"
     pieces = cut(byte_level(), text)
     spans = [text[a:b] for a, b in zip(pieces.start, pieces.end, strict=True)]
@@ -177,7 +177,7 @@ def test_large_id_is_refused_before_it_takes_memory(tmp_path):
     assert peak < 50_000_000
 
 
-def test_expression_that_backtracks_at_once_is_an_error_of_the_encoder(tmp_path):
+def test_backtracking_expression_is_an_encoder_error(tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Replace(Regex("(?:A||)" * 30 + "(?!)"), "")

@@ -106,7 +106,7 @@ def test_what_is_cut_off_is_in_the_block() -> None:
     assert tokens.token_ids.tolist() == [2, 4, 6, 6, 5, 3, 2, 3, 2, 5, 3, 2, 4, 5, 3]
 
 
-def test_tokenize_block_counts_what_it_truncates_and_places_it_in_the_record(wordpiece: WordPiece) -> None:
+def test_tokenize_block_counts_truncated_tokens(wordpiece: WordPiece) -> None:
     block = block_of(["the cat sat.", "", "unaffable"], offset=[0, 12, 30])
     tokens = tokenize_block(block, wordpiece, SequenceSettings(4))
     assert tokens.text is block

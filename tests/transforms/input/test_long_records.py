@@ -11,15 +11,13 @@ import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from corpora import UNLIMITED, read_file, texts_of
+from corpora import UNLIMITED, chunks_of, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.storage import compression
 
 LIMITS = st.builds(BlockLimits, st.integers(1, 40), st.integers(1, 30), st.integers(1, 6), st.integers(3, 10))
 PIECES = ["a", "bcdef", "\n", "\n", "\n\n", " ", " \t", "\r\n", "x" * 20, " " * 20, "\n" * 20]
@@ -75,8 +73,7 @@ def test_long_records_of_text_are_those_of_a_plain_loop(
 ):
     path = tmp_path_factory.mktemp("any") / ("a.txt.gz" if is_compressed else "a.txt")
     path.write_bytes(gzip.compress(data, mtime=0) if is_compressed else data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "_CHUNK_BYTES", chunk_bytes)
+    with chunks_of(chunk_bytes):
         items = read_file(path, limits, slice_bytes=slice_bytes, record=record, max_record_bytes=most)
     check_blocks(items, data)
     records = records_of(data, record, most)
@@ -116,8 +113,7 @@ def test_long_rows_of_csv_end_where_they_were_written(
     data = b"".join([b"text,n\n", *written])
     path = tmp_path_factory.mktemp("any") / "a.csv"
     path.write_bytes(data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "_CHUNK_BYTES", chunk_bytes)
+    with chunks_of(chunk_bytes):
         form = {"format": "csv", "max_record_bytes": most, "keep_fields": {"n": "int64"}}
         items = read_file(path, limits, slice_bytes=slice_bytes, **form)
     check_blocks(items, data, hashed=b"text,n\n")

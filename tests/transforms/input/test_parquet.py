@@ -35,10 +35,7 @@ def read(path: Path, limits: BlockLimits = UNLIMITED, **record_format) -> list:
 
 
 def numbered(count: int) -> dict:
-    return {
-        "text": [f"text number {number}" for number in range(count)],
-        "noise": list(range(count)),
-    }
+    return {"text": [f"text number {number}" for number in range(count)], "noise": list(range(count))}
 
 
 def left_out(items: list) -> str:
@@ -113,13 +110,7 @@ def test_what_goes_through(write):
     (block,) = read(
         path,
         id_field="key",
-        keep_fields={
-            "label": "string",
-            "year": "int64",
-            "score": "float64",
-            "gold": "bool",
-            "none": "int64",
-        },
+        keep_fields={"label": "string", "year": "int64", "score": "float64", "gold": "bool", "none": "int64"},
     )
     assert {name: column.to_pylist() for name, column in block.fields.items()} == {
         "id": ["1", None, "4"],
@@ -252,7 +243,7 @@ def test_only_needed_columns_decide_whether_a_block_is_done(write):
 
 
 @pytest.mark.parametrize(("is_dictionary", "words"), [(True, 24_000), (False, 6_000)])
-def test_one_long_value_in_4096_rows_is_held_for_some_of_them_at_a_time(write, is_dictionary, words):
+def test_long_values_in_many_rows_take_bounded_memory(write, is_dictionary, words):
     text = "the bank of the river. " * words
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 4095 + [1], pa.int32()), [text, "the end"])
     column = (

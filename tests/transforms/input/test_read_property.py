@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import read_file, texts_of
+from corpora import chunks_of, read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.input import text as text_input
 from layerbeam.transforms.input.content import contradiction
-from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.read.block import read_block, read_blocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
-from layerbeam.transforms.storage import compression
 
 MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\n\r\x0b\x0c"
@@ -131,16 +128,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("any")
 
 
-@contextlib.contextmanager
-def chunks_of(num_bytes: int) -> Iterator[None]:
-    """Let files come in pieces of so many bytes, so that every seam lies everywhere at some time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "_CHUNK_BYTES", num_bytes)
-        patch.setattr(compression, "_COMPRESSED_CHUNK_BYTES", num_bytes)
-        patch.setattr(text_input, "_BACKWARDS_BYTES", num_bytes)
-        yield
-
-
 def read(path: Path, cut: Cut, **how: Any) -> list[Any]:
     with chunks_of(cut.chunk_bytes):
         return read_file(path, cut.limits, slice_bytes=cut.slice_bytes, **how)
@@ -212,47 +199,32 @@ def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
     return [end - begin for begin, end in itertools.pairwise(places)]
 
 
-@settings(max_examples=400)
-@given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
-@example(data=b"\xef\xbb\xbf\na", cut=Cut(slice_bytes=3), kind="paragraph", keep_blank=False)
-@example(data=b"\xef\xbb\xbf    \na", cut=Cut(slice_bytes=6, chunk_bytes=4), kind="paragraph", keep_blank=False)
-@example(data=b"\xff\xfe\n\na", cut=Cut(slice_bytes=1), kind="paragraph", keep_blank=False)
-def test_every_record_of_a_plain_file_comes_once(
-    folder: Path, data: bytes, cut: Cut, kind: str, keep_blank: bool
+@settings(max_examples=600)
+@given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans(), seam=st.none() | st.integers(0, 60))
+@example(data=b"\xef\xbb\xbf\na", cut=Cut(slice_bytes=3), kind="paragraph", keep_blank=False, seam=None)
+@example(
+    data=b"\xef\xbb\xbf    \na", cut=Cut(slice_bytes=6, chunk_bytes=4), kind="paragraph", keep_blank=False, seam=None
+)
+@example(data=b"\xff\xfe\n\na", cut=Cut(slice_bytes=1), kind="paragraph", keep_blank=False, seam=None)
+def test_every_record_comes_once(
+    folder: Path, data: bytes, cut: Cut, kind: str, keep_blank: bool, seam: int | None
 ) -> None:
-    items = read(write_plain(folder, data), cut, record=kind, blank="keep" if keep_blank else "skip")
+    """Of a plain file, or of a compressed one with a member that ends at `seam`."""
+    path = write_plain(folder, data) if seam is None else write_gzip(folder, data, seam)
+    how = {"record": kind, "blank": "keep" if keep_blank else "skip"}
+    items = read(path, cut, **how)
     if is_utf16(data):
         assert [type(item) for item in items] == [InputFile]
         return
     check_blocks(items, data, kind)
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
-
-
-@settings(max_examples=300)
-@given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans(), seam=st.integers(0, 60))
-def test_every_record_of_a_compressed_file_comes_once(
-    folder: Path, data: bytes, cut: Cut, kind: str, keep_blank: bool, seam: int
-) -> None:
-    items = read(write_gzip(folder, data, seam), cut, record=kind, blank="keep" if keep_blank else "skip")
-    if is_utf16(data):
-        assert [type(item) for item in items] == [InputFile]
-        return
-    check_blocks(items, data, kind)
-    check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
-
-
-@settings(max_examples=200)
-@given(data=ANY_BYTES, one=CUTS, other=CUTS, kind=RECORDS)
-def test_the_texts_are_the_same_however_the_file_is_cut(
-    folder: Path, data: bytes, one: Cut, other: Cut, kind: str
-) -> None:
-    path = write_plain(folder, data)
-    assert texts_of(read(path, one, record=kind)) == texts_of(read(path, other, record=kind))
+    for item in items if seam is None else ():
+        assert read_block(item.block, RecordFormat(**how)).texts.equals(item.texts)
 
 
 @settings(max_examples=200)
 @given(data=ANY_BYTES, limits=LIMITS, one=st.integers(1, 40), other=st.integers(1, 40), kind=RECORDS)
-def test_the_blocks_are_the_same_in_whatever_pieces_the_bytes_come(
+def test_blocks_do_not_depend_on_chunks(
     folder: Path, data: bytes, limits: BlockLimits, one: int, other: int, kind: str
 ) -> None:
     path = write_plain(folder, data)
@@ -305,7 +277,7 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
 
 @settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, place=st.integers(0, 80), gone=st.integers(0, 9), new=ANY_BYTES)
-def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
+def test_commits_of_changed_file_have_equal_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes
 ) -> None:
     changed = data[:place] + new[:9] + data[place + gone :]
@@ -328,7 +300,7 @@ def test_what_is_done_of_an_earlier_state_of_the_file_stands_for_the_same_texts(
 
 @settings(max_examples=200)
 @given(files=st.lists(ANY_BYTES.filter(bool), min_size=2, max_size=6), cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
-def test_files_that_are_read_together_are_those_that_are_read_alone(folder, files, cut, kind, keep_blank):
+def test_files_read_together_equal_files_read_alone(folder, files, cut, kind, keep_blank):
     """Each text with its place in its own file, each reject, and the counts of each file."""
     how = {"record": kind, "blank": "keep" if keep_blank else "skip"}
     paths = [folder / f"{number}.txt" for number in range(len(files))]

@@ -46,7 +46,7 @@ def test_utf16_in_slices_of_one_byte_is_left_out(corpus, record):
     assert isinstance(left_out, InputFile)
 
 
-def test_a_line_of_unicode_spaces_ends_no_paragraph_but_is_blank_by_itself(corpus):
+def test_line_of_unicode_spaces_ends_no_paragraph(corpus):
     path = corpus("a\n\u00a0\nb\n\n\u2003\n\nc")
     (block,) = read_file(path, record="paragraph")
     assert texts_of([block]) == [(0, "a\n\u00a0\nb"), (6, "c")]
@@ -143,3 +143,17 @@ def test_blank_lines_among_pairs(corpus):
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", "c"], ["b", "d"])
     (block,) = read_file(path, pair_separator=" ||| ", blank="keep")
     assert (block.texts.to_pylist(), block.pairs.to_pylist()) == (["a", " ", "c"], ["b", None, "d"])
+
+
+@pytest.mark.parametrize("slice_bytes", range(4096, 4102))
+def test_byte_order_mark_and_much_white_space_before_paragraphs(corpus, slice_bytes):
+    path = corpus(b"\xef\xbb\xbf" + b" " * 4096 + b"\none")
+    assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == [(1, "one")]
+
+
+def test_paragraph_and_white_space_over_many_slices(corpus):
+    long = "\n".join(["a line of text"] * 50)
+    path = corpus(f"one\n{' ' * 10_000}\n{long}\n{' ' * 10_000}\n\ntwo\n")
+    expected = [(0, "one"), (2, long), (54, "two")]
+    for slice_bytes in (7, 100, 9_999):
+        assert texts_of(read_file(path, record="paragraph", slice_bytes=slice_bytes)) == expected
