@@ -136,9 +136,10 @@ def _draw_points(
     """The draws of one kind of files, so many that about `share` bytes of text are read. Points in one slice meet."""
     slice_bytes = budget.slice_bytes or job.limits.text_bytes
     sizes = np.array([_bytes_left(work) for work in works], float)
-    num_files = np.array([min(1 + len(work.others), _PACKED_FILES) for work in works])
-    # What a point reads, as large files have more points.
-    read_bytes = float((sizes * np.minimum(sizes, slice_bytes)).sum() / sizes.sum())
+    all_files = np.array([1 + len(work.others) for work in works])
+    num_files = np.minimum(all_files, _PACKED_FILES)
+    # What a point reads: large files have more points, and of a pack some files are read.
+    read_bytes = float((sizes * np.minimum(sizes * num_files / all_files, slice_bytes)).sum() / sizes.sum())
     read_files = float((sizes * num_files).sum() / sizes.sum())
     num_points = int(np.clip(share / read_bytes, 2, max(budget.files / read_files, 2)))
     ends = np.cumsum(sizes)
@@ -177,7 +178,8 @@ def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
     hits = collections.Counter(bisect.bisect_right(ends, point * ends[-1]) for point in draw.points or () if ends)
     for number in range(len(slices)) if draw.points is None else sorted(hits):
         slice_, size = slices[number]
-        packed = slice_.others[:: -(-len(slice_.others) // _PACKED_FILES) or 1] if hits else slice_.others
+        step = -(-len(slice_.others) // (_PACKED_FILES * hits[number])) if hits else 1
+        packed = slice_.others[int((draw.points or (0,))[0] * step) :: step or 1]
         part = dataclasses.replace(slice_, others=packed)
         blocks, scale, skipped = _read_slice(job, work, part, draw.text_bytes * max(hits[number], 1))
         files = tuple(file.path for file in (part.file, *packed))
