@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -127,7 +128,9 @@ class Estimate:
         rows = self.statistic(ROWS.format(view.name))
         if not view.aggregates:
             return rows
-        found = sum((block.keys[view.name] for block in self.blocks), collections.Counter[tuple[object, ...]]())
+        found = collections.Counter[tuple[object, ...]]()
+        for block in self.blocks:
+            found.update(block.keys[view.name])
         frequent = sum(count >= view.min_count for count in found.values())
         if self.is_whole or not found:
             return Statistic(frequent)
@@ -139,7 +142,7 @@ class Estimate:
         value = grown_types(collections.Counter(itertools.chain(*in_slices)).values(), self.num_slices, times)
         return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
-    @property
+    @functools.cached_property
     def view_bytes(self) -> dict[str, int]:
         """Bytes of each view's vectors, before compression. A word type has two: its mean and standard deviation."""
         values = {v.name: len(v.vector_columns) * v.width * (2 if v.level == "word_type" else 1) for v in self.views}
