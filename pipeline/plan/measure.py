@@ -214,11 +214,12 @@ def _measure_sizes(
     until: float,
 ) -> dict[str, Size]:
     """The sizes of the views' parts, of blocks that are written until the time is up, at least one."""
-    most = _VALUES / max(len(view.vector_columns) * view.width for view in job.views)
     totals, paths = np.zeros((len(job.views), 2)), [list[str]() for _ in job.views]
     for number, index in enumerate(np.random.default_rng(0).permutation(len(blocks)).tolist()):
         block = blocks[index]
-        parts = _write(job, output, forward, vocabulary, tokenize(_piece_of(job, block, 0.5, most)), EncodeCost())
+        values = max(block[PART_ROWS.format(v.name)] * len(v.vector_columns) * v.width for v in job.views)
+        piece = _piece_of(job, block, 0.5, block[ENCODED] * _VALUES / max(values, 1))
+        parts = _write(job, output, forward, vocabulary, tokenize(piece), EncodeCost())
         for place, view in enumerate(job.views):
             part = parts.get(view.name)
             if part is not None:

@@ -330,7 +330,7 @@ def compressed(folder: Path, rng: random.Random) -> dict[str, Any]:
     kinds = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress}
     for number in range(60):
         ending = rng.choice(list(kinds))
-        text = "\n".join(long_tailed(rng, rng.randint(100, 400))).encode()
+        text = "\n".join(long_tailed(rng, rng.randint(400, 900))).encode()
         (folder / f"{number}.txt.{ending}").write_bytes(kinds[ending](text))
     return {}
 
