@@ -33,7 +33,6 @@ from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.records import tokens_by_length
-from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.write.block import write_parts, write_word_types
 from layerbeam.transforms.write.word_types import make_word_types
@@ -49,16 +48,6 @@ _CHARACTERS = 4  # per token, where a text is cut off that is longer than a piec
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
-    """`tokens` (`padded_tokens` with padding) were encoded and written in `seconds`; of a run, `per_token` seconds."""
-
-    tokens: int = 0
-    padded_tokens: int = 0
-    seconds: float = 0.0
-    per_token: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
 class Size:
     """A view's bytes per row of its parts; of word types also the table's per row, and its seconds per row of sums."""
 
@@ -69,41 +58,65 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was measured; all 0 if there is no text. `load_seconds`: for loading the encoder, and for compiling."""
+    """What was measured; all 0 if there is no text.
 
-    last: Round = dataclasses.field(default_factory=Round)
+    `tokens` were encoded and written in `seconds`. `per_token`: of them, per padded token. `load_seconds`: for loading
+    the encoder, and for compiling.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    per_token: float = 0.0
     load_seconds: float = 0.0
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=lambda: collections.defaultdict(Size))
 
 
 def measure(job: Job, sample: Estimate, workers: int, time_left: Callable[[float], float]) -> Measurement:
     """Encode and write texts of the sample. `time_left`: seconds, if the run encodes for so many seconds."""
-    if not sample.in_sample(ENCODED):
+    blocks = [block for block in sample.blocks if block[ENCODED]]
+    if not blocks:
         return Measurement()
     started = time.monotonic()
-    tokenize = Tokenizer(job.encoder, job.views, job.sequences)
     forward = Forward(job.load_encoder(), workers)
     load_seconds = time.monotonic() - started
-    vocabulary = pa.array(job.encoder.vocabulary, pa.string())
-    blocks = [block for block in sample.blocks if block[ENCODED]]
-    rounds, num_tokens, size = list[Round](), sum(block[ENCODED] for block in blocks), float(_FIRST_TOKENS)
+    num_tokens, size, num_rounds = sum(block[ENCODED] for block in blocks), float(_FIRST_TOKENS), 0
     with tempfile.TemporaryDirectory(prefix="layerbeam-plan-") as folder:
-        output = dataclasses.replace(job.output, path=folder)
+        stages = _Stages(job, folder)
         while True:
-            pieces = list(_draw_pieces(job, blocks, size, max(_PIECES, 4 * workers)))
-            rounds.append(_run_round(job, output, forward, vocabulary, [tokenize(piece) for piece in pieces], workers))
-            last = rounds[-1]
-            left = time_left(last.per_token * sample.sum(PADDED))
-            growth = min(_GROWTH, _ROUNDS_SHARE * left / max(last.seconds, 0.01))
-            is_enough = last.seconds > _ENOUGH_SECONDS or last.tokens >= num_tokens
-            if (len(rounds) > 1 and (is_enough or growth < 2)) or growth < 1:
+            pieces = [stages.tokenize(text) for text in _draw_pieces(job, blocks, size, max(_PIECES, 4 * workers))]
+            tokens, padded, seconds = _encode(stages, forward, pieces, workers)
+            per_token, num_rounds = seconds / padded, num_rounds + 1
+            if num_rounds == 1:
+                first_seconds, first_padded = seconds, padded
+            left = time_left(per_token * sample.sum(PADDED))
+            growth = min(_GROWTH, _ROUNDS_SHARE * left / max(seconds, 0.01))
+            is_enough = seconds > _ENOUGH_SECONDS or tokens >= num_tokens
+            if (num_rounds > 1 and (is_enough or growth < 2)) or growth < 1:
                 break
             size *= growth
-        compiling = rounds[0].seconds - last.per_token * rounds[0].padded_tokens
-        similar = Forward(_SimilarVectors(job, forward.encoder, tokenize(pieces[0])))
-        until = time.monotonic() + time_left(last.per_token * sample.sum(PADDED))
-        sizes = _measure_sizes(job, output, similar, vocabulary, tokenize, blocks, until)
-    return Measurement(last, load_seconds + max(compiling, 0.0), sizes)
+        load_seconds += max(first_seconds - per_token * first_padded, 0.0)  # the first round compiled
+        similar = Forward(_SimilarVectors(job, forward.encoder, pieces[0]))
+        sizes = _measure_sizes(stages, similar, blocks, time.monotonic() + time_left(per_token * sample.sum(PADDED)))
+    return Measurement(tokens, seconds, per_token, load_seconds, sizes)
+
+
+class _Stages:
+    """A run's stages after reading, with their output in a temporary folder."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self.job = job
+        self.output = dataclasses.replace(job.output, path=folder)
+        self.tokenize = Tokenizer(job.encoder, job.views, job.sequences)
+        self._vocabulary = pa.array(job.encoder.vocabulary, pa.string())
+
+    def write(self, tokens: TokenBlock, forward: Forward, cost: EncodeCost) -> Mapping[str, Part]:
+        """The parts of a block that is encoded and written."""
+        views, encoding = self.job.views, self.job.encoding
+        vectors = encode_or_reject(
+            tokens, lambda texts: encode_block(texts, forward, views, encoding, cost), forward.check
+        )
+        written = next(write_parts(self.output, views, self._vocabulary, vectors))
+        return written.parts if isinstance(written, Commit) else {}
 
 
 def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: int) -> Iterator[TextBlock]:
@@ -135,8 +148,8 @@ def _piece_of(job: Job, block: CountedBlock, inside: float, size: float) -> Text
     num_bytes = pc.binary_length(text.texts).to_numpy().astype(np.int64)
     lengths = tokens_by_length(num_bytes, dataclasses.replace(job.limits, sentence_bytes=None))
     ends = np.cumsum(lengths)
-    first = int(np.searchsorted(ends, inside * ends[-1], side="right"))
-    after = int(np.searchsorted(ends, inside * ends[-1] + size))
+    begin = inside * max(ends[-1] - size, 0)
+    first, after = (int(np.searchsorted(ends, place, side="right")) for place in (begin, begin + size))
     piece = text.take(np.arange(first, max(after, first + 1)))
     if lengths[first] > size:
         most = int(size * _CHARACTERS)
@@ -146,40 +159,14 @@ def _piece_of(job: Job, block: CountedBlock, inside: float, size: float) -> Text
     return piece
 
 
-def _write(
-    job: Job, output: Output, forward: Forward, vocabulary: pa.StringArray, tokens: TokenBlock, cost: EncodeCost
-) -> Mapping[str, Part]:
-    """The parts of a block that is encoded and written as in a run."""
-    vectors = encode_or_reject(
-        tokens, lambda texts: encode_block(texts, forward, job.views, job.encoding, cost), forward.check
-    )
-    written = next(write_parts(output, job.views, vocabulary, vectors))
-    return written.parts if isinstance(written, Commit) else {}
-
-
-def _run_round(
-    job: Job,
-    output: Output,
-    forward: Forward,
-    vocabulary: pa.StringArray,
-    pieces: Sequence[TokenBlock],
-    workers: int,
-) -> Round:
-    """Encode and write the pieces, `workers` at a time."""
-
-    def process(tokens: TokenBlock) -> tuple[float, EncodeCost]:
-        began, cost = time.perf_counter(), EncodeCost()
-        _write(job, output, forward, vocabulary, tokens, cost)
-        return time.perf_counter() - began, cost
-
+def _encode(stages: _Stages, forward: Forward, pieces: Sequence[TokenBlock], workers: int) -> tuple[int, int, float]:
+    """Encode and write the pieces, `workers` at a time: (tokens, tokens with padding, seconds)."""
+    costs = [EncodeCost() for _ in pieces]
     began = time.perf_counter()
     with ThreadPoolExecutor(workers) as threads:
-        times, costs = zip(*threads.map(process, pieces), strict=True)
+        list(threads.map(stages.write, pieces, itertools.repeat(forward), costs))
     seconds = time.perf_counter() - began
-    padded = np.array([max(cost.padded_tokens, 1) for cost in costs])
-    # Each token was equally likely to be drawn, so that each piece counts as much.
-    per_token = float(np.mean(np.array(times) / padded)) * seconds / sum(times)
-    return Round(sum(cost.encoded_tokens for cost in costs), int(padded.sum()), seconds, per_token)
+    return sum(cost.encoded_tokens for cost in costs), max(sum(cost.padded_tokens for cost in costs), 1), seconds
 
 
 class _SimilarVectors:
@@ -204,38 +191,28 @@ class _SimilarVectors:
         return drawn
 
 
-def _measure_sizes(
-    job: Job,
-    output: Output,
-    forward: Forward,
-    vocabulary: pa.StringArray,
-    tokenize: Tokenizer,
-    blocks: Sequence[CountedBlock],
-    until: float,
-) -> dict[str, Size]:
+def _measure_sizes(stages: _Stages, forward: Forward, blocks: Sequence[CountedBlock], until: float) -> dict[str, Size]:
     """The sizes of the views' parts, of blocks that are written until the time is up, at least one."""
-    totals, paths = np.zeros((len(job.views), 2)), [list[str]() for _ in job.views]
+    views, paths = stages.job.views, collections.defaultdict[str, list[str]](list)
+    rows, size = collections.Counter[str](), collections.Counter[str]()
     for number, index in enumerate(np.random.default_rng(0).permutation(len(blocks)).tolist()):
         block = blocks[index]
-        values = max(block[PART_ROWS.format(v.name)] * len(v.vector_columns) * v.width for v in job.views)
-        piece = _piece_of(job, block, 0.5, block[ENCODED] * _VALUES / max(values, 1))
-        parts = _write(job, output, forward, vocabulary, tokenize(piece), EncodeCost())
-        for place, view in enumerate(job.views):
-            part = parts.get(view.name)
-            if part is not None:
-                rows = block.weight * block[PART_ROWS.format(view.name)]
-                totals[place] += rows, rows * part.bytes / part.rows
-                paths[place].append(storage.join(output.path, part.path))
+        part_rows = {view.name: block[PART_ROWS.format(view.name)] for view in views}
+        values = max(part_rows[view.name] * len(view.vector_columns) * view.width for view in views)
+        piece = _piece_of(stages.job, block, 0.5, block[ENCODED] * _VALUES / max(values, 1))
+        for name, part in stages.write(stages.tokenize(piece), forward, EncodeCost()).items():
+            if part.rows and name in part_rows:
+                weight = block.weight * part_rows[name] / part.rows
+                rows[name] += weight * part.rows
+                size[name] += weight * part.bytes
+                paths[name].append(storage.join(stages.output.path, part.path))
         if time.monotonic() > until and number:
             break
-    sizes = {}
-    for view, (rows, size), of_view in zip(job.views, totals.tolist(), paths, strict=True):
-        sizes[view.name] = Size(size / max(rows, 1))
-        if view.aggregates and of_view:
+    sizes = {view.name: Size(size[view.name] / max(rows[view.name], 1)) for view in views}
+    for view in views:
+        if view.aggregates and paths[view.name]:
             began = time.perf_counter()
-            table = make_word_types(view, of_view, ((), None))
-            part = write_word_types(output, view, 0, 1, table)
-            seconds = time.perf_counter() - began
-            sums = sum(pq.read_metadata(path).num_rows for path in of_view)
-            sizes[view.name] = Size(size / max(rows, 1), part.bytes / max(part.rows, 1), seconds / sums)
+            table = write_word_types(stages.output, view, 0, 1, make_word_types(view, paths[view.name], ((), None)))
+            row_seconds = (time.perf_counter() - began) / sum(pq.read_metadata(p).num_rows for p in paths[view.name])
+            sizes[view.name] = Size(sizes[view.name].row_bytes, table.bytes / max(table.rows, 1), row_seconds)
     return sizes

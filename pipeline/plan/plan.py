@@ -350,24 +350,24 @@ def _view_sizes(sample: Estimate, measured: Measurement) -> dict[str, ViewSize]:
 
 def _duration(sample: Estimate, measured: Measurement, workers: int, startup_seconds: float) -> Duration:
     """The time of a local run with this number of workers."""
-    busy, last = min(workers, cores()), measured.last
+    busy = min(workers, cores())
     tables = ((sample.sum(PART_ROWS.format(name)), size.table_seconds) for name, size in measured.sizes.items())
     parts = {
         "start": startup_seconds + _RUNNER_SECONDS + measured.load_seconds,
         "read": sample.read_seconds / busy,
         "blocks": sample.num_blocks * _RUNNER_SECONDS_PER_BLOCK,
-        "encode": sample.sum(PADDED) * last.per_token,
+        "encode": sample.sum(PADDED) * measured.per_token,
         "tables": sum(rows * row_seconds for rows, row_seconds in tables) / busy,
     }
-    seconds, tokens = sum(parts.values()), last.tokens
+    seconds, tokens = sum(parts.values()), measured.tokens
     return Duration(
         workers=workers,
         seconds=round(seconds, 1),
         parts={name: round(part, 1) for name, part in parts.items()},
-        tokens_per_second=round(tokens / last.seconds) if tokens else 0,
+        tokens_per_second=round(tokens / measured.seconds) if tokens else 0,
         padding=round(1 - sample.sum(ENCODED) / (sample.sum(PADDED) or 1), 4) if tokens else 0.0,
         core_hours=round((seconds - parts["start"]) * busy / _HOUR, 4),
-        burst={"tokens": tokens, "seconds": round(last.seconds, 2)} if tokens else None,
+        burst={"tokens": tokens, "seconds": round(measured.seconds, 2)} if tokens else None,
     )
 
 
