@@ -142,7 +142,7 @@ def _time_lines(duration: Duration) -> list[str]:
     parts = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in duration.parts.items() if seconds >= 1)
     return [
         f"about {duration_text(duration.seconds)} here, with {count_noun(duration.workers, 'worker')} ({parts})",
-        f"measured: {duration.burst['tokens']:,} tokens encoded and written in {duration.burst['seconds']:.1f} s, "
+        f"measured: {duration.burst['tokens']:,} tokens encoded in {duration.burst['seconds']:.1f} s, "
         f"{duration.tokens_per_second:,} per second; padding {duration.padding:.1%}",
     ]
 

@@ -26,7 +26,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, CountedBlock, Estimate
 from layerbeam.pipeline.run.sampling import GOLDEN_RATIO
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock
+from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
@@ -41,7 +41,7 @@ _FIRST_TOKENS = 1024  # of the first round
 _GROWTH = 4.0
 _PIECES = 8  # a round has at least as many, and several for each worker
 _MOST_PIECES = 512
-_ENOUGH_SECONDS = 2.0  # of a round
+_LEAST_SECONDS, _ENOUGH_SECONDS = 0.4, 2.0  # of the last round
 _ROUNDS_SHARE = 0.6  # of the time that is left
 _VALUES = 3_000_000  # of a view, in a part that is written for its size
 _CHARACTERS = 4  # per token, where a text is cut off that is longer than a piece
@@ -60,14 +60,15 @@ class Size:
 class Measurement:
     """What was measured; all 0 if there is no text.
 
-    `tokens` were encoded and written in `seconds`. `per_token`: of them, per padded token. `load_seconds`: for loading
-    the encoder, and for compiling.
+    `tokens` were encoded in `seconds`. `per_token`: of them, per padded token, with all workers busy. `load_seconds`:
+    for loading the encoder, and for compiling. `write_seconds`: of one core, per token.
     """
 
     tokens: int = 0
     seconds: float = 0.0
     per_token: float = 0.0
     load_seconds: float = 0.0
+    write_seconds: float = 0.0
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=lambda: collections.defaultdict(Size))
 
 
@@ -89,15 +90,16 @@ def measure(job: Job, sample: Estimate, workers: int, time_left: Callable[[float
             if num_rounds == 1:
                 first_seconds, first_padded = seconds, padded
             left = time_left(per_token * sample.sum(PADDED))
-            growth = min(_GROWTH, _ROUNDS_SHARE * left / max(seconds, 0.01))
+            growth = min(_GROWTH, _ROUNDS_SHARE * left / seconds)
             is_enough = seconds > _ENOUGH_SECONDS or tokens >= num_tokens
-            if (num_rounds > 1 and (is_enough or growth < 2)) or growth < 1:
+            if num_rounds > 1 and (is_enough or (growth < 2 and seconds > _LEAST_SECONDS)):
                 break
-            size *= growth
+            size *= _GROWTH if seconds < _LEAST_SECONDS else max(growth, 1.0)
         load_seconds += max(first_seconds - per_token * first_padded, 0.0)  # the first round compiled
         similar = Forward(_SimilarVectors(job, forward.encoder, pieces[0]))
-        sizes = _measure_sizes(stages, similar, blocks, time.monotonic() + time_left(per_token * sample.sum(PADDED)))
-    return Measurement(tokens, seconds, per_token, load_seconds, sizes)
+        until = time.monotonic() + time_left(per_token * sample.sum(PADDED))
+        sizes, write_seconds = _write_blocks(stages, similar, blocks, until)
+    return Measurement(tokens, seconds, per_token, load_seconds, write_seconds, sizes)
 
 
 class _Stages:
@@ -109,13 +111,15 @@ class _Stages:
         self.tokenize = Tokenizer(job.encoder, job.views, job.sequences)
         self._vocabulary = pa.array(job.encoder.vocabulary, pa.string())
 
-    def write(self, tokens: TokenBlock, forward: Forward, cost: EncodeCost) -> Mapping[str, Part]:
-        """The parts of a block that is encoded and written."""
-        views, encoding = self.job.views, self.job.encoding
-        vectors = encode_or_reject(
-            tokens, lambda texts: encode_block(texts, forward, views, encoding, cost), forward.check
+    def encode(self, tokens: TokenBlock, forward: Forward, cost: EncodeCost) -> VectorBlock:
+        job = self.job
+        return encode_or_reject(
+            tokens, lambda texts: encode_block(texts, forward, job.views, job.encoding, cost), forward.check
         )
-        written = next(write_parts(self.output, views, self._vocabulary, vectors))
+
+    def write(self, vectors: VectorBlock) -> Mapping[str, Part]:
+        """The parts of a block."""
+        written = next(write_parts(self.output, self.job.views, self._vocabulary, vectors))
         return written.parts if isinstance(written, Commit) else {}
 
 
@@ -160,11 +164,12 @@ def _piece_of(job: Job, block: CountedBlock, inside: float, size: float) -> Text
 
 
 def _encode(stages: _Stages, forward: Forward, pieces: Sequence[TokenBlock], workers: int) -> tuple[int, int, float]:
-    """Encode and write the pieces, `workers` at a time: (tokens, tokens with padding, seconds)."""
+    """Encode the pieces, `workers` at a time: (tokens, tokens with padding, seconds)."""
     costs = [EncodeCost() for _ in pieces]
     began = time.perf_counter()
     with ThreadPoolExecutor(workers) as threads:
-        list(threads.map(stages.write, pieces, itertools.repeat(forward), costs))
+        for _ in threads.map(stages.encode, pieces, itertools.repeat(forward), costs):
+            pass
     seconds = time.perf_counter() - began
     return sum(cost.encoded_tokens for cost in costs), max(sum(cost.padded_tokens for cost in costs), 1), seconds
 
@@ -191,16 +196,26 @@ class _SimilarVectors:
         return drawn
 
 
-def _measure_sizes(stages: _Stages, forward: Forward, blocks: Sequence[CountedBlock], until: float) -> dict[str, Size]:
-    """The sizes of the views' parts, of blocks that are written until the time is up, at least one."""
+def _write_blocks(
+    stages: _Stages, forward: Forward, blocks: Sequence[CountedBlock], until: float
+) -> tuple[dict[str, Size], float]:
+    """(sizes of the views' parts, seconds per token), of blocks that are written until the time is up, at least one."""
     views, paths = stages.job.views, collections.defaultdict[str, list[str]](list)
     rows, size = collections.Counter[str](), collections.Counter[str]()
+    seconds = encoded = 0.0
     for number, index in enumerate(np.random.default_rng(0).permutation(len(blocks)).tolist()):
         block = blocks[index]
         part_rows = {view.name: block[PART_ROWS.format(view.name)] for view in views}
-        values = max(part_rows[view.name] * len(view.vector_columns) * view.width for view in views)
-        piece = _piece_of(stages.job, block, 0.5, block[ENCODED] * _VALUES / max(values, 1))
-        for name, part in stages.write(stages.tokenize(piece), forward, EncodeCost()).items():
+        # Of a part of the block there would be other sums: those of rare words are smaller when compressed.
+        values = max([1, *(part_rows[v.name] * len(v.vector_columns) * v.width for v in views if not v.aggregates)])
+        piece = _piece_of(stages.job, block, 0.5, block[ENCODED] * _VALUES / values)
+        vectors = stages.encode(stages.tokenize(piece), forward, EncodeCost())
+        started = time.perf_counter()
+        parts = stages.write(vectors)
+        times = block[ENCODED] / max(min(len(vectors.tokens.token_ids), block[ENCODED]), 1)
+        seconds += block.weight * times * (time.perf_counter() - started)
+        encoded += block.weight * block[ENCODED]
+        for name, part in parts.items():
             if part.rows and name in part_rows:
                 weight = block.weight * part_rows[name] / part.rows
                 rows[name] += weight * part.rows
@@ -215,4 +230,4 @@ def _measure_sizes(stages: _Stages, forward: Forward, blocks: Sequence[CountedBl
             table = write_word_types(stages.output, view, 0, 1, make_word_types(view, paths[view.name], ((), None)))
             row_seconds = (time.perf_counter() - began) / sum(pq.read_metadata(p).num_rows for p in paths[view.name])
             sizes[view.name] = Size(sizes[view.name].row_bytes, table.bytes / max(table.rows, 1), row_seconds)
-    return sizes
+    return sizes, seconds / encoded

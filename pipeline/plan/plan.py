@@ -44,7 +44,7 @@ from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead
 
-BUDGET = Budget(16 << 20, 1024, seconds=3.0)
+BUDGET = Budget(16 << 20, 1024, seconds=2.0)
 # Planning takes a quarter of the run's time, but may take so many seconds; and the program no more than so many.
 _PLAN_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.25, 3.0, 14.0
 MAX_SEQ_LENGTHS = (64, 128, 256, 512)
@@ -331,9 +331,12 @@ def _truncations(job: Job, lengths: Int64Array, weights: npt.NDArray[np.float64]
 
 def _duplicates(sample: Estimate) -> dict[str, float]:
     """The shares of texts and tokens that are not encoded again, and the number of blocks in which they were found."""
-    texts = 1 - sample.sum(ENCODED_TEXTS) / (sample.sum(TEXTS) or 1) if sample.blocks else 0.0
-    tokens = 1 - sample.sum(ENCODED) / (sample.sum(SEQUENCE_TOKENS) or 1) if sample.blocks else 0.0
-    return {"texts": round(texts, 4), "tokens": round(tokens, 4), "blocks": sum(1 for b in sample.blocks if b[TEXTS])}
+    texts, tokens = sample.sum(TEXTS), sample.sum(SEQUENCE_TOKENS)
+    return {
+        "texts": round(1 - sample.sum(ENCODED_TEXTS) / texts, 4) if texts else 0.0,
+        "tokens": round(1 - sample.sum(ENCODED) / tokens, 4) if tokens else 0.0,
+        "blocks": sum(block[TEXTS] > 0 for block in sample.blocks),
+    }
 
 
 def _view_sizes(sample: Estimate, measured: Measurement) -> dict[str, ViewSize]:
@@ -357,6 +360,7 @@ def _duration(sample: Estimate, measured: Measurement, workers: int, startup_sec
         "read": sample.read_seconds / busy,
         "blocks": sample.num_blocks * _RUNNER_SECONDS_PER_BLOCK,
         "encode": sample.sum(PADDED) * measured.per_token,
+        "write": sample.sum(ENCODED) * measured.write_seconds / busy,
         "tables": sum(rows * row_seconds for rows, row_seconds in tables) / busy,
     }
     seconds, tokens = sum(parts.values()), measured.tokens

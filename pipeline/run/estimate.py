@@ -275,7 +275,7 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
             blocks += [count(block, slice_.kind, len(slices)) for block in slice_.blocks]
             slices.append(dataclasses.replace(slice_, blocks=()))
     is_whole &= all(slice_.scale <= 1 for slice_ in slices)
-    is_whole &= sum(slice_.size for slice_ in slices) > 0.999 * sum(total.size for total in totals.values())
+    is_whole &= sum(slice_.size for slice_ in slices) >= 0.999 * sum(total.size for total in totals.values())
     num_blocks = _weigh(blocks, slices, totals)
     return Estimate(
         blocks,
@@ -294,10 +294,10 @@ def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], total
 
     That is as many as the slices are, and as many more as in the sample.
     """
-    points, sizes = collections.Counter[str](), collections.Counter[str]()
+    points, sizes = collections.Counter[str](), collections.defaultdict[str, float](float)
     for slice_ in slices:
         points[slice_.kind] += slice_.points
-        sizes[slice_.kind] += round(slice_.size)
+        sizes[slice_.kind] += slice_.size
     in_slice = collections.Counter(block.slice for block in blocks)
     num_blocks, weights = float(sum(total.slices for total in totals.values())), list[float]()
     for number, slice_ in enumerate(slices):
@@ -305,7 +305,7 @@ def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], total
         if slice_.points:
             weight = size / slice_.size * slice_.points / points[slice_.kind]
         else:
-            weight = max(size / sizes[slice_.kind], 1.0)
+            weight = 1.0 if sizes[slice_.kind] > 0.999999 * size else size / sizes[slice_.kind]
         in_whole = in_slice[number] * (1 if slice_.kind == PACKED else slice_.scale)
         num_blocks += weight * (in_whole - slice_.slices)
         weights.append(weight * slice_.scale)

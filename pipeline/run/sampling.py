@@ -112,9 +112,7 @@ def draw_slices(
         kind: Total(sum(map(_bytes_left, works)), sum(_num_slices(job, work, slice_bytes) for work in works))
         for kind, works in kinds.items()
     }
-    texts = {
-        kind: total.size * (1 if kind in (PLAIN, PACKED, LIMITED) else _COMPRESSION) for kind, total in totals.items()
-    }
+    texts = {kind: total.size * (_COMPRESSION if kind.startswith(".") else 1) for kind, total in totals.items()}
     num_files = sum(1 + len(work.others) for works in kinds.values() for work in works)
     is_whole = num_files <= budget.files and sum(texts.values()) <= budget.text_bytes
     rng = np.random.default_rng(seed)
@@ -122,9 +120,7 @@ def draw_slices(
     for kind, works in kinds.items():
         share = budget.text_bytes * texts[kind] / sum(texts.values())
         if is_whole:
-            orders = (rng.permutation(len(works)) / len(works)).tolist()
-            most = [max(4 * share * _bytes_left(work) / totals[kind].size, job.limits.text_bytes) for work in works]
-            draws += [Draw(order, kind, works[i], None, most[i]) for i, order in enumerate(orders)]
+            draws += [Draw(float(rng.random()), kind, work, None, budget.text_bytes) for work in works]
         else:
             draws += _draw_points(job, kind, works, share, budget, float(rng.random()))
     return sorted(draws, key=lambda draw: draw.order), totals
@@ -148,8 +144,7 @@ def _draw_points(
     within = np.clip(1 - (ends[drawn] - places) / sizes[drawn], 0, 1 - 1e-12)
     together: dict[tuple[int, int], list[tuple[float, float]]] = collections.defaultdict(list)
     for number, (index, point) in enumerate(zip(drawn.tolist(), within.tolist(), strict=True)):
-        is_cut = kind == PLAIN and not (job.records.format == "parquet" or job.records.is_delimited)
-        place = int(point * sizes[index] / slice_bytes) if is_cut else 0
+        place = int(point * sizes[index] / slice_bytes) if _is_cut(job, works[index]) else 0
         together[index, place].append((number / num_points, point))
     for (index, _), points in together.items():
         yield Draw(points[0][0], kind, works[index], tuple(point for _, point in points), slice_bytes)
@@ -263,9 +258,15 @@ def _stored_share(file: InputFile, text_bytes: int) -> float:
 
 def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
     """The slices that a file is cut into, as far as its size tells."""
-    if _kind_of(work) != PLAIN or job.records.is_whole_file or job.records.is_delimited:
-        return 1
-    return 1 if job.records.format == "parquet" else -(-_bytes_left(work) // slice_bytes)
+    return -(-_bytes_left(work) // slice_bytes) if _is_cut(job, work) else 1
+
+
+def _is_cut(job: Job, work: FileToRead) -> bool:
+    """Whether a file is cut into ranges of bytes, whatever it holds."""
+    records = job.records
+    return _kind_of(work) == PLAIN and not (
+        records.format == "parquet" or records.is_delimited or records.is_whole_file
+    )
 
 
 def _kind_of(work: FileToRead) -> str:
