@@ -62,12 +62,12 @@ def _input_lines(given: InputSummary) -> list[str]:
     if given.files_to_do < given.files or given.bytes_to_do < given.bytes:
         lines[0] += f"; left to do: {input_text({'files': given.files_to_do, 'bytes': given.bytes_to_do})}"
     if sample.is_whole:
-        lines.append("all of it was read: the numbers below are exact counts")
+        lines.append("all of it was read: texts, tokens, rows and blocks are counted; bytes and time are estimates")
     else:
-        chunks, files = count_noun(sample.places, "chunk"), count_noun(sample.files, "file")
-        lines.append(f"sample: {size_text(sample.text_bytes)} in {chunks} of {files}; +- is the 95% error bound")
+        slices, files = count_noun(sample.places, "slice"), count_noun(sample.files, "file")
+        lines.append(f"from {slices} of {files}, {size_text(sample.text_bytes)}; +- is two standard errors over them")
     if sample.beginnings_only:
-        lines.append("compressed and CSV files were sampled at the start only; the error bound ignores later changes")
+        lines.append("compressed and CSV files were read at the start only; +- does not cover what changes later")
     return lines
 
 
@@ -124,10 +124,13 @@ def _percent(fraction: float) -> str:
 
 
 def _disk_line(plan: Plan) -> str:
-    size, free = sum(view.bytes for view in plan.views.values()), plan.free_bytes
+    sums, free = sum(view.sums_bytes for view in plan.views.values()), plan.free_bytes
+    size = sum(view.bytes for view in plan.views.values()) + sums
     if not plan.blocks:
         return "nothing to write"
     line = f"about {size_text(size)} in {count_noun(plan.blocks, 'block')}, at most one file per block and view"
+    if sums:
+        line += f"; {size_text(sums)} of it are the sums of word types that later runs add to"
     if free is not None:
         line += f"; {size_text(free)} free" + ("" if size < free else ": TOO LITTLE")
     return line
@@ -139,7 +142,7 @@ def _time_lines(duration: Duration) -> list[str]:
     parts = ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in duration.parts.items() if seconds >= 1)
     return [
         f"about {duration_text(duration.seconds)} here, with {count_noun(duration.workers, 'worker')} ({parts})",
-        f"measured: {duration.burst['tokens']:,} tokens encoded and written in {duration.burst['seconds']:.1f} s, "
+        f"measured: {duration.burst['tokens']:,} tokens encoded in {duration.burst['seconds']:.1f} s, "
         f"{duration.tokens_per_second:,} per second; padding {duration.padding:.1%}",
     ]
 

@@ -19,16 +19,18 @@ from layerbeam.pipeline.output.find import PendingWork, check_output, find_input
 from layerbeam.pipeline.output.finish import find_problems
 from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.rejects import frequent_remedies
-from layerbeam.pipeline.plan.calibrate import Calibration, calibrate
+from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.run.estimate import (
     ENCODED,
+    ENCODED_TEXTS,
+    PADDED,
+    PART_ROWS,
+    SEQUENCE_TOKENS,
     TEXT_BYTES,
     TEXTS,
     Estimate,
     Statistic,
-    Tokenizer,
     estimate,
-    expected_blocks,
     free_bytes,
 )
 from layerbeam.pipeline.run.fields import check_fields
@@ -42,8 +44,9 @@ from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead
 
-# A few seconds of reading and tokenizing.
-BUDGET = Budget(16 << 20, 1024)
+BUDGET = Budget(16 << 20, 1024, seconds=2.0)
+# Planning takes a quarter of the run's time, but may take so many seconds; and the program no more than so many.
+_PLAN_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.25, 3.0, 14.0
 MAX_SEQ_LENGTHS = (64, 128, 256, 512)
 _BINS = 12
 _HOUR = 3600
@@ -60,7 +63,7 @@ _STATISTICS = {
     "records": metrics.RECORDS,
     "texts": TEXTS,
     "tokens": metrics.TOKENS,
-    "encoded_tokens": ENCODED,
+    "encoded_tokens": SEQUENCE_TOKENS,
     "blank": metrics.BLANK,
     "filtered": metrics.FILTERED,
     "rejected": metrics.REJECTED,
@@ -80,7 +83,7 @@ class Machines:
 
 @dataclasses.dataclass(frozen=True)
 class SampleSize:
-    """What was read. `places`: chunks. `beginnings_only`: compressed and CSV files were sampled at the start only."""
+    """What was read. `places`: slices. `beginnings_only`: of compressed and CSV files only the start was read."""
 
     files: int
     places: int
@@ -122,18 +125,22 @@ class Truncation:
 
 @dataclasses.dataclass(frozen=True)
 class ViewSize:
-    """A view's rows with their error bound, and the bytes of its vectors and of its files."""
+    """A view's rows, twice their standard error, and the bytes of its vectors and of its files.
+
+    `sums_bytes`: of the sums from which later runs make the table of a view of word types anew.
+    """
 
     level: str
     rows: int
     margin: int
     vector_bytes: int
     bytes: int
+    sums_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Duration:
-    """A local run's time. `burst`: the tokens and seconds of the calibration."""
+    """A local run's time. `burst`: the tokens and seconds of what was encoded for the plan."""
 
     workers: int
     seconds: float
@@ -201,20 +208,23 @@ def make_plan(
     job = find_format(job, found)
     work, note = _find_work(job, found)
     check_fields(job, work)
-    tokenize = Tokenizer(job)
-    echo("reading a sample of the input ...")
-    sample = estimate(tokenize, work, BUDGET, seed)
-    echo("measuring the speed on some texts of the sample ...")
-    calibration = calibrate(tokenize, sample, workers=workers, seed=seed)
-    num_blocks = expected_blocks(sample, job)
-    duration = _duration(sample, calibration, num_blocks, workers, startup_seconds)
+    began_to_read = time.monotonic()
+    echo("reading slices of the input ...")
+    sample = estimate(job, work, BUDGET, seed)
+
+    def time_left(encode_seconds: float) -> float:
+        run_seconds = startup_seconds + _RUNNER_SECONDS + sample.read_seconds / workers + encode_seconds
+        until = began_to_read + max(_PLAN_SHARE * run_seconds, _LEAST_SECONDS)
+        return min(until, began + _MOST_SECONDS) - time.monotonic()
+
+    echo("encoding some of their texts ...")
+    measured = measure(job, sample, workers, time_left)
+    duration = _duration(sample, measured, workers, startup_seconds)
     lengths, weights = sample.lengths()
-    reasons = dict(sum((chunk.reject_reasons for chunk in sample.chunks), collections.Counter[str]()).most_common())
-    skipped = [
-        *work.skipped,
-        *(InputFile.unreadable(chunk.path, chunk.problem) for chunk in sample.chunks if chunk.problem),
-    ]
-    counts = {name: round(sample.statistic(name).value) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
+    rejects = (reject.kind for block in sample.blocks for reject in block.text.rejected)
+    reasons = dict(collections.Counter(rejects).most_common())
+    skipped = [*work.skipped, *sample.skipped]
+    counts = {name: round(sample.sum(name)) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
@@ -229,14 +239,14 @@ def make_plan(
         lengths=_summarize_lengths(lengths, weights),
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
-        duplicates={name: round(value, 4) for name, value in calibration.duplicates.items()},
+        duplicates=_duplicates(sample),
         rejects_seen=reasons,
-        remedies=frequent_remedies(reasons, int(sum(c[metrics.RECORDS] for c in sample.chunks)), given.text_field),
-        blocks=num_blocks,
-        views=_view_sizes(sample, calibration, num_blocks),
+        remedies=frequent_remedies(reasons, int(sample.in_sample(metrics.RECORDS)), given.text_field),
+        blocks=sample.num_blocks,
+        views=_view_sizes(sample, measured),
         free_bytes=free_bytes(job.output.path),
         time=duration,
-        dataflow=None if machines is None else _dataflow(machines, duration.core_hours, num_blocks),
+        dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
         is_refused=note is not None,
         problems=find_problems(skipped, work.missing, counts, reasons, given.max_reject_rate, given.text_field),
     )
@@ -278,12 +288,12 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
         bytes_to_do=sum(file.file.size for file in work.to_read),
         compressed=sum(storage.is_compressed(file.file.path) for file in work.to_read),
         sample=SampleSize(
-            files=len({chunk.path for chunk in sample.chunks}),
-            places=len(sample.chunks),
-            text_bytes=int(sum(chunk[TEXT_BYTES] for chunk in sample.chunks)),
+            files=len(sample.files),
+            places=sample.num_slices,
+            text_bytes=int(sample.in_sample(TEXT_BYTES)),
             is_whole=sample.is_whole,
             beginnings_only=not sample.is_whole
-            and (records.is_delimited or any(storage.is_compressed(chunk.path) for chunk in sample.chunks)),
+            and (records.is_delimited or any(map(storage.is_compressed, sample.files))),
         ),
     )
 
@@ -319,39 +329,49 @@ def _truncations(job: Job, lengths: Int64Array, weights: npt.NDArray[np.float64]
     ]
 
 
-def _view_sizes(sample: Estimate, calibration: Calibration, num_blocks: int) -> dict[str, ViewSize]:
+def _duplicates(sample: Estimate) -> dict[str, float]:
+    """The shares of texts and tokens that are not encoded again, and the number of blocks in which they were found."""
+    texts, tokens = sample.sum(TEXTS), sample.sum(SEQUENCE_TOKENS)
+    return {
+        "texts": round(1 - sample.sum(ENCODED_TEXTS) / texts, 4) if texts else 0.0,
+        "tokens": round(1 - sample.sum(ENCODED) / tokens, 4) if tokens else 0.0,
+        "blocks": sum(block[TEXTS] > 0 for block in sample.blocks),
+    }
+
+
+def _view_sizes(sample: Estimate, measured: Measurement) -> dict[str, ViewSize]:
     sizes = {}
     for view in sample.views:
-        rows = sample.rows(view)
-        row_bytes, part_bytes = calibration.sizes.get(view.name, (0.0, 0.0))
-        # A word_type view ends up in few files; the parts of its blocks hold sums.
-        size = rows.value * row_bytes + part_bytes * (1 if view.aggregates else num_blocks)
-        vector_bytes = sample.view_bytes[view.name]
-        sizes[view.name] = ViewSize(view.level, round(rows.value), round(rows.margin), vector_bytes, round(size))
+        name, rows, per_row = view.name, sample.rows(view), measured.sizes[view.name]
+        of_parts = sample.sum(PART_ROWS.format(name)) * per_row.row_bytes
+        table = rows.value * per_row.table_bytes
+        size, sums = (table, of_parts) if view.aggregates else (of_parts, 0.0)
+        vectors = sample.view_bytes[name]
+        sizes[name] = ViewSize(view.level, round(rows.value), round(rows.margin), vectors, round(size), round(sums))
     return sizes
 
 
-def _duration(
-    sample: Estimate, calibration: Calibration, num_blocks: int, workers: int, startup_seconds: float
-) -> Duration:
+def _duration(sample: Estimate, measured: Measurement, workers: int, startup_seconds: float) -> Duration:
     """The time of a local run with this number of workers."""
     busy = min(workers, cores())
-    encoded = sample.statistic(ENCODED).value * (1 - calibration.duplicates["tokens"])
+    tables = ((sample.sum(PART_ROWS.format(name)), size.table_seconds) for name, size in measured.sizes.items())
     parts = {
-        "start": startup_seconds + _RUNNER_SECONDS + calibration.load_seconds,
-        "read": sample.statistic(TEXT_BYTES).value * calibration.read_seconds / busy,
-        "blocks": num_blocks * (calibration.per_block + _RUNNER_SECONDS_PER_BLOCK),
-        "encode": encoded * calibration.per_token,
+        "start": startup_seconds + _RUNNER_SECONDS + measured.load_seconds,
+        "read": sample.read_seconds / busy,
+        "blocks": sample.num_blocks * _RUNNER_SECONDS_PER_BLOCK,
+        "encode": sample.sum(PADDED) * measured.per_token,
+        "write": sample.sum(ENCODED) * measured.write_seconds / busy,
+        "tables": sum(rows * row_seconds for rows, row_seconds in tables) / busy,
     }
-    seconds, tokens = sum(parts.values()), calibration.tokens
+    seconds, tokens = sum(parts.values()), measured.tokens
     return Duration(
         workers=workers,
         seconds=round(seconds, 1),
         parts={name: round(part, 1) for name, part in parts.items()},
-        tokens_per_second=round(tokens / calibration.seconds) if tokens else 0,
-        padding=round(1 - 1 / calibration.padding, 4),
+        tokens_per_second=round(tokens / measured.seconds) if tokens else 0,
+        padding=round(1 - sample.sum(ENCODED) / (sample.sum(PADDED) or 1), 4) if tokens else 0.0,
         core_hours=round((seconds - parts["start"]) * busy / _HOUR, 4),
-        burst={"tokens": tokens, "seconds": round(calibration.seconds, 2)} if tokens else None,
+        burst={"tokens": tokens, "seconds": round(measured.seconds, 2)} if tokens else None,
     )
 
 

@@ -1,47 +1,53 @@
-"""What is left to do of a corpus, estimated from a sample: for `plan`, and for what `run` prints before it starts."""
+"""What is left to do of a corpus, counted in slices of it: for `plan`, and for what `run` prints before it starts."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
+import functools
+import itertools
 import math
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.run.sampling import Budget, Chunk, draw, text_bytes
+from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, read_slices
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import records_of
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.input.records import tokens_by_length
-from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, join_small_files
+from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize import sequences
 from layerbeam.transforms.views import View
 
 # For `run`: read in some tenths of a second.
-RUN_BUDGET = Budget(2 << 20, 256)
+RUN_BUDGET = Budget(2 << 20, 256, slice_bytes=1 << 16)
 
-# Statistics of a chunk, in addition to the counters of `layerbeam.transforms.metrics`.
-TEXTS = "texts"
-ENCODED = "encoded_tokens"  # with [CLS] and [SEP], before equal texts are merged
-TEXT_BYTES = "text_bytes"
-BLOCK_ROWS = "block_rows"  # tokens as `BlockLimits` counts them
-ROWS = "rows:{}"
+# Statistics of a block, in addition to the counters of `layerbeam.transforms.metrics`.
+TEXTS, TEXT_BYTES = "texts", "text_bytes"
+SEQUENCE_TOKENS = "sequence_tokens"  # with [CLS] and [SEP], and overlapping windows counted twice
+ENCODED_TEXTS, ENCODED = "encoded_texts", "encoded_tokens"  # the same of the texts that equal no earlier one
+PADDED = "padded_tokens"
+ROWS, PART_ROWS = "rows:{}", "part_rows:{}"  # of a view, and in the parts of its blocks
 
-_STANDARD_ERRORS = 2.2  # Student's t for 95 % and ten degrees of freedom: a sample may have few chunks
-_HEAPS_EXPONENT = 0.6  # the number of word types grows with this power of the words
+_STANDARD_ERRORS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """An estimated total. In 95 of 100 samples the truth is at most `margin` away; 0 if all was counted."""
+    """An estimated total. `margin`: two standard errors, as far as the blocks of the sample differ; 0 if counted."""
 
     value: float
     margin: float = 0.0
@@ -51,147 +57,261 @@ class Statistic:
 
 
 @dataclasses.dataclass
-class Estimate:
-    """What is left to do in these files, by a sample."""
+class CountedBlock:
+    """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
 
-    files: Sequence[FileToRead]
-    chunks: list[Chunk]
-    sizes: npt.NDArray[np.float64]
+    `text`: without the texts that have no rows. `lengths`: the tokens of each text with [CLS] and [SEP], before
+    truncation. `keys`: for each view of word types, how often the block has each key.
+    """
+
+    kind: str
+    slice: int
+    weight: float
+    text: TextBlock
+    statistics: dict[str, float]
+    lengths: Int64Array
+    keys: dict[str, collections.Counter[tuple[object, ...]]]
+
+    def __getitem__(self, statistic: str) -> float:
+        return self.statistics.get(statistic, 0.0)
+
+
+@dataclasses.dataclass
+class Estimate:
+    """What is left to do in the input files, by a sample of slices.
+
+    `skipped`: files that cannot be read. `seconds`: of one core, for reading and tokenizing the sample.
+    """
+
+    blocks: list[CountedBlock]
     views: Sequence[View]
+    num_blocks: int
+    num_slices: int
+    files: frozenset[str]
+    skipped: list[InputFile]
+    is_whole: bool
+    seconds: float
 
     def statistic(self, name: str) -> Statistic:
-        """The total of a statistic over the corpus.
+        """The total of a statistic."""
+        variance = 0.0
+        for kind in {block.kind for block in self.blocks}:
+            blocks = [block for block in self.blocks if block.kind == kind]
+            weights = np.array([block.weight for block in blocks])
+            values, sizes = (np.array([block[key] for block in blocks]) for key in (name, TEXT_BYTES))
+            ratio = float(weights @ values) / max(float(weights @ sizes), 1)
+            # A block that is alone says nothing about others.
+            differences = weights * (values - ratio * sizes) if len(blocks) > 1 else weights * values
+            correction = len(blocks) / max(len(blocks) - 1, 1) * (1 - 1 / weights.clip(1))
+            variance += float((correction * differences**2).sum())
+        return Statistic(self.sum(name), _STANDARD_ERRORS * math.sqrt(variance))
 
-        The regression estimator of Cochran, Sampling Techniques, chapter 7: the chunks' sizes have known totals.
-        """
-        weights = np.array([chunk.weight for chunk in self.chunks])
-        values = weights * np.array([chunk[name] for chunk in self.chunks])
-        if self.is_whole:
-            return Statistic(float(values.sum()))
-        sizes = np.array([chunk.sizes for chunk in self.chunks]) / self.sizes.clip(1)
-        slopes, _, rank, _ = np.linalg.lstsq(sizes, values, rcond=None)
-        total = float(values.sum() + (np.sign(self.sizes) - sizes.sum(axis=0)) @ slopes)
-        # What was read completely has no error.
-        residuals = np.sqrt(1 - 1 / weights.clip(1)) * (values - sizes @ slopes)
-        variance = len(values) / max(len(values) - rank, 1) * float(residuals @ residuals)
-        return Statistic(max(total, 0.0), _STANDARD_ERRORS * math.sqrt(variance))
+    def sum(self, name: str) -> float:
+        return float(sum(block.weight * block[name] for block in self.blocks))
+
+    def in_sample(self, name: str) -> float:
+        return float(sum(block[name] for block in self.blocks))
+
+    @property
+    def read_seconds(self) -> float:
+        """Of one core, for reading and tokenizing everything."""
+        return self.seconds * self.sum(TEXT_BYTES) / (self.in_sample(TEXT_BYTES) or 1)
+
+    def lengths(self) -> tuple[Int64Array, npt.NDArray[np.float64]]:
+        """(tokens of each text in the sample, how many texts of the corpus it represents)."""
+        lengths = [np.empty(0, np.int64), *(block.lengths for block in self.blocks)]
+        weights = [np.empty(0), *(np.full(len(block.lengths), block.weight) for block in self.blocks)]
+        return np.concatenate(lengths), np.concatenate(weights)
 
     def rows(self, view: View) -> Statistic:
-        """Rows of a view. Of word types, as many more than in the sample as Heaps' law says."""
+        """Rows of a view. A word type is a row if it occurs `min_count` times."""
         rows = self.statistic(ROWS.format(view.name))
         if not view.aggregates:
             return rows
-        types = len(set().union(*(chunk.forms.get(view.name, ()) for chunk in self.chunks)))
-        if self.is_whole or not types:
-            return Statistic(types)
-        words = sum(chunk[ROWS.format(view.name)] for chunk in self.chunks)
-        value = types * max(rows.value / words, 1.0) ** _HEAPS_EXPONENT
-        return Statistic(value, value / 2)
+        found = collections.Counter[tuple[object, ...]]()
+        for block in self.blocks:
+            found.update(block.keys[view.name])
+        frequent = sum(count >= view.min_count for count in found.values())
+        if self.is_whole or not found:
+            return Statistic(frequent)
+        # The share of the frequent ones hardly depends on the size of a corpus.
+        in_slices = [set[tuple[object, ...]]() for _ in range(self.num_slices)]
+        for block in self.blocks:
+            in_slices[block.slice] |= block.keys[view.name].keys()
+        times = rows.value / found.total()
+        value = grown_types(collections.Counter(itertools.chain(*in_slices)).values(), self.num_slices, times)
+        return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
-    @property
+    @functools.cached_property
     def view_bytes(self) -> dict[str, int]:
         """Bytes of each view's vectors, before compression. A word type has two: its mean and standard deviation."""
         values = {v.name: len(v.vector_columns) * v.width * (2 if v.level == "word_type" else 1) for v in self.views}
         return {v.name: round(self.rows(v).value * values[v.name] * value_bytes(v)) for v in self.views}
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the sample is the whole corpus: all statistics are counts then."""
-        return all(chunk.weight < 1 + 1e-9 for chunk in self.chunks)
-
-    def lengths(self) -> tuple[Int64Array, npt.NDArray[np.float64]]:
-        """(tokens of each text in the sample, how many texts of the corpus it represents)."""
-        lengths = np.concatenate([np.empty(0, np.int64), *(chunk.lengths for chunk in self.chunks)])
-        weights = [np.full(len(chunk.lengths), chunk.weight) for chunk in self.chunks]
-        return lengths, np.concatenate([np.empty(0), *weights])
+    def sums_bytes(self) -> dict[str, int]:
+        """Bytes of the sums in the blocks' parts of each view of word types: float64, and as many of squares."""
+        return {
+            view.name: round(self.sum(PART_ROWS.format(view.name)) * len(view.vector_columns) * view.width * 16)
+            for view in self.views
+            if view.aggregates
+        }
 
 
-class Tokenizer:
-    """A run's tokenization: texts to tokens and to the rows of its views."""
+def grown_types(slices_of_types: Collection[int], num_slices: int, times: float) -> float:
+    """The types in a corpus so many times as large as a sample, from the number of slices that have each type.
+
+    The curve of types over slices says by what power of the text they grow, and how much that falls with each doubling;
+    it goes on like that.
+
+    >>> round(grown_types([8] * 100, 8, 4.0)), round(grown_types([1] * 100, 8, 4.0))
+    (100, 400)
+    """
+    counts = np.bincount(list(slices_of_types), minlength=num_slices + 1)
+
+    def types_in(some: int) -> float:
+        """The mean number of types in so many of the slices."""
+        missed = [math.comb(num_slices - number, some) / math.comb(num_slices, some) for number in range(len(counts))]
+        return float(counts @ (1 - np.array(missed)))
+
+    types = types_in(num_slices)
+    if num_slices < 2:
+        return types * math.sqrt(times)
+    half, quarter = types_in(num_slices // 2), types_in(num_slices // 4)
+    power = math.log2(types / half) / math.log2(num_slices / (num_slices // 2))
+    before = math.log2(half / quarter) / math.log2((num_slices // 2) / (num_slices // 4)) if quarter else power
+    fall, doublings = min(power / before, 1.0) if before else 1.0, math.log2(max(times, 1.0))
+    whole = int(doublings)
+    exponent = sum(fall**number for number in range(1, whole + 1)) + (doublings - whole) * fall ** (whole + 1)
+    return float(types * 2 ** (power * exponent))
+
+
+class BlockCounter:
+    """Counts what blocks hold, by the run's own tokenization."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self._job = job
         self._tokenize = sequences.Tokenizer(job.encoder, job.views, job.sequences)
 
-    def __call__(self, block: TextBlock) -> TokenBlock:
-        return self._tokenize(block)
+    def __call__(self, block: TextBlock, kind: str, number: int) -> CountedBlock:
+        job = self._job
+        tokens = self._tokenize(block)
+        everything = np.arange(len(tokens.num_dropped))
+        distinct, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+        encoding = job.encoding
+        cut = cut_sequences(tokens, everything, encoding.max_seq_length, encoding.window_overlap)
+        distinct_cut = cut_sequences(tokens, distinct, encoding.max_seq_length, encoding.window_overlap)
+        lengths = np.diff(distinct_cut.splits)
+        is_short = ~np.isin(distinct_cut.text, list(distinct_cut.vector_index))
+        names = (metrics.RECORDS, *metrics.OF_SENTENCES)
+        statistics = {name: float(tokens.text.total(name)) for name in names} | {
+            TEXTS: len(everything),
+            TEXT_BYTES: _text_bytes(block, parquet=job.records.format == "parquet"),
+            SEQUENCE_TOKENS: len(cut.positions),
+            ENCODED_TEXTS: len(distinct),
+            ENCODED: len(distinct_cut.positions),
+            PADDED: _padded_tokens(lengths[is_short], encoding) + int(lengths[~is_short].sum()),
+            metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
+            metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
+            metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
+        }
+        keys = {view.name: _count_keys(view, tokens) for view in job.views if view.aggregates}
+        for view in job.views:
+            rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(tokens.rows[view.name].text)
+            statistics[ROWS.format(view.name)] = rows
+            statistics[PART_ROWS.format(view.name)] = len(keys[view.name]) if view.aggregates else rows
+        return CountedBlock(kind, number, 1.0, tokens.text, statistics, self._lengths(block, tokens), keys)
 
-    def lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
+    def _lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
         """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
-        settings = self.job.sequences
+        settings = self._job.sequences
         if settings.long_text == "reject":
             whole = dataclasses.replace(settings, long_text="window")
             tokens = sequences.tokenize_block(block, self._tokenize.text_tokenizer, whole)
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 
-def estimate(tokenize: Tokenizer, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
-    """Sample and count the files that are left to do."""
-    chunks, sizes = draw(tokenize.job, work.to_read, budget, seed)
-    for chunk in chunks:
-        if chunk.block is not None:
-            _count(tokenize, chunk, chunk.block)
-    return Estimate(work.to_read, chunks, sizes, tokenize.job.views)
+def _padded_tokens(lengths: Int64Array, encoding: EncodeSettings) -> int:
+    """The tokens of the batches that the run makes of sequences of these lengths, padding included."""
+    buckets = encoding.length_buckets
+    full = encoding.batch_tokens if encoding.only_full_batches else None
+    batches = plan_batches(lengths, encoding.batch_tokens, buckets)
+    return sum(math.prod(padded_shape(len(batch), int(lengths[batch].max()), buckets, full)) for batch in batches)
 
 
-def _count(tokenize: Tokenizer, chunk: Chunk, block: TextBlock) -> None:
-    """Count what a chunk holds, by the run's own code."""
-    job = tokenize.job
-    lengths = pc.binary_length(block.texts).to_numpy().astype(np.int64)
-    tokens = tokenize(block)
-    num_texts = len(tokens.num_dropped)
-    sequences = cut_sequences(tokens, np.arange(num_texts), job.encoding.max_seq_length, job.encoding.window_overlap)
-    names = (metrics.RECORDS, *metrics.OF_SENTENCES)
-    chunk.statistics = {name: float(tokens.text.total(name)) for name in names} | {
-        TEXTS: num_texts,
-        ENCODED: len(sequences.positions),
-        metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
-        metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
-        metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
-        TEXT_BYTES: text_bytes(block, parquet=job.records.format == "parquet"),
-        BLOCK_ROWS: int(tokens_by_length(lengths + 1, dataclasses.replace(job.limits, sentence_bytes=None)).sum()),
-    }
-    for view in job.views:
-        rows = tokens.rows[view.name]
-        num_rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(rows.text)
-        chunk.statistics[ROWS.format(view.name)] = num_rows
-        if view.aggregates and rows.words is not None:
-            chunk.forms[view.name] = set(rows.words.forms.take(np.unique(rows.words.form)).to_pylist())
-    chunk.lengths = tokenize.lengths(block, tokens)
-    chunk.reject_reasons.update(reject.kind for reject in tokens.text.rejected)
+def _count_keys(view: View, tokens: TokenBlock) -> collections.Counter[tuple[object, ...]]:
+    """How often each key of a view of word types occurs: the values of `group_by` and the form."""
+    rows = tokens.rows[view.name]
+    assert rows.words is not None  # noqa: S101 - for mypy
+    columns = [tokens.text.fields[name].take(pa.array(rows.text)) for name in view.group_by]
+    columns.append(rows.words.forms.take(pa.array(rows.words.form)))
+    names = [str(number) for number in range(len(columns))]
+    counts = pa.table(columns, names).group_by(names).aggregate([([], "count_all")])
+    keys = zip(*(counts[name].to_pylist() for name in names), strict=True)
+    return collections.Counter(dict(zip(keys, counts["count_all"].to_pylist(), strict=True)))
 
 
-def expected_blocks(estimate: Estimate, job: Job) -> int:
-    """How many blocks a run cuts: a block ends at each limit and at the end of each byte range of a file."""
-    limits = job.limits
-    records, size, rows, texts = (estimate.statistic(n).value for n in (metrics.RECORDS, TEXT_BYTES, BLOCK_ROWS, TEXTS))
-    if not texts or not size:
-        return 0
-    record_bytes = size / texts
-    per_byte = max(1 / limits.text_bytes, rows / size / limits.token_rows, texts / size / limits.text_rows)
-    block_bytes = max(1 / per_byte, record_bytes)
-    is_parquet = job.records.format == "parquet"
-    packed = {f.file.path: f.file.size for f in estimate.files if is_parquet or storage.is_compressed(f.file.path)}
-    packed_text = sum(chunk.weight * chunk[TEXT_BYTES] for chunk in estimate.chunks if chunk.path in packed)
-    empty = {chunk.path for chunk in estimate.chunks if chunk.weight <= 1}
-    empty -= {chunk.path for chunk in estimate.chunks if chunk[TEXTS] or chunk.weight > 1}
-    blocks = 0.0
-    files = (work for work in estimate.files if work.file.path not in empty)
-    for work in join_small_files(files, limits, job.records):
-        if work.others:
-            blocks += 1
-            continue
-        lengths = [
-            work.file.size * packed_text / sum(packed.values()) if end is None else end - start
-            for start, end in byte_ranges(work.file, limits.text_bytes, job.records)
-        ]
-        if work.max_records is not None:
-            lengths = [sum(c.weight * c[TEXT_BYTES] for c in estimate.chunks if c.path == work.file.path)]
-        # A range in which no record begins has no block.
-        in_file = [math.ceil(n / block_bytes) if n > block_bytes else min(n / record_bytes, 1) for n in lengths]
-        blocks += max(sum(in_file), 1)
-    # A block has at least one record.
-    return min(round(blocks), max(round(records), len(estimate.files)))
+def _text_bytes(block: TextBlock, *, parquet: bool) -> int:
+    """Decompressed bytes that the block was read from; of Parquet the bytes of its texts."""
+    if parquet:
+        return int(pc.binary_length(block.texts).to_numpy().sum())
+    return block.block.end_byte - block.block.first_byte
+
+
+def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
+    """Read slices of the files that are left to do, and count what they hold."""
+    count, started = BlockCounter(job), time.process_time()
+    deadline = time.monotonic() + budget.seconds
+    if any(view.aggregates for view in job.views):  # the rows of their parts depend on the size of a block
+        budget = dataclasses.replace(budget, slice_bytes=None)
+    draws, totals = draw_slices(job, work.to_read, budget, seed)
+    slices, blocks = list[SampledSlice](), list[CountedBlock]()
+    is_whole = True
+    with contextlib.closing(read_slices(job, draws, budget)) as sampled:
+        for slice_ in sampled:
+            if time.monotonic() > deadline and sum(block[TEXT_BYTES] for block in blocks) > budget.least_bytes:
+                is_whole = False
+                break
+            blocks += [count(block, slice_.kind, len(slices)) for block in slice_.blocks]
+            slices.append(dataclasses.replace(slice_, blocks=()))
+    is_whole &= all(slice_.scale <= 1 for slice_ in slices)
+    is_whole &= sum(slice_.size for slice_ in slices) >= 0.999 * sum(total.size for total in totals.values())
+    num_blocks = _weigh(blocks, slices, totals)
+    return Estimate(
+        blocks,
+        job.views,
+        num_blocks=len(blocks) if is_whole else max(round(num_blocks), len(blocks)),
+        num_slices=len(slices),
+        files=frozenset(path for slice_ in slices for path in slice_.files),
+        skipped=[file for slice_ in slices for file in slice_.skipped],
+        is_whole=is_whole,
+        seconds=time.process_time() - started,
+    )
+
+
+def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], totals: Mapping[str, Total]) -> float:
+    """Set how many blocks each one stands for, by the bytes of its slice; returns the number of all blocks.
+
+    That is as many as the slices are, and as many more as in the sample.
+    """
+    points, sizes = collections.Counter[str](), collections.defaultdict[str, float](float)
+    for slice_ in slices:
+        points[slice_.kind] += slice_.points
+        sizes[slice_.kind] += slice_.size
+    in_slice = collections.Counter(block.slice for block in blocks)
+    num_blocks, weights = float(sum(total.slices for total in totals.values())), list[float]()
+    for number, slice_ in enumerate(slices):
+        size = totals[slice_.kind].size
+        if slice_.points:
+            weight = size / slice_.size * slice_.points / points[slice_.kind]
+        else:
+            weight = 1.0 if sizes[slice_.kind] > 0.999999 * size else size / sizes[slice_.kind]
+        in_whole = in_slice[number] * (1 if slice_.kind == PACKED else slice_.scale)
+        num_blocks += weight * (in_whole - slice_.slices)
+        weights.append(weight * slice_.scale)
+    for block in blocks:
+        block.weight = weights[block.slice]
+    return num_blocks
 
 
 def value_bytes(view: View) -> float:
@@ -212,7 +332,9 @@ def describe(estimate: Estimate, view: View) -> str:
         *([f"{layers} layers"] if layers > 1 else []),
         f"{view.width} x {value_bytes(view):g} bytes",
     ]
-    return f"about {size_text(estimate.view_bytes[view.name])} in `{view.name}`: {' x '.join(factors)}"
+    sums = estimate.sums_bytes.get(view.name)
+    kept = f", and {size_text(sums)} of sums for later runs" if sums else ""
+    return f"about {size_text(estimate.view_bytes[view.name])} in `{view.name}`: {' x '.join(factors)}{kept}"
 
 
 def free_bytes(output_path: str) -> int | None:

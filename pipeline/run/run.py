@@ -32,7 +32,7 @@ from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.progress import Progress, show_progress
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.estimate import ENCODED, Estimate, Tokenizer, describe, estimate, free_bytes
+from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal, run_in_thread
@@ -113,7 +113,7 @@ class Run:
         hint = wrapping_hint(self.job, work)
         if hint is not None:
             echo(f"input: {hint}")
-        expected = estimate(Tokenizer(self.job), work)
+        expected = estimate(self.job, work)
         done = work.texts_done
         if done:
             echo(f"resuming: {count_noun(done, 'text')} already embedded; the estimates below cover the rest")
@@ -121,7 +121,8 @@ class Run:
         sampled = "" if expected.is_whole else " (estimated from a sample)"
         echo(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
-        total_bytes = sum(expected.view_bytes[view.name] for view in views) * (1 + self.extra_bytes_ratio)
+        sizes = (expected.view_bytes[view.name] + expected.sums_bytes.get(view.name, 0) for view in views)
+        total_bytes = sum(sizes) * (1 + self.extra_bytes_ratio)
         if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "

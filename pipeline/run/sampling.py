@@ -1,244 +1,285 @@
-"""A random sample of a corpus: chunks from which the contents of all input files are estimated.
+"""Slices of the input drawn at random, and read as a run reads them.
 
-One chunk is drawn in each of equal strata of all that is left to do, with the files in the order of their sizes. Half
-of a chunk's probability is by its bytes, and half is the same for each chunk, so that many small files count. A record
-belongs to the chunk that holds its first byte, as in `layerbeam.transforms.slice.slices`.
+Points are spread over the bytes that are left to do, with the files in their order; each point draws the slice that
+holds it. Compressed files are drawn apart from the others, because a byte of them stands for more text. Input that fits
+in the budget is read whole.
 
-* Text and JSON Lines: a chunk is up to 32 KiB anywhere in a file.
-* Files that are one record each: a chunk is a file.
-* Compressed files and CSV files are one chunk each, read at the start only; the compression ratio gives the amount of
-  text in the rest.
-* A file of which `input.limit` leaves the first records is one chunk.
-* Parquet files are one chunk each, read at the start of row groups only; the footer gives the size of the rest.
+What one thread reads alone (a compressed file, a CSV file, a large row group, a file of which `input.limit` leaves the
+first records) is read from its start, a slice's worth of text for each point.
 """
 
 from __future__ import annotations
 
+import bisect
 import collections
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import os
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Int64Array, Slice, TextBlock
+from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.input import parquet
 from layerbeam.transforms.input.content import read_head, refuse_other_content
-from layerbeam.transforms.input.parquet import find_pieces
-from layerbeam.transforms.input.records import UnreadableFileError
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.slice.slices import FileToRead
+from layerbeam.transforms.slice.slices import FileToRead, cut_file, join_small_files
 
-CHUNK_BYTES = 1 << 15
-_UNPACKED_BYTES = 2 << 20  # tells the compression ratio: a block of bzip2 is up to 900 kB
+PLAIN, PACKED, LIMITED = "plain", "packed", "limited"  # kinds of files; others are the endings of compressed ones
+_COMPRESSION = 4  # bytes of text per byte of a compressed file, before anything is read
+_RECORD_BYTES = 256  # of a file of which only some records are read
+_PACKED_FILES = 64  # of a pack that are read, unless all of the input is
 _STORED_READ_BYTES = 1 << 6  # up to 2 MiB of text in Zstandard, 46 MB in bzip2
-_RECORD_BYTES = 256  # of a limited file, whose share of the sample it decides
-_NO_LIMIT = 1 << 60
-_NO_LIMITS = BlockLimits(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
 _READERS = 8  # threads that wait for object stores
+# Multiples of it, modulo 1, are spread evenly, however many they are.
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Approximate upper limits of a sample: bytes of text, and chunks."""
+    """The limits of a sample: bytes of text and files.
 
-    text_bytes: int
-    chunks: int
-
-
-@dataclasses.dataclass
-class Chunk:
-    """A sampled piece of a file. `block`: its texts; None if there are none. `problem`: why the file cannot be read.
-
-    `weight`: how many such chunks the corpus has. `sizes`: what it represents of the totals that `draw` returns. The
-    rest is counted by `layerbeam.pipeline.run.estimate`. `lengths`: the tokens of each text with [CLS] and [SEP],
-    before truncation. `forms`: the word types of each view that has them.
+    `slice_bytes`: of a slice, if not all is read; None: as in the run. `seconds`: so long, slices are read; and until
+    they have `least_bytes`.
     """
 
-    path: str
-    weight: float
-    sizes: npt.NDArray[np.float64]
-    block: TextBlock | None
-    problem: str | None
-    statistics: dict[str, float] = dataclasses.field(default_factory=dict)
-    lengths: Int64Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
-    reject_reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    forms: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-
-    def __getitem__(self, statistic: str) -> float:
-        return self.statistics.get(statistic, 0.0)
+    text_bytes: int
+    files: int
+    slice_bytes: int | None = None
+    seconds: float = math.inf
+    least_bytes: int = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class _Piece:
-    """Bytes of a file with nothing done in them, cut into chunks of equal size. `end`: None for the whole file."""
+class Draw:
+    """Slices of one file to read: those that hold `points`, from 0 to 1 in what is left to do; None: all of them.
 
+    `text_bytes`: the most to read of a slice, for each point.
+    """
+
+    order: float
+    kind: str
     work: FileToRead
-    start: int
-    end: int | None
-
-    @property
-    def size(self) -> int:
-        size = self.work.file.size
-        if self.work.max_records is not None:
-            size = min(size, self.work.max_records * _RECORD_BYTES)
-        return (size if self.end is None else self.end) - self.start
-
-    @property
-    def num_chunks(self) -> int:
-        return 1 if self.end is None else -(-self.size // CHUNK_BYTES)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """(stored bytes that any part can be read of, other stored bytes, chunks)."""
-        return (0, self.size, 1) if self.end is None else (self.size, 0, self.num_chunks)
+    points: tuple[float, ...] | None
+    text_bytes: float
 
 
-def draw(
+@dataclasses.dataclass(frozen=True)
+class SampledSlice:
+    """The blocks that were read of a slice.
+
+    `points`: how many drew it; 0 if all slices are read. `size`: its stored bytes that are left to do. `slices`: its
+    share of the slices of its file, by bytes. `scale`: how many times as much is left to do in it as was read.
+    `skipped`: the files that cannot be read.
+    """
+
+    kind: str
+    files: tuple[str, ...]
+    points: int
+    size: float
+    slices: float
+    blocks: tuple[TextBlock, ...] = ()
+    scale: float = 1.0
+    skipped: tuple[InputFile, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """The stored bytes that are left to do in all files of a kind, and the slices that these are cut into."""
+
+    size: int
+    slices: int
+
+
+def draw_slices(
     job: Job, files: Sequence[FileToRead], budget: Budget, seed: int
-) -> tuple[list[Chunk], npt.NDArray[np.float64]]:
-    """(chunks of these files, all of them if the budget allows; the totals of what they represent).
-
-    The same seed gives the same chunks.
-    """
-    pieces = [piece for file in sorted(files, key=lambda file: file.file.size) for piece in _pieces(job, file)]
-    sizes_of_pieces = np.array([piece.sizes for piece in pieces], float).reshape(-1, 3)
-    if not pieces:
-        return [], sizes_of_pieces.sum(axis=0)
+) -> tuple[list[Draw], dict[str, Total]]:
+    """(what to read, in a random order; what is left to do, by kind of file)."""
+    kinds: dict[str, list[FileToRead]] = collections.defaultdict(list)
+    for work in join_small_files(files, job.limits, job.records):
+        # An empty file has no record, but is not valid as a compressed or Parquet file.
+        if work.file.size or storage.is_compressed(work.file.path) or job.records.format == "parquet":
+            kinds[_kind_of(work)].append(work)
+    slice_bytes = budget.slice_bytes or job.limits.text_bytes
+    totals = {
+        kind: Total(sum(map(_bytes_left, works)), sum(_num_slices(job, work, slice_bytes) for work in works))
+        for kind, works in kinds.items()
+    }
+    texts = {kind: total.size * (_COMPRESSION if kind.startswith(".") else 1) for kind, total in totals.items()}
+    num_files = sum(1 + len(work.others) for works in kinds.values() for work in works)
+    is_whole = num_files <= budget.files and sum(texts.values()) <= budget.text_bytes
     rng = np.random.default_rng(seed)
-    sizes, counts = np.array([(piece.size, piece.num_chunks) for piece in pieces]).T
-    probabilities = (sizes / max(sizes.sum(), 1) + counts / counts.sum()) / 2
-    probabilities /= probabilities.sum()
-    shares: dict[tuple[int, int], float]  # by piece and chunk
-    if sizes.sum() <= budget.text_bytes and counts.sum() <= budget.chunks:
-        whole = zip((probabilities / counts).tolist(), counts.tolist(), strict=True)
-        shares = {(index, number): share for index, (share, count) in enumerate(whole) for number in range(count)}
-    else:
-        chunk_bytes = sizes / counts if job.records.is_whole_file else np.minimum(sizes / counts, CHUNK_BYTES)
-        num_draws = int(np.clip(budget.text_bytes / (probabilities * chunk_bytes).sum(), 2, budget.chunks))
-        points = (np.arange(num_draws) + rng.random(num_draws)) / num_draws
-        ends = np.cumsum(probabilities)
-        drawn = np.searchsorted(ends[:-1], points, side="right")
-        inside = 1 - (ends[drawn] - points) / probabilities[drawn]
-        numbers = np.clip(inside * counts[drawn], 0, counts[drawn] - 1).astype(int)
-        hits = collections.Counter(zip(drawn.tolist(), numbers.tolist(), strict=True))
-        shares = {chunk: count / num_draws for chunk, count in hits.items()}
-
-    def read(chunk: tuple[int, int], share: float, offset: float) -> list[Chunk]:
-        index, number = chunk
-        weight = float(share * counts[index] / probabilities[index])
-        represented = weight * sizes_of_pieces[index] / counts[index]
-        path = pieces[index].work.file.path
-        part = Budget(max(int(budget.text_bytes * share), CHUNK_BYTES), max(int(budget.chunks * share), 1))
-        blocks, problem, scale = _read_piece(job, pieces[index], number, part, offset)
-        if not blocks:
-            return [Chunk(path, weight, represented, None, problem)]
-        length = max(sum(map(_length, blocks)), 1)
-        return [Chunk(path, weight * scale, represented * _length(b) / length, b, problem) for b in blocks]
-
-    with ThreadPoolExecutor(_READERS) as readers:
-        found = readers.map(read, shares.keys(), shares.values(), rng.random(len(shares)).tolist())
-        return [chunk for chunks in found for chunk in chunks], sizes_of_pieces.sum(axis=0)
-
-
-def _pieces(job: Job, work: FileToRead) -> Iterator[_Piece]:
-    """What no commit covers of a file; all of a file of which no single chunk can be read."""
-    size, is_packed = work.file.size, job.records.format == "parquet" or storage.is_compressed(work.file.path)
-    if is_packed or job.records.is_whole_file or job.records.is_delimited or work.max_records is not None:
-        if size or is_packed:  # an empty file has no record, but is not valid as a compressed or Parquet file
-            yield _Piece(work, 0, None)
-        return
-    position = 0
-    for first, end in [*work.done.ranges.tolist(), (size, size)]:
-        if first > position:
-            yield _Piece(work, position, first)
-        position = max(position, end)
-
-
-def _read_piece(
-    job: Job, piece: _Piece, number: int, budget: Budget, offset: float
-) -> tuple[list[TextBlock], str | None, float]:
-    """(blocks of a chunk, why its file cannot be read, how many times as much is left to do).
-
-    `offset`: from 0 to 1, says which row groups of a Parquet file are read.
-    """
-    file, blocks, max_records = piece.work.file, list[TextBlock](), piece.work.max_records
-    slices, total, max_bytes = [Slice(file, 0, None, 0, max_records=max_records)], 0, budget.text_bytes
-    try:
-        if piece.end is not None:
-            start, end = (piece.start + piece.size * index // piece.num_chunks for index in (number, number + 1))
-            slices = [Slice(file, start, end, 0)]
-            if start > 0:
-                refuse_other_content(read_head(file.path), job.records)
-        if piece.end is not None or job.records.is_whole_file:
-            _read_blocks(job, slices[0], _NO_LIMITS, _NO_LIMIT, blocks)
-            return blocks, None, 1.0
-        if max_records is not None:
-            limits = dataclasses.replace(job.limits, text_bytes=min(job.limits.text_bytes, max(max_bytes, CHUNK_BYTES)))
-            _read_blocks(job, slices[0], limits, max_bytes, blocks)
-            read = sum(block.total(metrics.RECORDS) for block in blocks)
-            return blocks, None, max(max_records - piece.work.done.records, 0) / max(read, 1)
-        if job.records.format == "parquet":
-            groups = list(find_pieces(file, 1, job.records))
-            total = groups[-1][1] if groups else 0
-            mean = max(min(total // max(len(groups), 1), CHUNK_BYTES), 1)
-            count = min(len(groups), budget.chunks, budget.text_bytes // mean)
-            chosen = [groups[int((index + offset) * len(groups) / count)] for index in range(count)]
-            slices = [Slice(file, start, end, 0) for start, end, _ in chosen]
+    draws: list[Draw] = []
+    for kind, works in kinds.items():
+        share = budget.text_bytes * texts[kind] / sum(texts.values())
+        if is_whole:
+            draws += [Draw(float(rng.random()), kind, work, None, budget.text_bytes) for work in works]
         else:
-            with contextlib.suppress(OSError):  # raised again below, after the blocks before the damage
-                total = _decompressed_bytes(file)
-            max_bytes = max_bytes if total else _UNPACKED_BYTES
-        for slice_ in slices:
-            size = max_bytes // len(slices)
-            # Blocks before damage are cut as in a run.
-            limits = dataclasses.replace(job.limits, text_bytes=min(job.limits.text_bytes, max(size, CHUNK_BYTES)))
-            _read_blocks(job, slice_, limits, size, blocks)
-        read = sum(map(_length, blocks))
-        if job.records.format != "parquet":
-            total = read if read < max_bytes else max(total, read)
+            draws += _draw_points(job, kind, works, share, budget, float(rng.random()))
+    return sorted(draws, key=lambda draw: draw.order), totals
+
+
+def _draw_points(
+    job: Job, kind: str, works: list[FileToRead], share: float, budget: Budget, start: float
+) -> Iterator[Draw]:
+    """The draws of one kind of files, so many that about `share` bytes of text are read. Points in one slice meet."""
+    slice_bytes = budget.slice_bytes or job.limits.text_bytes
+    sizes = np.array([_bytes_left(work) for work in works], float)
+    all_files = np.array([1 + len(work.others) for work in works])
+    num_files = np.minimum(all_files, _PACKED_FILES)
+    # What a point reads: large files have more points, and of a pack some files are read.
+    read_bytes = float((sizes * np.minimum(sizes * num_files / all_files, slice_bytes)).sum() / sizes.sum())
+    read_files = float((sizes * num_files).sum() / sizes.sum())
+    num_points = int(np.clip(share / read_bytes, 2, max(budget.files / read_files, 2)))
+    ends = np.cumsum(sizes)
+    places = (start + GOLDEN_RATIO * np.arange(num_points)) % 1 * ends[-1]
+    drawn = np.minimum(np.searchsorted(ends, places, side="right"), len(works) - 1)
+    within = np.clip(1 - (ends[drawn] - places) / sizes[drawn], 0, 1 - 1e-12)
+    together: dict[tuple[int, int], list[tuple[float, float]]] = collections.defaultdict(list)
+    for number, (index, point) in enumerate(zip(drawn.tolist(), within.tolist(), strict=True)):
+        place = int(point * sizes[index] / slice_bytes) if _is_cut(job, works[index]) else 0
+        together[index, place].append((number / num_points, point))
+    for (index, _), points in together.items():
+        yield Draw(points[0][0], kind, works[index], tuple(point for _, point in points), slice_bytes)
+
+
+def read_slices(job: Job, draws: Sequence[Draw], budget: Budget) -> Generator[SampledSlice, None, None]:
+    """The slices of these draws, in their order, read ahead by some threads."""
+    slice_bytes = budget.slice_bytes or job.limits.text_bytes
+    readers = ThreadPoolExecutor(_READERS)
+    try:
+        for slices in readers.map(lambda draw: _read_draw(job, draw, slice_bytes), draws):
+            yield from slices
+    finally:
+        readers.shutdown(cancel_futures=True)
+
+
+def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
+    work, found = draw.work, list[SampledSlice]()
+    try:
+        slices = list(_slices_of(job, work, job.limits.text_bytes if draw.points is None else slice_bytes))
     except OSError as error:
-        return blocks, storage.reason_of(error), 1.0
-    left = total - piece.work.done.num_bytes
-    return blocks, None, max(left, 0) / max(read, 1)
+        unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
+        path, size, points = (work.file.path,), float(_bytes_left(work)), len(draw.points or ())
+        return [SampledSlice(draw.kind, path, points, size, 1, skipped=(unreadable,))]
+    ends = list(itertools.accumulate(size for _, size in slices))
+    hits = collections.Counter(bisect.bisect_right(ends, point * ends[-1]) for point in draw.points or () if ends)
+    for number in range(len(slices)) if draw.points is None else sorted(hits):
+        slice_, size = slices[number]
+        step = -(-len(slice_.others) // (_PACKED_FILES * hits[number])) if hits else 1
+        packed = slice_.others[int((draw.points or (0,))[0] * step) :: step or 1]
+        part = dataclasses.replace(slice_, others=packed)
+        blocks, scale, skipped = _read_slice(job, work, part, draw.text_bytes * max(hits[number], 1))
+        files = tuple(file.path for file in (part.file, *packed))
+        scale *= slice_.size / max(part.size, 1) if packed else 1
+        share = size / _bytes_left(work) * _num_slices(job, work, slice_bytes)
+        found.append(SampledSlice(draw.kind, files, hits[number], size, share, tuple(blocks), scale, tuple(skipped)))
+    return found
 
 
-def _read_blocks(job: Job, slice_: Slice, limits: BlockLimits, max_bytes: int, blocks: list[TextBlock]) -> None:
-    """Append the first blocks of a slice, until they have `max_bytes`. Raises UnreadableFileError after the blocks."""
-    for item in read_blocks(slice_, limits, job.records):
+def _slices_of(job: Job, work: FileToRead, slice_bytes: int) -> Iterator[tuple[Slice, float]]:
+    """The slices of a file with something left to do, and the stored bytes that are left in each."""
+    if job.records.format == "parquet" and work.max_records is None:
+        ranges: list[tuple[int, int | None]] = [
+            (start, end) for start, end, _ in parquet.find_pieces(work.file, slice_bytes, job.records)
+        ]
+    else:
+        ranges = [(start, end) for _, start, end in cut_file(work, slice_bytes, job.records)]
+    sizes = [1 if end is None or work.others else _left_between(work, start, end) for start, end in ranges]
+    for (start, end), size in zip(ranges, sizes, strict=True):
+        if size > 0:
+            slice_ = Slice(work.file, start, end, 0, work.max_records, others=work.others)
+            yield slice_, size * _bytes_left(work) / sum(sizes)
+
+
+def _left_between(work: FileToRead, start: int, end: int) -> int:
+    """The bytes of a range that no committed block covers."""
+    done = work.done.ranges
+    return end - start - int((np.minimum(done[:, 1], end) - np.maximum(done[:, 0], start)).clip(0).sum())
+
+
+def _read_slice(
+    job: Job, work: FileToRead, slice_: Slice, most: float
+) -> tuple[list[TextBlock], float, list[InputFile]]:
+    """(blocks with up to `most` bytes of text, how many times as much is left to do, files that cannot be read)."""
+    blocks, skipped, done = list[TextBlock](), list[InputFile](), work.done.ranges
+    read = 0
+    try:
+        if slice_.start > 0 and job.records.format != "parquet":
+            refuse_other_content(read_head(slice_.file.path), job.records)
+    except OSError as error:
+        return [], 1.0, [InputFile.unreadable(slice_.file.path, storage.reason_of(error))]
+    for item in read_blocks(slice_, job.limits, job.records):
         if isinstance(item, InputFile):
-            raise UnreadableFileError(item.problem)
-        blocks.append(cast(TextBlock, item))  # the slice has no commits
-        max_bytes -= text_bytes(blocks[-1], parquet=job.records.format == "parquet")
-        if max_bytes <= 0:
-            break
+            skipped.append(item)
+            continue
+        block = cast(TextBlock, item)  # no commit is looked up
+        first, end = block.block.first_byte, block.block.end_byte
+        if not ((done[:, 0] <= first) & (end <= done[:, 1])).any():
+            blocks.append(block)
+            read += end - first
+        if read >= most:
+            return blocks, _scale(work, slice_, blocks, end), skipped
+    return blocks, 1.0, skipped
 
 
-def text_bytes(block: TextBlock, *, parquet: bool) -> int:
-    """Decompressed bytes that the block was read from; of Parquet the bytes of its texts."""
-    return int(pc.binary_length(block.texts).to_numpy().sum()) if parquet else _length(block)
+def _scale(work: FileToRead, slice_: Slice, blocks: Sequence[TextBlock], position: int) -> float:
+    """How many times as much is left to do in a slice as in these blocks of it. `position`: where reading ended."""
+    if slice_.max_records is not None:
+        records = sum(block.total(metrics.RECORDS) for block in blocks)
+        return max(slice_.max_records - work.done.records, 1) / max(records, 1)
+    read = sum(block.block.end_byte - block.block.first_byte for block in blocks)
+    if slice_.end is None:
+        left = position / _stored_share(slice_.file, position) - work.done.num_bytes
+    else:
+        left = _left_between(work, slice_.start, slice_.end)
+    return max(left / max(read, 1), 1.0)
 
 
-def _length(block: TextBlock) -> int:
-    return block.block.end_byte - block.block.first_byte
-
-
-def _decompressed_bytes(file: InputFile) -> int:
-    """The text in a compressed file, by the compression ratio at its start."""
-    unpacked = position = 0
+def _stored_share(file: InputFile, text_bytes: int) -> float:
+    """The share of a compressed file that holds its first bytes of text."""
     with storage.open_binary(file.path) as opened:
         # Small reads: the position then tells closely how many stored bytes gave this much text.
         small_reads = SimpleNamespace(read=lambda size: opened.read(min(size, _STORED_READ_BYTES)))
+        unpacked = 0
         for data in storage.read_chunks(cast(BinaryIO, small_reads), file.path):
-            if unpacked >= _UNPACKED_BYTES and position < opened.tell():
+            unpacked += len(data)
+            if unpacked >= text_bytes:
                 break
-            unpacked, position = unpacked + len(data), opened.tell()
-        return file.size * unpacked // max(position, 1)
+        return min(opened.tell() / max(file.size, 1) * text_bytes / max(unpacked, 1), 1.0) or 1.0
+
+
+def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
+    """The slices that a file is cut into, as far as its size tells."""
+    return -(-_bytes_left(work) // slice_bytes) if _is_cut(job, work) else 1
+
+
+def _is_cut(job: Job, work: FileToRead) -> bool:
+    """Whether a file is cut into ranges of bytes, whatever it holds."""
+    records = job.records
+    return _kind_of(work) == PLAIN and not (
+        records.format == "parquet" or records.is_delimited or records.is_whole_file
+    )
+
+
+def _kind_of(work: FileToRead) -> str:
+    if work.max_records is not None:
+        return LIMITED
+    if work.others:
+        return PACKED
+    return os.path.splitext(work.file.path)[1] if storage.is_compressed(work.file.path) else PLAIN
+
+
+def _bytes_left(work: FileToRead) -> int:
+    """The stored bytes that are left to do of a file and of those packed with it, at least 1."""
+    size = work.file.size + sum(file.size for file in work.others)
+    if work.max_records is not None:
+        return max(min(size, work.max_records * _RECORD_BYTES), 1)
+    return max(size if storage.is_compressed(work.file.path) else size - work.done.num_bytes, 1)
