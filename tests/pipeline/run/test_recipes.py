@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from repository import DATA, ROOT
@@ -54,36 +57,33 @@ def close(got: np.ndarray, expected) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+# {recipe: (view, column, what is in it)}
+FORMULAS: dict[str, tuple[str, str, Callable[[dict[str, np.ndarray]], Any]]] = {
+    "last_four_concatenated": (
+        "tokens",
+        "embedding",
+        lambda plain: np.concatenate([plain[f"layer_{layer}"] for layer in (3, 2, 1, 0)], axis=1),
+    ),
+    "last_four_summed": ("tokens", "embedding", lambda plain: sum(plain[f"layer_{layer}"] for layer in range(4))),
+    "second_to_last_mean": (
+        "texts",
+        "layer_2",
+        lambda plain: [plain["layer_2"][tokens].mean(axis=0) for tokens in texts(plain)],
+    ),
+    "first_50_dimensions": ("tokens", "layer_3", lambda plain: plain["layer_3"][:, :50]),
+    "cls_pooler": ("texts", "pooled_output", lambda plain: plain["pooled"]),
+}
+
+
 def test_every_recipe_is_tested():
-    tested = [name.removeprefix("test_").removesuffix("_recipe") for name in globals() if name.endswith("_recipe")]
-    assert sorted(tested) == RECIPES
+    assert sorted([*FORMULAS, "unknown_words"]) == RECIPES
 
 
-def test_last_four_concatenated_recipe(workplace):
-    plain = run(workplace, "recipes/last_four_concatenated")
-    expected = np.concatenate([plain[f"layer_{layer}"] for layer in (3, 2, 1, 0)], axis=1)
-    close(vectors(workplace.rows("tokens"), "embedding"), expected)
-
-
-def test_last_four_summed_recipe(workplace):
-    plain = run(workplace, "recipes/last_four_summed")
-    close(vectors(workplace.rows("tokens"), "embedding"), sum(plain[f"layer_{layer}"] for layer in range(4)))
-
-
-def test_second_to_last_mean_recipe(workplace):
-    plain = run(workplace, "recipes/second_to_last_mean")
-    expected = [plain["layer_2"][tokens].mean(axis=0) for tokens in texts(plain)]
-    close(vectors(workplace.rows("texts"), "layer_2"), expected)
-
-
-def test_first_50_dimensions_recipe(workplace):
-    plain = run(workplace, "recipes/first_50_dimensions")
-    close(vectors(workplace.rows("tokens"), "layer_3"), plain["layer_3"][:, :50])
-
-
-def test_cls_pooler_recipe(workplace):
-    plain = run(workplace, "recipes/cls_pooler")
-    close(vectors(workplace.rows("texts"), "pooled_output"), plain["pooled"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_recipe(workplace, name):
+    view, column, formula = FORMULAS[name]
+    plain = run(workplace, f"recipes/{name}")
+    close(vectors(workplace.rows(view), column), formula(plain))
 
 
 def test_unknown_words_recipe(workplace):

@@ -27,7 +27,7 @@ from layerbeam.transforms.committed import put_commit
 
 @pytest.fixture
 def encoded(workplace: Workplace, encoded: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The blocks that are encoded, beside an undisturbed run."""
+    """The blocks that are encoded, next to an undisturbed run."""
     workplace.finished({"a.txt": "\n".join(random_lines(100))}, views=THREE_VIEWS, input={"slice_bytes": 700})
     (workplace.folder / "out").rename("undisturbed")
     encoded.clear()

@@ -111,6 +111,12 @@ def test_spans_give_the_tokens_back(wordpieces: dict[str, WordPiece], name: str)
     assert set(classes) == set(expected[name])
 
 
+def parsed(tokens: str) -> list[Token]:
+    """`the:0:3:0 end:4:7:1` as tokens."""
+    found = (token.rsplit(":", 3) for token in tokens.split())
+    return [(text, int(start), int(end), int(word)) for text, start, end, word in found]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -128,18 +134,7 @@ def test_spans_give_the_tokens_back(wordpieces: dict[str, WordPiece], name: str)
         ("one\ttwo\r\nthree", [("one", 0, 3, 0), ("two", 4, 7, 1), ("three", 9, 14, 2)]),
         ("a\u2028b\u00a0c\u3000d", [("a", 0, 1, 0), ("b", 2, 3, 1), ("c", 4, 5, 2), ("d", 6, 7, 3)]),
         ("a\0b\ufffdc", [("abc", 0, 5, 0)]),
-        (
-            "[CLS] is not special",
-            [
-                ("[", 0, 1, 0),
-                ("cl", 1, 3, 1),
-                ("##s", 3, 4, 1),
-                ("]", 4, 5, 2),
-                ("is", 6, 8, 3),
-                ("not", 9, 12, 4),
-                ("special", 13, 20, 5),
-            ],
-        ),
+        ("[CLS] is not special", parsed("[:0:1:0 cl:1:3:1 ##s:3:4:1 ]:4:5:2 is:6:8:3 not:9:12:4 special:13:20:5")),
         ("$9.99", [("$", 0, 1, 0), ("9", 1, 2, 1), (".", 2, 3, 2), ("99", 3, 5, 3)]),
         ("\u0301 a \u0301", [("a", 2, 3, 0)]),
         ("a\u0301\u0327 b", [("a", 0, 3, 0), ("b", 4, 5, 1)]),
@@ -152,26 +147,12 @@ def test_spans_give_the_tokens_back(wordpieces: dict[str, WordPiece], name: str)
         # Final sigma in a word, before a soft hyphen, and alone.
         (
             "\u0391\u03a3 \u03a3\u0391\u03a3\u00ad \u03a3",
-            [
-                ("\u03b1", 0, 1, 0),
-                ("##\u03c2", 1, 2, 0),
-                ("\u03c3", 3, 4, 1),
-                ("##\u03b1", 4, 5, 1),
-                ("##\u03c2", 5, 6, 1),
-                ("\u03c3", 8, 9, 2),
-            ],
+            parsed("\u03b1:0:1:0 ##\u03c2:1:2:0 \u03c3:3:4:1 ##\u03b1:4:5:1 ##\u03c2:5:6:1 \u03c3:8:9:2"),
         ),
         ("\u0130\u03a3", [("i", 0, 1, 0), ("##\u03c2", 1, 2, 0)]),
         (
             "\ud55c\uad6d",
-            [
-                ("\u1112", 0, 1, 0),
-                ("##\u1161", 0, 1, 0),
-                ("##\u11ab", 0, 1, 0),
-                ("##\u1100", 1, 2, 0),
-                ("##\u116e", 1, 2, 0),
-                ("##\u11a8", 1, 2, 0),
-            ],
+            parsed("\u1112:0:1:0 ##\u1161:0:1:0 ##\u11ab:0:1:0 ##\u1100:1:2:0 ##\u116e:1:2:0 ##\u11a8:1:2:0"),
         ),
         ("x " + "a" * 201 + " y", [("x", 0, 1, 0), ("[UNK]", 2, 203, 1), ("y", 204, 205, 2)]),
     ],
