@@ -127,7 +127,7 @@ class Truncation:
 class ViewSize:
     """A view's rows, twice their standard error, and the bytes of its vectors and of its files.
 
-    `sums_bytes`: of the sums from which later runs make the table of a view of word types anew.
+    `sums_bytes`: of the sums from which later runs make the table of a word-type view again.
     """
 
     level: str
