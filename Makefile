@@ -94,7 +94,7 @@ test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, wi
 		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
 
 $(VENV)/installed-browser: $(VENV)/installed
-	@command -v chromium chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[browser]'
 	@touch $@
 
