@@ -226,6 +226,8 @@ def make_plan(
     skipped = [*work.skipped, *sample.skipped]
     counts = {name: round(sample.sum(name)) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
+    # Slices without a text say nothing about the rest.
+    known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work))
@@ -248,7 +250,7 @@ def make_plan(
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
         is_refused=note is not None,
-        problems=find_problems(skipped, work.missing, counts, reasons, given.max_reject_rate, given.text_field),
+        problems=find_problems(skipped, work.missing, known, reasons, given.max_reject_rate, given.text_field),
     )
 
 

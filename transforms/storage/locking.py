@@ -55,6 +55,8 @@ def create_file(path: str, access: int) -> int:
                 if not stat.S_ISDIR(os.lstat(folder).st_mode):
                     raise
             continue
+        except FileNotFoundError:  # a folder above has vanished
+            continue
         try:
             return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:  # the folder has vanished, or is one in which nobody can create a file, such as /proc

@@ -23,9 +23,8 @@ from repository import DATA
 from weights import vectors
 
 import layerbeam
-from layerbeam.pipeline.in_beam import embed_text
+from layerbeam.pipeline.in_beam import embed, embed_text
 from layerbeam.pipeline.in_beam.embed_text import EmbedText
-from layerbeam.transforms import embed
 from layerbeam.transforms.encoders.network import Network
 
 SMALL = str(DATA / "hf_uncased")
