@@ -115,7 +115,7 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
     """Run one interleaving, and then the next run of the folder. Returns what is wrong, if anything is."""
     with case_on(store, folder) as case:
         share = (0.0, 0.03, 0.15)[seed % 3]
-        race = Race(case, Turns(seed, reader=share, faults=20, look=lambda: None))
+        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None))
         attempts = way(race, (0.25, 0.25 if seed % 2 else 0.75))
         race.turns._look = race.look
         case.turns = race.turns
