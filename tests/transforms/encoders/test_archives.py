@@ -400,6 +400,12 @@ def test_unpacked_again_where_somebody_deleted_the_encoder_in_it(tmp_path, cache
     assert open_encoder(str(path)) == first
 
 
+def test_folder_that_another_process_deletes_is_passed_over(tmp_path, cache):
+    cache.mkdir(parents=True)
+    (cache / "gone.tmp").symlink_to("nowhere")  # listed, and not there
+    assert open_encoder(str(make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased"))).kind == "huggingface"
+
+
 def test_relative_cache_folder_does_not_count(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "here")

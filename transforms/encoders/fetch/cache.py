@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -104,5 +105,6 @@ def _has_files(folder: Path) -> bool:
 def _delete_abandoned(root: Path) -> None:
     """Delete what processes that were killed have left: nobody fetches an encoder for a day."""
     for path in root.glob(f"*{_UNFINISHED}"):
-        if path.stat().st_mtime < time.time() - 86_400:
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process has just finished
+            if path.stat().st_mtime < time.time() - 86_400:
+                shutil.rmtree(path, ignore_errors=True)
