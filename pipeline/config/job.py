@@ -18,7 +18,7 @@ from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
-from layerbeam.transforms.input.input_format import FORMATS
+from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.settings import BlockLimits, EncodeSettings, Format, RecordFormat, SequenceSettings

@@ -21,8 +21,8 @@ from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manife
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, InputFile, hash_paths, printable
+from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.input.input_format import FORMATS
 from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records, join_small_files

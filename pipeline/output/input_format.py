@@ -10,8 +10,8 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms.commits import InputFile, printable
+from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import contradiction, format_by_content, format_by_name, read_head
-from layerbeam.transforms.input.input_format import FORMATS
 
 # Files that are opened before the run begins. Every file is checked when it is read.
 _SAMPLE = 16

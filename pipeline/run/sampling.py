@@ -27,7 +27,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.input import parquet
+from layerbeam.transforms.input import FORMATS, parquet
 from layerbeam.transforms.input.content import read_head, refuse_other_content
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, join_small_files
@@ -263,10 +263,7 @@ def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
 
 def _is_cut(job: Job, work: FileToRead) -> bool:
     """Whether a file is cut into ranges of bytes, whatever it holds."""
-    records = job.records
-    return _kind_of(work) == PLAIN and not (
-        records.format == "parquet" or records.is_delimited or records.is_whole_file
-    )
+    return _kind_of(work) == PLAIN and FORMATS[job.records.format].is_seekable(job.records)
 
 
 def _kind_of(work: FileToRead) -> str:

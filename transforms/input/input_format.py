@@ -18,11 +18,15 @@ FORMATS: dict[str, InputFormat] = {}
 class InputFormat(abc.ABC):
     """One input format. `title`: in messages; `endings`: file name suffixes, unique to this format.
 
-    Raises (all methods but `ranges`) UnreadableFileError, or another OSError, for a file that cannot be read.
+    Raises (the methods that open a file) UnreadableFileError, or another OSError, for a file that cannot be read.
     """
 
     title: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
+
+    def is_seekable(self, record_format: RecordFormat) -> bool:
+        """Whether the records of a plain file can be found from any byte of it."""
+        return False
 
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """The byte ranges of a plain file that can be scanned independently; by default the whole file."""

@@ -46,9 +46,12 @@ class TextInput(InputFormat):
     title = "text"
     endings: ClassVar[tuple[str, ...]] = (".txt",)
 
+    def is_seekable(self, record_format: RecordFormat) -> bool:
+        return not record_format.is_whole_file
+
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """Equal ranges, in each of which a line may begin anywhere; one range if the file is one record."""
-        if record_format.is_whole_file:
+        if not self.is_seekable(record_format):
             return super().ranges(file, slice_bytes, record_format)
         # A cut inside a byte order mark would hide it from both ranges.
         step = max(slice_bytes, len(UTF8_MARK) + 1)
@@ -58,7 +61,7 @@ class TextInput(InputFormat):
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
     ) -> Iterator[tuple[int, int | None, int]]:
         """Each block if lines are records, so that even a small file is work for all workers; else the whole range."""
-        if slice_.end is None or (record_format.record == "line" or record_format.format != "text"):
+        if slice_.end is None or record_format.record == "line" or record_format.format != "text":
             yield from super().pieces(slice_, limits, record_format)
         else:
             yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)

@@ -100,7 +100,7 @@ def copy_into(path: str, file: IO[bytes]) -> None:
         shutil.copyfileobj(source, file, 1 << 20)
         copied = file.tell()
     if expected.problem or copied != expected.size:
-        raise OSError(f"{path}: {copied:,} bytes came, not {getattr(expected, 'size', 0):,}")
+        raise OSError(f"{path}: {copied:,} bytes came, not {expected.size:,}")
 
 
 def create_whole(path: str, data: bytes) -> bool:
