@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, CountedBlock, Estimate
+from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, SEQUENCE_TOKENS, CountedBlock, Estimate
 from layerbeam.pipeline.run.sampling import GOLDEN_RATIO
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
@@ -124,12 +124,12 @@ class _Stages:
 
 
 def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: int) -> Iterator[TextBlock]:
-    """At least so many pieces, which have about `size` tokens; all blocks if these have no more.
+    """At least so many pieces, which have about `size` tokens; all distinct texts if these have no more.
 
     Each token that is left to encode is equally likely to be in a piece.
     """
     if sum(block[ENCODED] for block in blocks) <= size:
-        yield from (block.text for block in blocks)
+        yield from (block.text.take(block.distinct) for block in blocks)
         return
     ends = list(itertools.accumulate(block.weight * block[ENCODED] for block in blocks))
     drawn = 0.0
@@ -138,16 +138,15 @@ def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: i
         index = bisect.bisect_right(ends, point)
         block = blocks[index]
         inside = 1 - (ends[index] - point) / (block.weight * block[ENCODED])
-        yield _piece_of(job, block, inside, size / least)
+        yield _piece_of(job, block.text.take(block.distinct), block[ENCODED], inside, size / least)
         drawn += min(block[ENCODED], size / least)
         if drawn >= size and number >= least:
             return
 
 
-def _piece_of(job: Job, block: CountedBlock, inside: float, size: float) -> TextBlock:
+def _piece_of(job: Job, text: TextBlock, num_tokens: float, inside: float, size: float) -> TextBlock:
     """The texts with up to `size` tokens, or one text, from the place `inside` of a block, from 0 to 1."""
-    text = block.text
-    if block[ENCODED] <= size:
+    if num_tokens <= size:
         return text
     num_bytes = pc.binary_length(text.texts).to_numpy().astype(np.int64)
     lengths = tokens_by_length(num_bytes, dataclasses.replace(job.limits, sentence_bytes=None))
@@ -208,11 +207,12 @@ def _write_blocks(
         part_rows = {view.name: block[PART_ROWS.format(view.name)] for view in views}
         # Of a part of the block there would be other sums: those of rare words are smaller when compressed.
         values = max([1, *(part_rows[v.name] * len(v.vector_columns) * v.width for v in views if not v.aggregates)])
-        piece = _piece_of(stages.job, block, 0.5, block[ENCODED] * _VALUES / values)
+        num_tokens = block[SEQUENCE_TOKENS]
+        piece = _piece_of(stages.job, block.text, num_tokens, 0.5, num_tokens * _VALUES / values)
         vectors = stages.encode(stages.tokenize(piece), forward, EncodeCost())
         started = time.perf_counter()
         parts = stages.write(vectors)
-        times = block[ENCODED] / max(min(len(vectors.tokens.token_ids), block[ENCODED]), 1)
+        times = num_tokens / max(min(len(vectors.tokens.token_ids), num_tokens), 1)
         seconds += block.weight * times * (time.perf_counter() - started)
         encoded += block.weight * block[ENCODED]
         for name, part in parts.items():

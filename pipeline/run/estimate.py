@@ -60,14 +60,16 @@ class Statistic:
 class CountedBlock:
     """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
 
-    `text`: without the texts that have no rows. `lengths`: the tokens of each text with [CLS] and [SEP], before
-    truncation. `keys`: for each view of word types, how often the block has each key.
+    `text`: without the texts that have no rows. `distinct`: the texts of it that equal no earlier one. `lengths`: the
+    tokens of each text with [CLS] and [SEP], before truncation. `keys`: for each view of word types, how often the
+    block has each key.
     """
 
     kind: str
     slice: int
     weight: float
     text: TextBlock
+    distinct: Int64Array
     statistics: dict[str, float]
     lengths: Int64Array
     keys: dict[str, collections.Counter[tuple[object, ...]]]
@@ -220,7 +222,7 @@ class BlockCounter:
             rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(tokens.rows[view.name].text)
             statistics[ROWS.format(view.name)] = rows
             statistics[PART_ROWS.format(view.name)] = len(keys[view.name]) if view.aggregates else rows
-        return CountedBlock(kind, number, 1.0, tokens.text, statistics, self._lengths(block, tokens), keys)
+        return CountedBlock(kind, number, 1.0, tokens.text, distinct, statistics, self._lengths(block, tokens), keys)
 
     def _lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
         """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""

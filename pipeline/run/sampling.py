@@ -17,7 +17,7 @@ import itertools
 import math
 import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import BinaryIO, cast
 
@@ -120,7 +120,9 @@ def draw_slices(
     for kind, works in kinds.items():
         share = budget.text_bytes * texts[kind] / sum(texts.values())
         if is_whole:
-            draws += [Draw(float(rng.random()), kind, work, None, budget.text_bytes) for work in works]
+            # A file that expands further than most is read at its start only.
+            most = max(slice_bytes, 4 * texts[kind])
+            draws += [Draw(float(rng.random()), kind, work, None, most) for work in works]
         else:
             draws += _draw_points(job, kind, works, share, budget, float(rng.random()))
     return sorted(draws, key=lambda draw: draw.order), totals
@@ -154,9 +156,14 @@ def read_slices(job: Job, draws: Sequence[Draw], budget: Budget) -> Generator[Sa
     """The slices of these draws, in their order, read ahead by some threads."""
     slice_bytes = budget.slice_bytes or job.limits.text_bytes
     readers = ThreadPoolExecutor(_READERS)
+    ahead = collections.deque[Future[list[SampledSlice]]]()
     try:
-        for slices in readers.map(lambda draw: _read_draw(job, draw, slice_bytes), draws):
-            yield from slices
+        for draw in draws:
+            ahead.append(readers.submit(_read_draw, job, draw, slice_bytes))
+            if len(ahead) > _READERS:
+                yield from ahead.popleft().result()
+        for slices in ahead:
+            yield from slices.result()
     finally:
         readers.shutdown(cancel_futures=True)
 

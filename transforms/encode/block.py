@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.views import View
 
 NOT_FINITE = "the encoder gives NaN or infinite values"
+_POOLED_TOKENS = 1 << 14  # of which vectors are copied at a time
 
 
 def pad_batch(
@@ -98,9 +100,11 @@ def encode_block(
         started = time.perf_counter()
         texts = copies[token_positions(copy_splits, encoded.texts)]
         place = np.repeat(np.arange(len(encoded.texts)), np.diff(copy_splits)[encoded.texts])
-        for view in views:
-            row_place = np.repeat(place, np.diff(row_splits[view.name])[texts])
-            rows = token_positions(row_splits[view.name], texts)
+        cuts = np.flatnonzero(np.diff(np.cumsum(np.diff(tokens.row_splits)[texts]) // _POOLED_TOKENS)) + 1
+        pieces = list(zip(np.split(texts, cuts), np.split(place, cuts), strict=True))
+        for view, (some, some_place) in itertools.product(views, pieces):
+            row_place = np.repeat(some_place, np.diff(row_splits[view.name])[some])
+            rows = token_positions(row_splits[view.name], some)
             if not len(rows):
                 continue
             positions, splits = row_positions(view, tokens, rows, row_place, encoded)

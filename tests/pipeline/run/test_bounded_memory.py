@@ -59,11 +59,20 @@ def plain_peak(tmp_path_factory) -> int:
     return peak_of(place, "run")
 
 
-def test_plan_of_files_that_expand_ten_thousandfold(workplace, plain_peak):
+def test_plan_of_files_that_expand_ten_thousandfold(workplace):
+    workplace.configure(views={"texts": {"level": "text", "layers": [-1]}})
+    plain = workplace.write("corpus/plain.txt", LOG * 250_000)
+    plain_peak = peak_of(workplace, "plan")
+    plain.unlink()
     for name in PACKERS:
         workplace.write(f"corpus/{name}", bomb(name))
-    workplace.configure(views={"texts": {"level": "text", "layers": [-1]}})
     assert peak_of(workplace, "plan") < plain_peak + LIMIT
+
+
+def test_many_equal_texts(workplace, plain_peak):
+    workplace.write("corpus/plain.txt", LOG * 60_000)
+    workplace.configure(input={"slice_bytes": 1 << 24}, views={"texts": {"level": "text", "layers": [-4, -3, -2, -1]}})
+    assert peak_of(workplace, "run") < plain_peak + LIMIT
 
 
 @pytest.mark.parametrize("name", PACKERS)
