@@ -238,6 +238,11 @@ class Commit:
         """The paths of all parts."""
         return {part.path for part in self.parts.values()}
 
+    @property
+    def shares_parts(self) -> bool:
+        """Whether other input files may have rows in its parts."""
+        return any(part.first_row is not None for part in self.parts.values())
+
     def of_files(self) -> Iterator[Commit]:
         """The commit of each of its files, with its rows of the parts; of a block of one file, the commit itself."""
         if not self.members:

@@ -301,11 +301,12 @@ def compare_group(
     entries = {e["path"]: e for e in input_entries(output_path, load_manifest(output_path), group.first, group.end)}
     tallies: dict[str, _Tally] = collections.defaultdict(_Tally)
     of_blocks: dict[str, list[str]] = collections.defaultdict(list)  # of several files
-    damaged = set[str]()
+    damaged, shares_parts = set[str](), False
     for commit, is_sound in sound_commits(output_path, load_index(output_path).between(group.first, group.end)):
         path = commit.block.file.path
         tally = tallies[path]
         tally.recorded += 1
+        shares_parts |= commit.shares_parts
         if commit.together is not None:
             of_blocks[commit.together].append(path)
         if not is_sound:
@@ -358,7 +359,7 @@ def compare_group(
         missing.append(path)
         if sound < recorded:
             skipped.append(InputFile.unreadable(path, LOST_WITH_ITS_FILE))
-    work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), bool(of_blocks))
+    work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), shares_parts)
     return work, to_read, pruned
 
 

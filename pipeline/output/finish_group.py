@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.pipeline.output.commits import broken_parts, committed
+from layerbeam.pipeline.output.commits import broken_parts, committed, sound_commits
 from layerbeam.pipeline.output.groups import Gathered, mark
 from layerbeam.pipeline.output.index import SHARD_COMMITS, Shard, count_part, load_index, path_hash, write_shard
 from layerbeam.transforms import layout, metrics, storage
@@ -87,7 +87,8 @@ def _finish_group(
     index = load_index(output.path)
     begun_together = sorted({*gathered.together, *group.begun_together})
     found_together = committed(output.path, (f"{name}.json" for name in begun_together))
-    together = _by_path(of_file for _, commit in found_together if commit is not None for of_file in commit.of_files())
+    whole = sound_commits(output.path, (commit for _, commit in found_together if commit is not None))
+    together = _by_path(of_file for commit, is_sound in whole if is_sound for of_file in commit.of_files())
     checked: dict[str, bool] = {}
 
     def choose(path: str, in_index: Iterable[Commit]) -> Iterator[Commit | None]:
@@ -103,12 +104,14 @@ def _finish_group(
         )
         if path in work.begun:
             in_index = [commit for commit in candidates.together if commit.block.file == files[path]][:1]
+            if not in_index:
+                return iter([None])
         marks = gathered.marks_of(path) if path in gathered.blocks else None
         return candidates.choose(marks, iter(in_index))
 
     # Which rows are left of a file that several input files share must be known before the first of them is listed.
-    in_index = index.between(group.first, group.end) if work.has_together or together else ()
-    shared = _by_path(commit for commit in in_index if commit.together or _path_of(commit) in together)
+    in_index = index.between(group.first, group.end) if work.shares_parts or together else ()
+    shared = _by_path(commit for commit in in_index if commit.shares_parts or _path_of(commit) in together)
     chosen = {
         path: list(choose(path, shared.get(path, ())))
         for path in sorted((shared.keys() | together.keys()) & (files.keys() | excused))

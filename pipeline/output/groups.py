@@ -110,8 +110,8 @@ class Boundaries:
 @dataclasses.dataclass(frozen=True)
 class GroupWork:
     """What `find` knows of a group. `current`: paths of the files that need no reading; `begun`: those of them of which
-    a commit in `_commits`, of several files, counts and not the index. `has_together`: whether blocks of several
-    files are in the index.
+    a commit in `_commits`, of several files, counts and not the index. `shares_parts`: whether the index has
+    parts with rows of several files.
 
     `missing`: of files of an earlier run that no glob matches any more, and whose rows stay. `skipped`: files that
     cannot be read, or not all.
@@ -122,7 +122,7 @@ class GroupWork:
     missing: tuple[str, ...]
     skipped: tuple[InputFile, ...]
     begun: frozenset[str] = frozenset()
-    has_together: bool = False
+    shares_parts: bool = False
 
 
 @dataclasses.dataclass
