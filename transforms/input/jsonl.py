@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,15 +20,15 @@ import pyarrow as pa
 from layerbeam.transforms.blocks import FIELD_TYPES, TextBlock
 from layerbeam.transforms.commits import BlockId
 from layerbeam.transforms.input import text
-from layerbeam.transforms.input.records import is_blank, lone_surrogate
+from layerbeam.transforms.input.records import INT64, is_blank, lone_surrogate
 from layerbeam.transforms.settings import RecordFormat
 
 # A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
-_INT64 = range(-(1 << 63), 1 << 63)
 _EXACT = 1 << 53  # a float above may have lost digits
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
 _DUPLICATE = object()  # the value of a key that occurs twice
+_OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')  # the start of a line
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -55,9 +56,18 @@ class JsonLinesInput(text.TextInput):
     title = "JSON Lines"
     endings = (".jsonl", ".ndjson")
 
+    def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
+        return bool(lines) and all(map(_OBJECT.match, lines))
+
+    def may_begin(self, lines: Sequence[bytes]) -> bool:
+        return not lines or any(b"{" in line for line in lines)
+
+    def record_of(self, record_format: RecordFormat) -> str:
+        return "line"
+
     def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""
-        records, lines = text.decode(block, raw, record_format)
+        records, lines = text.decode(block, raw, record_format, "line")
         fields = record_format.fields_read
         rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
         for index in np.flatnonzero(~is_blank(lines)).tolist():
@@ -114,38 +124,72 @@ def _depth(line: str) -> int:
 def _read_field(record: dict[str, Any], name: str, type_: str) -> Any:
     """The field as a value of its type, an id as a string; None if it is missing or null."""
     value = record.get(name)
-    if type_ in ("int64", "id") and isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
-        value = int(value)  # 30284.0: how pandas writes integers with gaps
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if value is None or (type_ == "bool" and isinstance(value, bool)):
-        return value
+    if value is None:
+        return None
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
-    if type_ == "id" and is_integer:
-        return str(value)
-    if type_ in ("string", "id"):
-        if not isinstance(value, str):
-            raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not a string")
-        surrogate = lone_surrogate(value)
-        if surrogate is not None:
-            raise _RejectedRecordError(f"field `{name}`: {surrogate}")
-        return value
-    if type_ == "int64" and is_integer:
-        if value not in _INT64:
-            raise _RejectedRecordError(f"field `{name}` does not fit in int64")
-        return value
-    if type_ == "float64" and (is_integer or isinstance(value, float)):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise _RejectedRecordError(f"field `{name}` does not fit in float64")
-        return number
-    shown = _kind_of(value)
-    if type_ == "int64" and isinstance(value, float):
-        shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
-    raise _RejectedRecordError(f"field `{name}` is {shown}, not {type_}")
+    return _CONVERT[type_](value, name)
+
+
+def _to_string(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not a string")
+    surrogate = lone_surrogate(value)
+    if surrogate is not None:
+        raise _RejectedRecordError(f"field `{name}`: {surrogate}")
+    return value
+
+
+def _to_id(value: Any, name: str) -> str:
+    number = _integer(value)
+    return _to_string(value, name) if number is None else str(number)
+
+
+def _to_int64(value: Any, name: str) -> int:
+    number = _integer(value)
+    if number is None:
+        shown = _kind_of(value)
+        if isinstance(value, float):
+            shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
+        raise _RejectedRecordError(f"field `{name}` is {shown}, not int64")
+    if number not in INT64:
+        raise _RejectedRecordError(f"field `{name}` does not fit in int64")
+    return number
+
+
+def _to_float64(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not float64")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _RejectedRecordError(f"field `{name}` does not fit in float64")
+    return number
+
+
+def _to_bool(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not bool")
+    return value
+
+
+# By the types of `RecordFormat.fields_read`.
+_CONVERT: Mapping[str, Callable[[Any, str], Any]] = {
+    "string": _to_string,
+    "id": _to_id,
+    "int64": _to_int64,
+    "float64": _to_float64,
+    "bool": _to_bool,
+}
+
+
+def _integer(value: Any) -> int | None:
+    """The value as an integer; 30284.0 is one, because pandas writes integers with gaps so."""
+    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _kind_of(value: Any) -> str:

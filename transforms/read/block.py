@@ -99,7 +99,7 @@ def _read_files(
                 yield done
                 continue
             waiting.append((block, content))
-            records = 1 if record_format.is_whole_file else block.num_lines
+            records = 1 if FORMATS[record_format.format].is_one_record(record_format) else block.num_lines
             filled += filled_share(block.end_byte - block.first_byte, records, limits)
             if filled >= _OVERFULL:
                 yield take()
