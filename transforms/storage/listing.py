@@ -184,7 +184,10 @@ def find_change(file: InputFile) -> InputFile | None:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    return os.path.lexists(path) if is_local(path) else stores.exists(path)
+    if is_local(path):
+        return os.path.lexists(path)
+    with stores.store_of(path) as store:
+        return store.exists(path)
 
 
 def check_bucket(folder: str) -> None:
