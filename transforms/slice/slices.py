@@ -201,9 +201,10 @@ class LineCount:
     problem: str | None = None
     is_empty: bool = True
 
-    def add(self, stretch: int, scan: RangeScan) -> None:
-        """Take in a range."""
-        self.update(LineCount({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces))
+    @classmethod
+    def of(cls, stretch: int, scan: RangeScan) -> LineCount:
+        """Those of one range."""
+        return cls({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces)
 
     def update(self, other: LineCount) -> None:
         """Take in other ranges of the file. Of several problems the same one counts, whatever their order."""
@@ -235,7 +236,7 @@ def number_slices(
     if count is None:
         count = LineCount()
         for scan in in_order:
-            count.add(stretch, scan)
+            count.update(LineCount.of(stretch, scan))
     if not in_order:
         return
     file = in_order[0].work.file
