@@ -171,7 +171,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
 
 
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
-    for run in text.whole_lines(chunks, record_format.max_record_bytes):
+    for run in storage.whole_lines(chunks, record_format.max_record_bytes):
         yield from io.BytesIO(run) if b"\n" in run else [run]  # without a copy of a piece of a long line
 
 

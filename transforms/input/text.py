@@ -205,7 +205,7 @@ def _find_records(
         chunks = storage.read_chunks(file, slice_.file.path, needed)
         if position == 0:
             chunks = refusing_other_content(chunks, record_format)
-        for run in whole_lines(chunks, most) if position < end else ():
+        for run in storage.whole_lines(chunks, most) if position < end else ():
             bounds = _line_bounds(run)
             is_cut = (in_line or len(run) > most) and not run.endswith(b"\n")
             if record == "paragraph":
@@ -240,23 +240,6 @@ def refuse_early_end(slice_: Slice, position: int) -> None:
         change = storage.find_change(slice_.file)
         ends = f"ends after {position:,} bytes, and its size is {slice_.file.size:,}; copy it to a disk"
         raise UnreadableFileError(change.problem if change is not None else ends)
-
-
-def whole_lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Runs of whole lines. A line of more than `most` bytes may be in several. The last one may lack a line end."""
-    begun, size = list[bytes](), 0
-    for chunk in chunks:
-        after = chunk.rfind(b"\n") + 1
-        if after:
-            yield b"".join([*begun, chunk[:after]])
-            begun, size = [], 0
-        begun.append(chunk[after:])
-        size += len(begun[-1])
-        if size > most:
-            run, begun = b"".join(begun), []
-            yield run
-    if last := b"".join(begun):
-        yield last
 
 
 def _blank_before(file: BinaryIO, position: int, most: int) -> int:
