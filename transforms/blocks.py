@@ -108,8 +108,8 @@ class TextBlock:
     records = embedded (T if the unit is the record) + blank + filtered + rejected.
 
     `members`: if there are several files, the texts of each as a block. Then `line` counts over all of them, so that
-    no two records of the block have the same; `places` gives the lines in the files. `slice_files`: what `hash_paths`
-    gives of all files of the slice.
+    no two records of the block have the same; `file_lines` gives the lines in the files. `slice_files`: what
+    `hash_paths` gives of all files of the slice.
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
@@ -139,7 +139,7 @@ class TextBlock:
         """A count over all files."""
         return int(np.sum(self.counts.get(name, 0)))
 
-    def places(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def file_lines(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(the number of the file, the line in it) of each of these lines."""
         first, of_file = self._first_lines
         number = np.searchsorted(first, line, side="right") - 1
@@ -155,7 +155,7 @@ class TextBlock:
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
-        counts = np.bincount(self.places(line)[0], weights, minlength=len(self.files))
+        counts = np.bincount(self.file_lines(line)[0], weights, minlength=len(self.files))
         return counts.astype(np.int64)
 
     def count_texts(self, texts: Int64Array) -> Int64Array:
@@ -315,7 +315,7 @@ def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBloc
     """The block without these texts, which become rejects of a stage. `reasons`: {text: reason}."""
     which = np.zeros(len(block.texts), bool)
     which[list(reasons)] = True
-    numbers, lines = (values.tolist() for values in block.places(block.line))
+    numbers, lines = (values.tolist() for values in block.file_lines(block.line))
     rejected = [
         Rejected(block.files[numbers[text]].file.path, lines[text], -1, stage, reason, raw_text(block, text))
         for text, reason in sorted(reasons.items())

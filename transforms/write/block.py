@@ -133,7 +133,7 @@ def _write_files(
             else make_table(view, block.tokens, vectors, vocabulary)
         )
         if changed:
-            table = table.filter(pa.array(np.isin(text.places(text.line[texts])[0], kept)))
+            table = table.filter(pa.array(np.isin(text.file_lines(text.line[texts])[0], kept)))
         if table.num_rows:
             parts[view.name] = write_part(output, view, own.name, table)
     numbers = {file.file.path: number for number, file in enumerate(text.files)}
