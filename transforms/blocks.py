@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ import pyarrow as pa
 from layerbeam.transforms import metrics
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Rejected
 
+if TYPE_CHECKING:  # it imports this module
+    from layerbeam.transforms.encoders.device import DeviceLayer
+
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
@@ -28,15 +31,8 @@ Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 
-class OnDevice(Protocol):
-    """A layer [n, H] in an accelerator's memory; see `layerbeam.transforms.encoders.device`."""
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
-    def take(self, positions: Int64Array) -> Float32Array: ...
-    def pool(self, positions: Int64Array, splits: Int64Array, pooling: str) -> Float32Array: ...
-
-
-Layer: TypeAlias = Float32Array | OnDevice
+# [n, H]
+Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # A compressed file of an eighth of a block's bytes, or less, is taken for one block.
 _MOST_COMPRESSED = 8
