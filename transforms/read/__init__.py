@@ -10,9 +10,9 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.transforms import coders, counters, metrics
+from layerbeam.transforms.block_commit import find_commit
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
-from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import look_up, read_blocks
