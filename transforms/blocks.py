@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ import pyarrow as pa
 from layerbeam.transforms import metrics
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Rejected
 
+if TYPE_CHECKING:  # it imports this module
+    from layerbeam.transforms.encoders.device import DeviceLayer
+
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
@@ -28,15 +31,8 @@ Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 
-class OnDevice(Protocol):
-    """A layer [n, H] in an accelerator's memory; see `layerbeam.transforms.encoders.device`."""
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
-    def take(self, positions: Int64Array) -> Float32Array: ...
-    def pool(self, positions: Int64Array, splits: Int64Array, pooling: str) -> Float32Array: ...
-
-
-Layer: TypeAlias = Float32Array | OnDevice
+# [n, H]
+Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # A compressed file of an eighth of a block's bytes, or less, is taken for one block.
 _MOST_COMPRESSED = 8
@@ -108,8 +104,8 @@ class TextBlock:
     records = embedded (T if the unit is the record) + blank + filtered + rejected.
 
     `members`: if there are several files, the texts of each as a block. Then `line` counts over all of them, so that
-    no two records of the block have the same; `places` gives the lines in the files. `slice_files`: what `hash_paths`
-    gives of all files of the slice.
+    no two records of the block have the same; `file_lines` gives the lines in the files. `slice_files`: what
+    `hash_paths` gives of all files of the slice.
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
@@ -139,7 +135,7 @@ class TextBlock:
         """A count over all files."""
         return int(np.sum(self.counts.get(name, 0)))
 
-    def places(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def file_lines(self, line: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(the number of the file, the line in it) of each of these lines."""
         first, of_file = self._first_lines
         number = np.searchsorted(first, line, side="right") - 1
@@ -155,7 +151,7 @@ class TextBlock:
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
-        counts = np.bincount(self.places(line)[0], weights, minlength=len(self.files))
+        counts = np.bincount(self.file_lines(line)[0], weights, minlength=len(self.files))
         return counts.astype(np.int64)
 
     def count_texts(self, texts: Int64Array) -> Int64Array:
@@ -315,7 +311,7 @@ def reject(block: TextBlock, reasons: Mapping[int, str], stage: str) -> TextBloc
     """The block without these texts, which become rejects of a stage. `reasons`: {text: reason}."""
     which = np.zeros(len(block.texts), bool)
     which[list(reasons)] = True
-    numbers, lines = (values.tolist() for values in block.places(block.line))
+    numbers, lines = (values.tolist() for values in block.file_lines(block.line))
     rejected = [
         Rejected(block.files[numbers[text]].file.path, lines[text], -1, stage, reason, raw_text(block, text))
         for text, reason in sorted(reasons.items())

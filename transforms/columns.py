@@ -125,7 +125,7 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
     text = texts_of_rows(view, tokens)
     columns = _level_columns(view, tokens, vocabulary)
     block, place = tokens.text, pa.array(text)
-    file, line = block.places(block.line[text])
+    file, line = block.file_lines(block.line[text])
     paths = pa.array([printable(own.file.path) for own in block.files])
     columns |= {"file": paths.take(pa.array(file)), "line": line, "sentence": block.sentence[text]}
     if view.include_text:

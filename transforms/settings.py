@@ -125,10 +125,6 @@ class RecordFormat(Settings):
     blank: Literal["skip", "keep"] = setting("skip", "what happens to a record that is empty or only white space")
 
     @property
-    def is_whole_file(self) -> bool:
-        return self.format == "text" and self.record == "file"
-
-    @property
     def is_delimited(self) -> bool:
         return self.format in _DELIMITED
 

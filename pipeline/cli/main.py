@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             return FAILED
 
 
-def _reach(
+def _set_up_file_systems(
     options: argparse.Namespace, given: list[str], *paths: str, configured: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Configure Beam's file systems; returns Beam's options from configuration and command line, as arguments.
@@ -84,10 +84,10 @@ def _reach(
     return arguments
 
 
-def _reach_stores(options: argparse.Namespace, beam_arguments: list[str], *paths: str) -> None:
+def _set_up_stores(options: argparse.Namespace, beam_arguments: list[str], *paths: str) -> None:
     """Configure Beam's file systems if options are given or a path is in a store; Beam's import takes 0.9 s."""
     if beam_arguments or any(map(_is_in_store, paths)):
-        _reach(options, beam_arguments, *paths)
+        _set_up_file_systems(options, beam_arguments, *paths)
 
 
 def _is_in_store(path: str) -> bool:
@@ -124,7 +124,7 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach_stores(options, beam_arguments, options.output)
+    _set_up_stores(options, beam_arguments, options.output)
     _print_summary(options, options.output, rows=True)
     return DONE
 
@@ -133,7 +133,7 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     # Read when NumPy is imported. Several threads in the small products of one sequence take longer than one thread.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _announce_loading()
-    _reach(options, beam_arguments, options.output)  # also because the run's input may be in a store
+    _set_up_file_systems(options, beam_arguments, options.output)  # also because the run's input may be in a store
     from layerbeam.pipeline.cli.render_verdict import print_files_verdict, print_verdict
     from layerbeam.pipeline.output.integrity import FilesVerdict, verify_files
     from layerbeam.pipeline.verify.verify import Verdict, verify
@@ -149,7 +149,7 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _reach_stores(options, beam_arguments, options.output, *([options.to] if options.to else []))
+    _set_up_stores(options, beam_arguments, options.output, *([options.to] if options.to else []))
     from layerbeam.pipeline.report.page import print_report_result, write_report
 
     result = write_report(
@@ -172,7 +172,7 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
 
     if beam_arguments or _is_in_store(options.handle):
-        _reach(options, beam_arguments)
+        _set_up_file_systems(options, beam_arguments)
     _print(options, describe_encoder(options.handle), print_encoder)
     return DONE
 
@@ -359,13 +359,13 @@ def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[s
     from layerbeam.pipeline.config.job import resolve
 
     if any(map(_is_in_store, [config.encoder.handle, *(str(view.keep_words) for view in config.views.values())])):
-        _reach(options, beam_arguments, configured=config.beam)
+        _set_up_file_systems(options, beam_arguments, configured=config.beam)
     job = resolve(config)
     from layerbeam.pipeline.remote import preflight  # it imports Beam
 
     preflight.check_hints(config)
     paths = [*config.input.files, config.output.path]
-    return job, _reach(options, beam_arguments, *paths, configured=config.beam)
+    return job, _set_up_file_systems(options, beam_arguments, *paths, configured=config.beam)
 
 
 def quiet_logs(verbose: bool) -> None:

@@ -15,7 +15,7 @@ from layerbeam.pipeline.config.rules import find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
-from layerbeam.transforms import storage
+from layerbeam.transforms import parts, storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.input import FORMATS
@@ -328,7 +328,7 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     token_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
     text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
     # The rows of a file can be told apart in a part that several share, and taken out.
-    columnar = all(view.format == "parquet" and not view.aggregates for view in views)
+    columnar = all(parts.FORMATS[view.format].is_columnar and not view.aggregates for view in views)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_bytes, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -139,15 +139,8 @@ def _as_floats(vector: Any) -> list[float]:
     return floats
 
 
-_TYPES: list[tuple[Callable[[pa.DataType], bool], Any]] = [
-    (pa.types.is_fixed_size_list, Sequence[np.float32]),
-    (pa.types.is_string, str),
-    (pa.types.is_boolean, bool),
-    (pa.types.is_int64, np.int64),
-    (pa.types.is_int32, np.int32),
-    (pa.types.is_int8, np.int8),
-]
+_TYPES = {pa.string(): str, pa.int64(): np.int64, pa.int32(): np.int32, pa.int8(): np.int8}
 
 
 def _beam_type(field: pa.Field) -> Any:
-    return next(type_ for is_it, type_ in _TYPES if is_it(field.type))
+    return Sequence[np.float32] if pa.types.is_fixed_size_list(field.type) else _TYPES[field.type]

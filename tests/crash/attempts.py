@@ -32,9 +32,9 @@ from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.transforms import storage
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.blocks import Rows, Slice, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import LINES, BlockLimits

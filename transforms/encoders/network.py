@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -117,26 +118,15 @@ class Network:
                 f"{self.architecture.max_length} positions: lower max_seq_length"
             )
         segment_ids = segment_ids if self._has_segments else np.zeros_like(segment_ids)
-        batch = (token_ids, lengths, segment_ids)
-        if self._is_compiled:
-            return self._run_compiled(batch)
-        outputs = self._graph(*(tf.constant(values, tf.int32) for values in batch))
+        # XLA compiles where the variables are.
+        device = tf.device(next(iter(self._variables.values())).device)
+        with device if self._is_compiled else contextlib.nullcontext():
+            outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
         pooled = np.asarray(outputs.pop()) if self.pooler else None
+        if self._is_compiled:  # with padding, which the processor, or a GPU, takes out
+            real = np.flatnonzero(np.arange(token_ids.shape[1]) < lengths[:, None])
+            outputs = [tf.gather(layer, real) if self._keeps_layers else np.asarray(layer)[real] for layer in outputs]
         layers: Iterable[Layer] = map(DeviceLayer if self._keeps_layers else np.asarray, outputs)
-        return dict(zip(self.layers, layers, strict=True)), pooled
-
-    def _run_compiled(
-        self, batch: tuple[Int32Array, Int32Array, Int32Array]
-    ) -> tuple[dict[int, Layer], Float32Array | None]:
-        """Compiled where the variables are, once per shape. The processor, or a GPU, takes out the padding."""
-        real = np.flatnonzero(np.arange(batch[0].shape[1]) < batch[1][:, None])
-        with tf.device(next(iter(self._variables.values())).device):
-            outputs = self._graph(*(tf.constant(values, tf.int32) for values in batch))
-        pooled = np.asarray(outputs.pop()) if self.pooler else None
-        if self._keeps_layers:
-            layers: Iterable[Layer] = [DeviceLayer(tf.gather(layer, real)) for layer in outputs]
-        else:
-            layers = [np.asarray(layer)[real] for layer in outputs]
         return dict(zip(self.layers, layers, strict=True)), pooled
 
     def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:

@@ -24,11 +24,8 @@ _MAGIC = {
     rb"\xfd7zXZ\x00": ("xz", "unpack it, or compress it with gzip, bzip2 or zstd"),
     rb"PK\x03\x04": ("a zip archive", "unpack it"),
 }
-# A page or the footer follows, and both begin with this byte.
-_PARQUET = b"PAR1\x15"
 _CONTROL = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 _MIN_CONTROL, _MAX_CONTROL_SHARE = 8, 0.05
-_JSON_OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')
 _JSON_ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
 _LINES = 10
 
@@ -45,11 +42,9 @@ def format_by_name(path: str) -> str | None:
 
 
 def format_by_content(head: bytes) -> str | None:
-    """`jsonl` or `parquet` if the first bytes of a file show it; None if they do not."""
-    if head.startswith(_PARQUET):
-        return "parquet"
+    """The format that the first bytes of a file show, such as `jsonl` or `parquet`; None if they show none."""
     lines = _lines(head)
-    return "jsonl" if lines and all(map(_JSON_OBJECT.match, lines)) else None
+    return next((format_ for format_, one in FORMATS.items() if one.recognizes(head, lines)), None)
 
 
 def _lines(head: bytes) -> list[bytes]:
@@ -93,7 +88,7 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     lines = _lines(head)
     if lines and _JSON_ARRAY.match(b"\n".join(lines)):
         return f"looks like a JSON array, not {name}; write one object per line, for example with `jq -c '.[]'`"
-    if format_ == "parquet" or (format_ == "jsonl" and lines and not any(b"{" in line for line in lines)):
+    if not FORMATS[format_].may_begin(lines):
         return f"looks like text, not {name}; set input.format: text"
     return None
 

@@ -31,14 +31,13 @@ from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.input_format import InputFormat
-from layerbeam.transforms.input.records import Records, UnreadableFileError, too_long, wrong_column_error
+from layerbeam.transforms.input.records import INT64, Records, UnreadableFileError, too_long, wrong_column_error
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # The parser's limit is one for the whole process, and that of a record is no higher. A character takes four bytes.
 csv.field_size_limit(1 << 28)
 
 _RUN_BYTES = 1 << 20
-_INT64 = range(-(1 << 63), 1 << 63)
 _INTEGER = re.compile(r"([+-]?[0-9]+)(\.0*)?")
 _REASONS = {
     "unexpected end of data": "a quote is opened and not closed",
@@ -73,6 +72,7 @@ class CsvInput(InputFormat):
 
     title = "CSV"
     endings = (".csv",)
+    limits_pieces = True
 
     def cut(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
@@ -171,7 +171,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
 
 
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
-    for run in text.whole_lines(chunks, record_format.max_record_bytes):
+    for run in storage.whole_lines(chunks, record_format.max_record_bytes):
         yield from io.BytesIO(run) if b"\n" in run else [run]  # without a copy of a piece of a long line
 
 
@@ -283,7 +283,7 @@ def _number(given: str, type_: str) -> int | float | bool | None:
         return {"true": True, "false": False}.get(given.lower())
     if type_ == "int64":
         match = _INTEGER.fullmatch(given)
-        return int(match[1]) if match and len(given) < 40 and int(match[1]) in _INT64 else None
+        return int(match[1]) if match and len(given) < 40 and int(match[1]) in INT64 else None
     try:
         number = float(given)
     except ValueError:

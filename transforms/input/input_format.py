@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from layerbeam.transforms import storage
@@ -18,11 +18,28 @@ FORMATS: dict[str, InputFormat] = {}
 class InputFormat(abc.ABC):
     """One input format. `title`: in messages; `endings`: file name suffixes, unique to this format.
 
+    `joins_files`: whether small files may share a block. `limits_pieces`: whether `pieces` keeps to `max_records`, as
+    it must if the lines that it counts are no records.
+
     Raises (the methods that open a file) UnreadableFileError, or another OSError, for a file that cannot be read.
     """
 
     title: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
+    joins_files: ClassVar[bool] = True
+    limits_pieces: ClassVar[bool] = False
+
+    def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
+        """Whether the first bytes of a file show this format. `lines`: those among them that are not blank."""
+        return False
+
+    def may_begin(self, lines: Sequence[bytes]) -> bool:
+        """Whether text that begins with these lines may be of this format."""
+        return True
+
+    def is_one_record(self, record_format: RecordFormat) -> bool:
+        """Whether each file is one record."""
+        return False
 
     def is_seekable(self, record_format: RecordFormat) -> bool:
         """Whether the records of a plain file can be found from any byte of it."""

@@ -6,11 +6,13 @@ and silently drops one of two equal keys. The parser takes some 1 % of the encod
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,15 +21,15 @@ import pyarrow as pa
 from layerbeam.transforms.blocks import FIELD_TYPES, TextBlock
 from layerbeam.transforms.commits import BlockId
 from layerbeam.transforms.input import text
-from layerbeam.transforms.input.records import is_blank, lone_surrogate
+from layerbeam.transforms.input.records import INT64, is_blank, lone_surrogate
 from layerbeam.transforms.settings import RecordFormat
 
 # A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
-_INT64 = range(-(1 << 63), 1 << 63)
 _EXACT = 1 << 53  # a float above may have lost digits
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
 _DUPLICATE = object()  # the value of a key that occurs twice
+_OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')  # the start of a line
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -55,9 +57,18 @@ class JsonLinesInput(text.TextInput):
     title = "JSON Lines"
     endings = (".jsonl", ".ndjson")
 
+    def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
+        return bool(lines) and all(map(_OBJECT.match, lines))
+
+    def may_begin(self, lines: Sequence[bytes]) -> bool:
+        return not lines or any(b"{" in line for line in lines)
+
+    def record_of(self, record_format: RecordFormat) -> str:
+        return "line"
+
     def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""
-        records, lines = text.decode(block, raw, record_format)
+        records, lines = text.decode(block, raw, record_format, "line")
         fields = record_format.fields_read
         rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
         for index in np.flatnonzero(~is_blank(lines)).tolist():
@@ -114,38 +125,51 @@ def _depth(line: str) -> int:
 def _read_field(record: dict[str, Any], name: str, type_: str) -> Any:
     """The field as a value of its type, an id as a string; None if it is missing or null."""
     value = record.get(name)
-    if type_ in ("int64", "id") and isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
-        value = int(value)  # 30284.0: how pandas writes integers with gaps
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
     if value is None or (type_ == "bool" and isinstance(value, bool)):
         return value
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
-    if type_ == "id" and is_integer:
-        return str(value)
+    shown, expected = _kind_of(value), type_
+    if type_ in ("int64", "id"):
+        number = _integer(value)
+        if number is not None:
+            return str(number) if type_ == "id" else _in_range(number, name)
+        if type_ == "int64" and isinstance(value, float):
+            shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
     if type_ in ("string", "id"):
-        if not isinstance(value, str):
-            raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not a string")
-        surrogate = lone_surrogate(value)
-        if surrogate is not None:
-            raise _RejectedRecordError(f"field `{name}`: {surrogate}")
-        return value
-    if type_ == "int64" and is_integer:
-        if value not in _INT64:
-            raise _RejectedRecordError(f"field `{name}` does not fit in int64")
-        return value
-    if type_ == "float64" and (is_integer or isinstance(value, float)):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise _RejectedRecordError(f"field `{name}` does not fit in float64")
-        return number
-    shown = _kind_of(value)
-    if type_ == "int64" and isinstance(value, float):
-        shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
-    raise _RejectedRecordError(f"field `{name}` is {shown}, not {type_}")
+        if isinstance(value, str):
+            return _without_surrogates(value, name)
+        expected = "a string"
+    if type_ == "float64" and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(value, name)
+    raise _RejectedRecordError(f"field `{name}` is {shown}, not {expected}")
+
+
+def _integer(value: Any) -> int | None:
+    """The value as an integer, if it is one; so is 30284.0: how pandas writes integers with gaps."""
+    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _in_range(number: int, name: str) -> int:
+    if number not in INT64:
+        raise _RejectedRecordError(f"field `{name}` does not fit in int64")
+    return number
+
+
+def _finite(value: float, name: str) -> float:
+    with contextlib.suppress(OverflowError):  # of an integer
+        if math.isfinite(value):
+            return float(value)
+    raise _RejectedRecordError(f"field `{name}` does not fit in float64")
+
+
+def _without_surrogates(text: str, name: str) -> str:
+    surrogate = lone_surrogate(text)
+    if surrogate is not None:
+        raise _RejectedRecordError(f"field `{name}`: {surrogate}")
+    return text
 
 
 def _kind_of(value: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ from layerbeam.transforms.input.records import (
 )
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
+# A page or the footer follows, and both begin with the last byte.
+_MAGIC = b"PAR1\x15"
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 4096
 # The most that values of a dictionary can become in a batch, each repeated for its rows.
@@ -61,6 +63,13 @@ class ParquetInput(InputFormat):
 
     title = "Parquet"
     endings = (".parquet",)
+    joins_files = False
+
+    def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
+        return head.startswith(_MAGIC)
+
+    def may_begin(self, lines: Sequence[bytes]) -> bool:
+        return False
 
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """The whole file: it is cut when its footer is read."""

@@ -18,6 +18,7 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 # What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.
 REJECTED_BYTES = 1 << 10
 _NAMED_COLUMNS = 8
+INT64 = range(-(1 << 63), 1 << 63)
 
 
 class UnreadableFileError(OSError):

@@ -46,8 +46,15 @@ class TextInput(InputFormat):
     title = "text"
     endings: ClassVar[tuple[str, ...]] = (".txt",)
 
+    def record_of(self, record_format: RecordFormat) -> str:
+        """What a record is: a line, a paragraph or the file."""
+        return record_format.record
+
+    def is_one_record(self, record_format: RecordFormat) -> bool:
+        return self.record_of(record_format) == "file"
+
     def is_seekable(self, record_format: RecordFormat) -> bool:
-        return not record_format.is_whole_file
+        return not self.is_one_record(record_format)
 
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """Equal ranges, in each of which a line may begin anywhere; one range if the file is one record."""
@@ -61,30 +68,31 @@ class TextInput(InputFormat):
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
     ) -> Iterator[tuple[int, int | None, int]]:
         """Each block if lines are records, so that even a small file is work for all workers; else the whole range."""
-        if slice_.end is None or record_format.record == "line" or record_format.format != "text":
+        if slice_.end is None or self.record_of(record_format) == "line":
             yield from super().pieces(slice_, limits, record_format)
         else:
             yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)
 
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
         """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
-        return into_blocks(slice_, limits, record_format, _find_records(slice_, record_format))
+        runs = _find_records(slice_, record_format, self.record_of(record_format))
+        return into_blocks(slice_, limits, record_format, runs)
 
     def read(self, block: BlockId, record_format: RecordFormat) -> bytes:
         return read_bytes(block)
 
     def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines, paragraphs or file as texts."""
-        records, texts = decode(block, raw, record_format)
+        records, texts = decode(block, raw, record_format, record_format.record)
         if record_format.record == "paragraph" and b"\r" in raw:
             texts = pc.replace_substring(texts, "\r\n", "\n")
         return records.to_block([texts])
 
     def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
-        if record_format.is_whole_file:
+        if self.is_one_record(record_format):
             return int(file.size > 0)
         places = 0
-        for _, more, _ in _find_records(Slice(file, 0, None, 0), record_format):
+        for _, more, _ in _find_records(Slice(file, 0, None, 0), record_format, self.record_of(record_format)):
             places += len(more)
             if places > at_most:
                 return at_most
@@ -94,10 +102,10 @@ class TextInput(InputFormat):
 def _count_line_ends(slice_: Slice, record_format: RecordFormat) -> int:
     """The line ends of a range of paragraphs; 0 for a file that is one record, of which only the head is read."""
     line_ends, end = 0, slice_.end or 0
-    with storage.open_binary(slice_.file.path, HEAD_BYTES if record_format.is_whole_file else end) as opened:
+    with storage.open_binary(slice_.file.path, HEAD_BYTES if record_format.record == "file" else end) as opened:
         if slice_.start == 0:
             refuse_other_content(opened.read(HEAD_BYTES), record_format)
-        if record_format.is_whole_file:
+        if record_format.record == "file":
             return 0
         opened.seek(slice_.start)
         left = end - slice_.start
@@ -171,12 +179,13 @@ def _next_block(lengths: Int64Array, limits: BlockLimits, most: int) -> int:
     return filled or max([1, *too_long]) if too_long else filled
 
 
-def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
+def _find_records(
+    slice_: Slice, record_format: RecordFormat, record: str
+) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
     """Runs of bytes from the slice's first record to the end of its last one, and where the records begin in them.
 
     Yields (bytes, places in the file, line numbers). The last place of all is the end of the last record.
     """
-    record = record_format.record if record_format.format == "text" else "line"
     end = sys.maxsize if slice_.end is None else slice_.end
     # One byte back: a line begins at `start` if that byte is a line end.
     position, line = max(slice_.start - 1, 0), slice_.first_line
@@ -196,7 +205,7 @@ def _find_records(slice_: Slice, record_format: RecordFormat) -> Iterator[tuple[
         chunks = storage.read_chunks(file, slice_.file.path, needed)
         if position == 0:
             chunks = refusing_other_content(chunks, record_format)
-        for run in whole_lines(chunks, most) if position < end else ():
+        for run in storage.whole_lines(chunks, most) if position < end else ():
             bounds = _line_bounds(run)
             is_cut = (in_line or len(run) > most) and not run.endswith(b"\n")
             if record == "paragraph":
@@ -231,23 +240,6 @@ def refuse_early_end(slice_: Slice, position: int) -> None:
         change = storage.find_change(slice_.file)
         ends = f"ends after {position:,} bytes, and its size is {slice_.file.size:,}; copy it to a disk"
         raise UnreadableFileError(change.problem if change is not None else ends)
-
-
-def whole_lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Runs of whole lines. A line of more than `most` bytes may be in several. The last one may lack a line end."""
-    begun, size = list[bytes](), 0
-    for chunk in chunks:
-        after = chunk.rfind(b"\n") + 1
-        if after:
-            yield b"".join([*begun, chunk[:after]])
-            begun, size = [], 0
-        begun.append(chunk[after:])
-        size += len(begun[-1])
-        if size > most:
-            run, begun = b"".join(begun), []
-            yield run
-    if last := b"".join(begun):
-        yield last
 
 
 def _blank_before(file: BinaryIO, position: int, most: int) -> int:
@@ -304,13 +296,13 @@ def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
     return bytes(raw)
 
 
-def decode(block: BlockId, raw: bytes, record_format: RecordFormat) -> tuple[Records, pa.StringArray]:
+def decode(block: BlockId, raw: bytes, record_format: RecordFormat, record: str) -> tuple[Records, pa.StringArray]:
     """The block's records, and their texts.
 
     The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.
     """
     is_cut = len(raw) < block.end_byte - block.first_byte
-    record = "file" if is_cut else record_format.record if record_format.format == "text" else "line"
+    record = "file" if is_cut else record
     bounds = _line_bounds(raw)
     starts, ends, line = bounds[:-1].copy(), bounds[1:], block.first_line + np.arange(len(bounds) - 1)
     if block.first_byte == 0 and raw.startswith(UTF8_MARK):

@@ -120,12 +120,7 @@ def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dic
 
 
 def _lines(file: BinaryIO, path: str) -> Iterator[bytes]:
-    begun: list[bytes] = []
-    for chunk in storage.read_chunks(file, path):
-        *whole, last = chunk.split(b"\n")
-        for line in whole:
-            yield b"".join([*begun, line])
-            begun = []
-        begun.append(last)
-    if any(begun):
-        raise storage.TruncatedFileError("ends in the middle of a line")
+    for run in storage.whole_lines(storage.read_chunks(file, path)):
+        if not run.endswith(b"\n"):
+            raise storage.TruncatedFileError("ends in the middle of a line")
+        yield from run[:-1].split(b"\n")

@@ -1,8 +1,8 @@
 """TFRecord parts: one `tf.train.Example` per text, features in the order of their names.
 
-protobuf serializes each feature but those of floats: it takes a Python float per value, so vectors go from NumPy's
-memory into the record as they are. Messages merge when their bytes are concatenated, so a record is the concatenation
-of its features. Sources: protobuf.dev/programming-guides/encoding; tensorflow/core/example/feature.proto.
+protobuf takes a Python float per value of a list of floats. So the messages declared here have bytes in its place,
+which are encoded in the same way, and vectors go into the record as they are in NumPy's memory. Sources:
+protobuf.dev/programming-guides/encoding; tensorflow/core/example/feature.proto.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from layerbeam.transforms.views import View
 
 # Columns with one value per text, as the kept fields; all others have one per row of the text.
 _ONCE = ("file", "line", "sentence", "text")
-
-# Field numbers: `Feature.float_list`, the key and the value of a map entry, the only field of a message.
-_FLOAT_LIST, _KEY, _VALUE, _ONLY = 2, 1, 2, 1
 
 _LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
 
@@ -85,27 +82,23 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
     Features are named as the columns. A column that is constant in a text gives one value, the others one per row;
     vectors are one flat list. A null gives no feature.
     """
-    new = _message_class("Features")
+    new = _example_class()
     once = {*_ONCE, *(name for name, _ in view.fields)}
     columns = [(name, name in once, _values(table[name].combine_chunks())) for name in sorted(table.column_names)]
     for start, stop in itertools.pairwise(text_splits(table).tolist()):
-        entries: list[Any] = []
+        example = new()
         for name, is_once, rows in columns:
             values = rows[start : start + 1 if is_once else stop]
             if isinstance(values, list):
                 values = [value for value in values if value is not None]
             if not len(values):
                 continue
+            feature = example.features.feature.add(key=name).value
             if isinstance(values[0], bytes | int):
-                features = new()
-                feature = features.feature.add(key=name).value
                 (feature.bytes_list if isinstance(values[0], bytes) else feature.int64_list).value.extend(values)
-                entries.append(features.SerializeToString())
             else:
-                floats = np.ascontiguousarray(values, "<f4").data.cast("B")
-                feature = _message(_FLOAT_LIST, _message(_ONLY, [floats]))
-                entries += _message(_ONLY, [*_message(_KEY, [name.encode()]), *_message(_VALUE, feature)])
-        yield b"".join(_message(_ONLY, entries))
+                feature.float_list.value = np.asarray(values, "<f4").tobytes()
+        yield example.SerializeToString()
 
 
 def _values(column: pa.Array) -> Any:
@@ -118,27 +111,12 @@ def _values(column: pa.Array) -> Any:
 
 
 @functools.cache
-def _message_class(name: str) -> Any:
+def _example_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"layerbeam.{name}"))
-
-
-def _message(number: int, pieces: list[Any]) -> list[Any]:
-    """Pieces of bytes as a field of that number: tag and length in front, nothing copied."""
-    return [bytes([number << 3 | 2]) + _varint(sum(map(len, pieces))), *pieces]
-
-
-def _varint(value: int) -> bytes:
-    """A number that is not negative: seven bits per byte, the lowest first; the eighth says that more follow."""
-    data = bytearray()
-    while value > 127:
-        data.append(value & 127 | 128)
-        value >>= 7
-    data.append(value)
-    return bytes(data)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("layerbeam.Example"))
 
 
 def _records(file: BinaryIO, path: str) -> Iterator[bytes]:
@@ -163,7 +141,7 @@ def parse_example(record: bytes) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
 
     try:
-        example = _message_class("Example").FromString(record)
+        example = _example_class().FromString(record)
     except DecodeError as error:
         raise ValueError(f"holds a record that is not a tf.train.Example ({error})") from error
     found: dict[str, Any] = {}

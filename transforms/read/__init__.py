@@ -10,9 +10,9 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.transforms import coders, counters, metrics
+from layerbeam.transforms.block_commit import find_commit
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
-from layerbeam.transforms.committed import find_commit
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import look_up, read_blocks
@@ -71,32 +71,29 @@ class ReadBlocks(beam.PTransform):
 @beam.typehints.with_output_types(TextBlock)
 class _ReadSlice(beam.DoFn):
     def __init__(self, stage: ReadBlocks) -> None:
-        self._limits = stage.limits
-        self._record_format = stage.record_format
-        self._hardware = stage.hardware
-        self._only_alone = stage.only_alone
-        in_output = (lambda _: None) if stage.output is None else functools.partial(find_commit, stage.output)
+        self._stage, output = stage, stage.output
+        in_output = (lambda _: None) if output is None else functools.partial(find_commit, output)
         self._known = stage.known or in_output
-        self._fingerprint, self._attempt = None, None
-        if stage.output is not None:
-            self._fingerprint, self._attempt = stage.output.fingerprint, stage.output.attempt
+        self._fingerprint, self._attempt = (None, None) if output is None else (output.fingerprint, output.attempt)
 
     def setup(self) -> None:
-        if self._record_format.unit == "sentence" and self._record_format.sentences == "tensorflow_text":
-            load_tensorflow(self._hardware)
+        record_format = self._stage.record_format
+        if record_format.unit == "sentence" and record_format.sentences == "tensorflow_text":
+            load_tensorflow(self._stage.hardware)
 
     def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
+        stage = self._stage
         items: Iterable[TextBlock | Commit | InputFile]
-        is_passed_on = (
-            self._only_alone and isinstance(given, Slice) and not given.has_one_reader(self._limits.text_bytes)
-        )
-        if is_passed_on or isinstance(given, Commit):
+        if isinstance(given, Commit):
             yield given
             return
         if isinstance(given, TextBlock):
             items = [look_up(given, self._fingerprint, self._known)]
+        elif stage.only_alone and not given.has_one_reader(stage.limits.text_bytes):
+            yield given
+            return
         else:
-            items = read_blocks(given, self._limits, self._record_format, self._fingerprint, known=self._known)
+            items = read_blocks(given, stage.limits, stage.record_format, self._fingerprint, known=self._known)
         for item in counters.timed_items("read", items):
             if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
                 counters.count(metrics.blocks_found(item.attempt, self._attempt), 1)

@@ -99,7 +99,7 @@ def _read_files(
                 yield done
                 continue
             waiting.append((block, content))
-            records = 1 if record_format.is_whole_file else block.num_lines
+            records = 1 if FORMATS[record_format.format].is_one_record(record_format) else block.num_lines
             filled += filled_share(block.end_byte - block.first_byte, records, limits)
             if filled >= _OVERFULL:
                 yield take()
@@ -115,28 +115,26 @@ def _read_files(
 
 def join_files(block: BlockId, texts: Sequence[TextBlock]) -> TextBlock:
     """The texts of several files, each of them whole, as one block."""
-    firsts = row_splits_of(np.array([one.block.num_lines for one in texts]))
-    pairs = None
+    firsts = row_splits_of(np.array([one.block.num_lines for one in texts]))[:-1]
+    pairs = pair_offset = None
     if any(one.pairs is not None for one in texts):
         nothing = (pa.nulls(len(one.texts), pa.string()) for one in texts)
-        pairs = pa.concat_arrays(
-            [none if one.pairs is None else one.pairs for one, none in zip(texts, nothing, strict=True)]
-        )
+        pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nothing, strict=True)])
+        offsets = (np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts)
+        pair_offset = np.concatenate(list(offsets))
     return TextBlock(
         block,
-        pa.concat_arrays([one.texts for one in texts]),
-        np.concatenate([one.line - one.block.first_line + first for one, first in zip(texts, firsts, strict=False)]),
-        np.concatenate([one.sentence for one in texts]),
-        np.concatenate([one.offset for one in texts]),
-        {name: np.concatenate([one.counts[name] for one in texts]) for name in texts[0].counts},
-        [reject for one in texts for reject in one.rejected],
-        pairs,
-        None
-        if pairs is None
-        else np.concatenate(
-            [np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts]
+        texts=pa.concat_arrays([one.texts for one in texts]),
+        line=np.concatenate(
+            [one.line - one.block.first_line + first for one, first in zip(texts, firsts, strict=True)]
         ),
-        {name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
+        sentence=np.concatenate([one.sentence for one in texts]),
+        offset=np.concatenate([one.offset for one in texts]),
+        counts={name: np.concatenate([one.counts[name] for one in texts]) for name in texts[0].counts},
+        rejected=[reject for one in texts for reject in one.rejected],
+        pairs=pairs,
+        pair_offset=pair_offset,
+        fields={name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
         members=tuple(one.block for one in texts),
     )
 

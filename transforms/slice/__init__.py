@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -102,8 +103,8 @@ class SliceFiles(beam.PTransform):
         )
         counts: Any = {}
         if self.huge_files:  # What each stretch of a file must know of the others is a number.
-            of_huge_files = scans | "of huge files" >> beam.Filter(_is_of_huge_file, self.limits.text_bytes)
-            combined = of_huge_files | "count" >> beam.CombineGlobally(_CountLines()).without_defaults()
+            of_huge_files = scans | "of huge files" >> beam.FlatMap(_count_lines, self.limits.text_bytes)
+            combined = of_huge_files | "count" >> beam.CombineGlobally(_merge_counts).without_defaults()
             counts = beam.pvalue.AsSingleton(combined, {})
         number = beam.ParDo(_Number(self), counts).with_output_types(Slice)
         return scans | "of one stretch" >> beam.GroupByKey() | "number" >> number.with_outputs(_SKIPPED, main="slices")
@@ -118,33 +119,19 @@ def _scan(
     return (os.fsencode(scan.work.file.path), stretch), scan
 
 
-def _is_of_huge_file(element: tuple[tuple[bytes, int], RangeScan], slice_bytes: int) -> bool:
-    _, scan = element
-    return stretch_of(scan.work.file, scan.start, slice_bytes)[1]
+def _count_lines(element: tuple[tuple[bytes, int], RangeScan], slice_bytes: int) -> Iterator[dict[bytes, LineCount]]:
+    """{path: the lines of this range}; nothing for a file of one stretch."""
+    (path, _), scan = element
+    stretch, is_of_huge_file = stretch_of(scan.work.file, scan.start, slice_bytes)
+    if is_of_huge_file:
+        yield {path: LineCount.of(stretch, scan)}
 
 
-class _CountLines(beam.CombineFn):
-    """Scans of huge files, by path and stretch -> {path: `LineCount`}."""
-
-    def create_accumulator(self, *_: Any) -> dict[bytes, LineCount]:
-        return {}
-
-    def add_input(
-        self, counts: dict[bytes, LineCount], element: tuple[tuple[bytes, int], RangeScan], *_: Any
-    ) -> dict[bytes, LineCount]:
-        (path, stretch), scan = element
-        counts.setdefault(path, LineCount()).add(stretch, scan)
-        return counts
-
-    def merge_accumulators(self, accumulators: Iterable[dict[bytes, LineCount]], *_: Any) -> dict[bytes, LineCount]:
-        merged: dict[bytes, LineCount] = {}
-        for counts in accumulators:
-            for path, count in counts.items():
-                merged.setdefault(path, LineCount()).update(count)
-        return merged
-
-    def extract_output(self, counts: dict[bytes, LineCount], *_: Any) -> dict[bytes, LineCount]:
-        return counts
+def _merge_counts(counts: Iterable[dict[bytes, LineCount]]) -> dict[bytes, LineCount]:
+    merged: dict[bytes, LineCount] = {}
+    for path, count in itertools.chain.from_iterable(one.items() for one in counts):
+        merged.setdefault(path, LineCount()).update(count)
+    return merged
 
 
 class _Number(beam.DoFn):

@@ -90,13 +90,14 @@ def join_small_files(
     A block ends with the file that fills it, and the next small file begins another one. So if some of the blocks are
     done, the files that are left are put together as before.
     """
+    format_ = FORMATS[record_format.format]
     waiting: list[FileToRead] = []
     filled = 0.0
     for work in files:
         size = work.file.size * (_COMPRESSION if storage.is_compressed(work.file.path) else 1)
-        records = 1 if record_format.is_whole_file else 1 + size // _RECORD_BYTES
+        records = 1 if format_.is_one_record(record_format) else 1 + size // _RECORD_BYTES
         share = filled_share(size, records, limits)
-        is_whole = record_format.format != "parquet" and work.max_records is None and size
+        is_whole = format_.joins_files and work.max_records is None and size
         if not (limits.joins_files and is_whole and share <= _SMALL):
             yield work
             continue
@@ -179,11 +180,11 @@ def scan_range(
     """
     if work.others:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
-    # The blocks of a CSV file end after so many rows, each of which may have several lines.
-    max_records = None if record_format.is_delimited and end is not None else work.max_records
+    format_ = FORMATS[record_format.format]
+    max_records = None if format_.limits_pieces and end is not None else work.max_records
     try:
         slice_ = Slice(work.file, start, end, 0, max_records=work.max_records)
-        pieces = FORMATS[record_format.format].pieces(slice_, limits, record_format)
+        pieces = format_.pieces(slice_, limits, record_format)
         return RangeScan(work, start, tuple(pieces), max_records=max_records)
     except OSError as error:
         return RangeScan(work, start, problem=storage.reason_of(error))
@@ -200,9 +201,10 @@ class LineCount:
     problem: str | None = None
     is_empty: bool = True
 
-    def add(self, stretch: int, scan: RangeScan) -> None:
-        """Take in a range."""
-        self.update(LineCount({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces))
+    @classmethod
+    def of(cls, stretch: int, scan: RangeScan) -> LineCount:
+        """Those of one range."""
+        return cls({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces)
 
     def update(self, other: LineCount) -> None:
         """Take in other ranges of the file. Of several problems the same one counts, whatever their order."""
@@ -234,7 +236,7 @@ def number_slices(
     if count is None:
         count = LineCount()
         for scan in in_order:
-            count.add(stretch, scan)
+            count.update(LineCount.of(stretch, scan))
     if not in_order:
         return
     file = in_order[0].work.file

@@ -9,7 +9,7 @@ patterns too.
 # All imports here are re-exports.
 # ruff: noqa: F401
 # mypy: implicit-reexport
-from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks
+from layerbeam.transforms.storage.compression import TruncatedFileError, is_compressed, read_chunks, whole_lines
 from layerbeam.transforms.storage.files import (
     UNFINISHED,
     HashedWriter,

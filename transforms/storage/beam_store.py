@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from layerbeam.transforms.commits import InputFile
@@ -66,7 +66,7 @@ class BeamStore(Store):
         self.write(path, io.BytesIO(data), len(data))
         return True
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             if self.exists(path):
                 self._beam.delete([path])

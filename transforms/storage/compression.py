@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import zstandard
@@ -88,6 +88,23 @@ def read_chunks(file: BinaryIO, path: str, needed: int = sys.maxsize) -> Iterato
         found, unpacked = [], 0
     if stream is not None or not begun:
         raise TruncatedFileError("the compressed data is truncated (incomplete download or copy?)")
+
+
+def whole_lines(chunks: Iterable[bytes], most: int = sys.maxsize) -> Iterator[bytes]:
+    """Runs of whole lines. A line of more than `most` bytes may be in several. The last one may lack a line end."""
+    begun, size = list[bytes](), 0
+    for chunk in chunks:
+        after = chunk.rfind(b"\n") + 1
+        if after:
+            yield b"".join([*begun, chunk[:after]])
+            begun, size = [], 0
+        begun.append(chunk[after:])
+        size += len(begun[-1])
+        if size > most:
+            run, begun = b"".join(begun), []
+            yield run
+    if last := b"".join(begun):
+        yield last
 
 
 def _decompress(stream: Any, piece: bytes, limit: tuple[int, ...]) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from layerbeam.transforms.storage import stores
 from layerbeam.transforms.storage.listing import file_names, is_absent, is_local, join, stat_file
 from layerbeam.transforms.storage.locking import create_file
+from layerbeam.transforms.storage.store import StoredFile, open_stored
 
 # The start of the name of a local file until it is whole. Readers of folders skip names that begin with `_`.
 UNFINISHED = "_unfinished-"
@@ -35,7 +36,10 @@ def open_binary(path: str, end: int | None = None) -> BinaryIO:
     `end`: where the bytes end that the caller expects to need. A store then gives no more, and what is read behind them
     is fetched in small pieces at first. None: the whole file is read, in large pieces.
     """
-    return open(path, "rb", opener=_open_regular) if is_local(path) else stores.open_binary(path, end)
+    if is_local(path):
+        return open(path, "rb", opener=_open_regular)
+    with stores.store_of(path) as store:
+        return open_stored(store, path, end)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -55,7 +59,8 @@ def open_arrow(path: str) -> Any:
     that ends in this moment aborts ("terminate called without an active exception").
     """
     if not is_local(path):
-        return stores.open_unbuffered(path)
+        with stores.store_of(path) as store:
+            return StoredFile(store, path)  # each read is one request
     open_binary(path).close()  # its errors are plainer than Arrow's
     return pa.OSFile(os.fsencode(path))
 
@@ -112,9 +117,13 @@ def create_whole(path: str, data: bytes) -> bool:
 
     Local: where links are not supported, the file is incomplete for a moment, and after a power cut.
     """
-    create = stores.create if not is_local(path) else _link if data else _create
+    if is_local(path):
+        is_new = _link(path, data) if data else _create(path, data)
+    else:
+        with stores.store_of(path) as store:
+            is_new = store.create(path, data)
     # The answer may have been lost, of a store or of NFS: then the repeated request finds this program's own file.
-    return create(path, data) or read_if_exists(path) == data
+    return is_new or read_if_exists(path) == data
 
 
 def _link(path: str, data: bytes) -> bool:
@@ -259,7 +268,9 @@ def write_whole(path: str | Callable[[str], str], *, sync: bool = False) -> Iter
             writer = HashedWriter(spool)
             yield writer
             spool.seek(0)
-            stores.write(name_of(writer.sha256), spool, writer.num_bytes)
+            target = name_of(writer.sha256)
+            with stores.store_of(target) as store:
+                store.write(target, spool, writer.num_bytes)
         return
     with unfinished_file(folder) as unfinished:
         with open(unfinished, "wb") as file:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage.store import Store, in_batches, split_path
+from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, split_path
 
 _DELETED_AT_ONCE = 100  # Google's limit for a batch request
-_REQUESTS_AT_ONCE = 8
-_CONNECTIONS = 64
 _CONTENT_TYPE = "application/octet-stream"
 
 
@@ -26,9 +23,8 @@ class GoogleStore(Store):
         self._io = GcsIO(pipeline_options=options)
         self._client: Any = self._io.client
         self._retry = self._io._storage_client_retry
-        # Each thread that waits for the store keeps its connection.
         for scheme in ("https://", "http://"):
-            self._client._http.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+            self._client._http.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
 
     def _blob(self, path: str) -> Any:
         bucket, name = split_path(path)
@@ -74,15 +70,13 @@ class GoogleStore(Store):
             file, size=size, content_type=_CONTENT_TYPE, checksum="crc32c", retry=self._retry, **conditions
         )
 
-    def delete(self, paths: Iterable[str]) -> None:
-        batches = in_batches(paths, _DELETED_AT_ONCE)
-        with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            list(threads.map(self._delete, batches))
+    def delete(self, paths: Sequence[str]) -> None:
+        in_parallel(self._delete, paths, _DELETED_AT_ONCE)
 
-    def _delete(self, paths: Sequence[str]) -> None:
-        failed = [(path, code) for path, code in self._io.delete_batch(list(paths)) if code is not None]
-        for path, code in failed:
-            raise OSError(f"{path}: could not be deleted (status {code})")
+    def _delete(self, paths: list[str]) -> None:
+        for path, code in self._io.delete_batch(paths):
+            if code is not None:
+                raise OSError(f"{path}: could not be deleted (status {code})")
 
 
 def _as_file(path: str, blob: Any) -> InputFile:

@@ -184,7 +184,10 @@ def find_change(file: InputFile) -> InputFile | None:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    return os.path.lexists(path) if is_local(path) else stores.exists(path)
+    if is_local(path):
+        return os.path.lexists(path)
+    with stores.store_of(path) as store:
+        return store.exists(path)
 
 
 def check_bucket(folder: str) -> None:
@@ -234,8 +237,7 @@ def sizes_of(folder: str, names: Collection[str]) -> dict[str, int]:
     if is_local(folder):
         found = ((name, stat_if_exists(join(folder, name))) for name in names)
         return {name: file.size for name, file in found if file is not None}
-    first, last = min(names), max(names)
-    common = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    common = os.path.commonprefix(list(names))  # noqa: RUF071 - of characters
     sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_prefix(join(folder, common))}
     return {name: sizes[name] for name in names if name in sizes}
 

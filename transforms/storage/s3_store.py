@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage.store import Store, in_batches, split_path
+from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, split_path
 
 _DELETED_AT_ONCE = 1000  # S3's limit for a request
-_REQUESTS_AT_ONCE = 8
-_CONNECTIONS = 64
 _PART_BYTES = 64 << 20  # larger files are uploaded in parts of this size; 10,000 parts at most
 _TRIES = 10  # within a minute or two
 
@@ -32,7 +29,7 @@ class S3Store(Store):
         from botocore.config import Config
 
         given = options.view_as(S3Options)
-        # As Beam's own client, except for the number of connections: each thread that waits for the store keeps one.
+        # As Beam's own client, except for the number of connections.
         self._client: Any = boto3.session.Session().client(
             service_name="s3",
             region_name=given.s3_region_name,
@@ -43,7 +40,7 @@ class S3Store(Store):
             aws_access_key_id=given.s3_access_key_id,
             aws_secret_access_key=given.s3_secret_access_key,
             aws_session_token=given.s3_session_token,
-            config=Config(max_pool_connections=_CONNECTIONS, retries={"mode": "standard", "max_attempts": _TRIES}),
+            config=Config(max_pool_connections=CONNECTIONS, retries={"mode": "standard", "max_attempts": _TRIES}),
         )
         self._client.meta.events.register("before-parse.s3", _mark_broken)
 
@@ -118,17 +115,12 @@ class S3Store(Store):
                 return True
         return False
 
-    def delete(self, paths: Iterable[str]) -> None:
-        keys: dict[str, list[str]] = {}
-        for path in paths:
-            bucket, key = split_path(path)
-            keys.setdefault(bucket, []).append(key)
-        batches = [(bucket, batch) for bucket, names in keys.items() for batch in in_batches(names, _DELETED_AT_ONCE)]
-        with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            list(threads.map(self._delete, *zip(*batches, strict=True)) if batches else ())
+    def delete(self, paths: Sequence[str]) -> None:
+        in_parallel(self._delete, paths, _DELETED_AT_ONCE)
 
-    def _delete(self, bucket: str, keys: Sequence[str]) -> None:
-        objects = [{"Key": key} for key in keys]
+    def _delete(self, paths: list[str]) -> None:
+        bucket, _ = split_path(paths[0])
+        objects = [{"Key": split_path(path)[1]} for path in paths]
         answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
         for failed in answer.get("Errors", ()):
             raise OSError(f"s3://{bucket}/{failed['Key']}: could not be deleted ({failed['Message']})")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 import errno
 import io
 import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ Item = TypeVar("Item")
 _BUFFER_BYTES = 16 << 20
 # The first request behind the bytes that the caller expects to need. Each further one is twice as large.
 _AFTER_BYTES = 1 << 12
+_REQUESTS_AT_ONCE = 8
+CONNECTIONS = 64  # of a client: each thread that waits for the store keeps one
 
 
 class Store(abc.ABC):
@@ -56,8 +59,8 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; a missing one is not an error."""
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files of one bucket; a missing one is not an error."""
 
     def exists(self, path: str) -> bool:
         return self.stat(path) is not None
@@ -97,6 +100,12 @@ def in_batches(items: Iterable[Item], size: int = 1000) -> Iterator[list[Item]]:
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
+
+
+def in_parallel(request: Callable[[list[str]], None], paths: Sequence[str], size: int) -> None:
+    """Make requests for so many paths each, several at once."""
+    with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+        list(threads.map(request, in_batches(paths, size)))
 
 
 def open_stored(store: Store, path: str, end: int | None) -> BinaryIO:

@@ -13,11 +13,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage.errors import as_os_errors
-from layerbeam.transforms.storage.store import Store, StoredFile, open_stored
+from layerbeam.transforms.storage.store import Store
 
 # What each of Beam's file systems needs: (a module that it imports, the package that provides it).
 _PACKAGES = {
@@ -82,7 +82,7 @@ def _make_store(scheme: str, options: Any) -> Store:
 
 
 @contextlib.contextmanager
-def _store_of(path: str) -> Iterator[Store]:
+def store_of(path: str) -> Iterator[Store]:
     """The store of a path; errors within the block are OSError."""
     with as_os_errors(path):
         yield _store(path.strip().partition("://")[0])
@@ -144,54 +144,25 @@ def join(folder: str, *names: str) -> str:
 
 def list_files(pattern: str, at_most: int | None = None) -> list[InputFile]:
     """The files that match a glob, or the first ones."""
-    with _store_of(pattern) as store:
+    with store_of(pattern) as store:
         return list(itertools.islice(store.match(pattern), at_most))
 
 
 def list_prefix(prefix: str) -> Iterator[InputFile]:
     """The files whose paths begin with `prefix`, page after page."""
-    with _store_of(prefix) as store:
+    with store_of(prefix) as store:
         yield from store.list(prefix)
 
 
 def stat(path: str) -> InputFile | None:
     """Size and time of a file; None if it is missing."""
-    with _store_of(path) as store:
+    with store_of(path) as store:
         return store.stat(path)
 
 
-def exists(path: str) -> bool:
-    """Whether there is a file of that name."""
-    with _store_of(path) as store:
-        return store.exists(path)
-
-
-def open_binary(path: str, end: int | None) -> BinaryIO:
-    """The file's bytes as they are stored, buffered."""
-    with _store_of(path) as store:
-        return open_stored(store, path, end)
-
-
-def open_unbuffered(path: str) -> StoredFile:
-    """The same, and each read is one request."""
-    with _store_of(path) as store:
-        return StoredFile(store, path)
-
-
-def write(path: str, file: IO[bytes], size: int) -> None:
-    """Store what an open file of `size` bytes holds, under its name only when it is complete."""
-    with _store_of(path) as store:
-        store.write(path, file, size)
-
-
-def create(path: str, data: bytes) -> bool:
-    """Store data unless there is a file of that name; False: there is."""
-    with _store_of(path) as store:
-        return store.create(path, data)
-
-
 def delete(paths: Sequence[str]) -> None:
-    """Delete files; a missing one is not an error."""
-    for scheme, same in itertools.groupby(paths, lambda path: path.partition("://")[0]):
+    """Delete files of one bucket; a missing one is not an error."""
+    if paths:
+        scheme = paths[0].partition("://")[0]
         with as_os_errors(f"{scheme}://"):
-            _store(scheme).delete(same)
+            _store(scheme).delete(paths)

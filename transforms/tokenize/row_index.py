@@ -69,10 +69,10 @@ class KeepWords:
         words = tokenizer.tokenize(pa.array(self._given, pa.string())).words()
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
-        self.alike: dict[int, list[str]] = {}
+        self.same_form: dict[int, list[str]] = {}
         for index, of_form in enumerate(words):
             place = self._place.setdefault("".join(of_form).lower(), index)
-            self.alike.setdefault(index if self._match_case else place, []).append(self._given[index])
+            self.same_form.setdefault(index if self._match_case else place, []).append(self._given[index])
 
     def find(self, words: _WordIndex, texts: TextBlock) -> tuple[Int32Array, BoolArray]:
         """For each word the index of its form in `keep_words`, -1 if none; whether there is one but for the case."""
@@ -130,7 +130,7 @@ def _kept_words(
         whole = whole[np.argsort(kept[whole], kind="stable")]
         for some in np.split(whole, np.flatnonzero(np.diff(kept[whole])) + 1) if len(whole) else ():
             of_form = count(some)
-            counts |= {f"{KEPT_WORDS}:{view.name}:{form}": of_form for form in keep.alike[int(kept[some[0]])]}
+            counts |= {f"{KEPT_WORDS}:{view.name}:{form}": of_form for form in keep.same_form[int(kept[some[0]])]}
     return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}
 
 

@@ -10,9 +10,9 @@ import apache_beam as beam
 import pyarrow as pa
 
 from layerbeam.transforms import counters, metrics
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View

@@ -80,6 +80,21 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
     }
 
 
+def _counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Int64Array]:
+    """All that the commit of a block counts, of each of its files."""
+    unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
+    counts = tokens.text.counts | count_tokens(tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
+    for of_view in tokens.rows.values():
+        counts |= of_view.counts
+    return counts
+
+
+def _table_of(view: View, block: VectorBlock, vocabulary: pa.StringArray) -> pa.Table:
+    if view.aggregates:
+        return sum_words(view, block.tokens, block.vectors[view.name])
+    return make_table(view, block.tokens, block.vectors[view.name], vocabulary)
+
+
 def write_parts(
     output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
 ) -> Iterator[Commit | InputFile]:
@@ -106,10 +121,7 @@ def _write_files(
 ) -> Commit:
     """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text
-    unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
-    of_files = text.counts | count_tokens(block.tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
-    for of_view in block.tokens.rows.values():
-        of_files |= of_view.counts
+    of_files = _counts_of_files(block.tokens, vocabulary)
     kept = [number for number in range(len(text.files)) if number not in changed]
     own = text.block if not changed else BlockId.of_files([text.files[number] for number in kept])
     counts = {name: int(values[kept].sum()) for name, values in of_files.items()}
@@ -126,14 +138,9 @@ def _write_files(
         rows[view.name] = text.count_texts(texts)
         if view.name in parts:
             continue
-        vectors = block.vectors[view.name]
-        table = (
-            sum_words(view, block.tokens, vectors)
-            if view.aggregates
-            else make_table(view, block.tokens, vectors, vocabulary)
-        )
+        table = _table_of(view, block, vocabulary)
         if changed:
-            table = table.filter(pa.array(np.isin(text.places(text.line[texts])[0], kept)))
+            table = table.filter(pa.array(np.isin(text.file_lines(text.line[texts])[0], kept)))
         if table.num_rows:
             parts[view.name] = write_part(output, view, own.name, table)
     numbers = {file.file.path: number for number, file in enumerate(text.files)}

@@ -27,9 +27,9 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
-from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat

@@ -22,7 +22,7 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import encode, read
-from layerbeam.transforms.committed import put_commit
+from layerbeam.transforms.block_commit import put_commit
 
 
 @pytest.fixture

@@ -319,7 +319,7 @@ def test_files_read_together_equal_files_read_alone(folder, files, cut, kind, ke
             found[item.path].skipped.append(item)
             continue
         assert len({*item.line.tolist()}) == len(item.line)
-        numbers, lines = (values.tolist() for values in item.places(item.line))
+        numbers, lines = (values.tolist() for values in item.file_lines(item.line))
         for number, line, text in zip(numbers, lines, item.texts.to_pylist(), strict=True):
             found[item.files[number].file.path].texts.append((line, text))
         for number, block in enumerate(item.files):

@@ -18,7 +18,7 @@ import tensorflow as tf
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.parts.tfrecord import _varint, examples, parse_example
+from layerbeam.transforms.parts.tfrecord import examples, parse_example
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import write_part
 
@@ -303,11 +303,6 @@ def test_integers_of_any_length():
     assert all(data in record for data, record in zip(expected, records, strict=True))
     assert [len(data) - 2 for data in expected] == [1, 1, 1, 2, 2, 3, 5, 10, 10, 9, 10]
     assert [parse_example(record)["year"].tolist() for record in records] == [[value] for value in values]
-
-
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2**31])
-def test_the_length_of_a_field(size):
-    assert tf.train.Int64List(value=[size]).SerializeToString().endswith(_varint(size))
 
 
 def test_no_warning_and_no_rows_without_special_tokens():

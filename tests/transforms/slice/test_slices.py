@@ -60,7 +60,7 @@ def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, three_together):
         stretch, is_huge = stretch_of(file, scan.start, 100)
         assert is_huge
         stretches.setdefault(stretch, []).append(scan)
-        count.add(stretch, scan)
+        count.update(LineCount.of(stretch, scan))
     assert len(stretches) > 10
     found = [slice_ for stretch, ranges in stretches.items() for slice_ in number_slices(ranges, stretch, count)]
     assert sorted(found, key=lambda slice_: slice_.start) == whole

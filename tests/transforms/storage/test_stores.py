@@ -267,7 +267,7 @@ def test_interrupted_download_is_resumed(store, no_pauses, chunked):
     store.faults.chunked = chunked
     for start, end in ((0, None), (5, None), (0, 100_000), (77, 200_000)):
         store.faults.planned = ["cut"] * 5
-        with stores._store_of(store.root) as client:
+        with stores.store_of(store.root) as client:
             assert client.read(f"{store.root}/a", start, end) == data[start:end]
         assert store.faults.planned == []
 

@@ -9,9 +9,9 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from layerbeam.transforms.encoders.config_file import MAX_SHOWN, EncoderError, first_line, read_json, shown
 from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, SpecialTokens, Vocabulary
@@ -22,6 +22,8 @@ _MAX_CHARS_PER_WORD = 1000
 _LIBRARY_MODELS = ("BPE", "Unigram", "WordLevel")
 # The special tokens of MPNet's WordPiece; the order is that of SPECIAL_TOKENS.
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>")
+# The error for a field, what was found and what is allowed.
+Refuse: TypeAlias = Callable[[str, Any, str], EncoderError]
 _ADDED = (*SPECIAL_TOKENS, "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
@@ -118,9 +120,7 @@ def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> E
 
 def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
     """BERT's WordPiece, which TensorFlow Text runs."""
-
-    def refuse(field: str, found: Any, allowed: str) -> EncoderError:
-        return _refusal(handle, path, field, found, allowed)
+    refuse = functools.partial(_refusal, handle, path)
 
     def section(name: str) -> Mapping[str, Any]:
         found = content.get(name)
@@ -148,33 +148,8 @@ def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: 
             raise refuse(field, found, " or ".join(map(json.dumps, allowed)))
     if type(limit) is not int or not 1 <= limit <= _MAX_CHARS_PER_WORD:
         raise refuse("model.max_input_chars_per_word", limit, f"a number from 1 to {_MAX_CHARS_PER_WORD:,}")
-
-    ids = model.get("vocab")
-    if not isinstance(ids, dict):
-        raise refuse("model.vocab", ids, "an object of entries and their ids")
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list):
-        raise refuse("added_tokens", added, "a list")
-    for token in added:
-        entry = token.get("content") if isinstance(token, dict) else None
-        if entry not in _ADDED or ids.setdefault(entry, token.get("id")) != token.get("id"):
-            raise refuse(
-                "a token of added_tokens",
-                token,
-                f"one of {', '.join(_ADDED)} with its id in model.vocab (others are cut out of the text "
-                "before WordPiece; remove them from the file if your texts do not contain them)",
-            )
-    entries, rows = [""] * len(ids), 1 << 31 if vocab_size is None else vocab_size
-    for entry, number in ids.items():
-        if type(number) is not int or not 0 <= number < rows:
-            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"from 0 to {rows - 1:,} (vocab_size)")
-        # A vocab.txt with duplicate entries leaves gaps between the ids.
-        entries += [""] * (number + 1 - len(entries))
-        if entries[number]:
-            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"another than that of {entries[number]!r}")
-        entries[number] = entry
-    while entries and not entries[-1]:
-        entries.pop()
+    ids = _read_ids(model, content.get("added_tokens") or [], refuse)
+    entries = _in_order(ids, vocab_size, refuse)
     try:
         "".join(entries).encode()
     except UnicodeEncodeError as error:
@@ -193,6 +168,41 @@ def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: 
     digest = hashlib.sha256(json.dumps([entries, limit]).encode()).hexdigest()
     vocabulary = Vocabulary("tensorflow_text", path, tuple(entries), special, digest, limit)
     return FastTokenizer(vocabulary, normalizer["lowercase"], normalizer.get("strip_accents"))
+
+
+def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str, Any]:
+    """The ids of the entries and added tokens of WordPiece, which may have any values."""
+    ids = model.get("vocab")
+    if not isinstance(ids, dict):
+        raise refuse("model.vocab", ids, "an object of entries and their ids")
+    if not isinstance(added, list):
+        raise refuse("added_tokens", added, "a list")
+    for token in added:
+        entry = token.get("content") if isinstance(token, dict) else None
+        if entry not in _ADDED or ids.setdefault(entry, token.get("id")) != token.get("id"):
+            raise refuse(
+                "a token of added_tokens",
+                token,
+                f"one of {', '.join(_ADDED)} with its id in model.vocab (others are cut out of the text "
+                "before WordPiece; remove them from the file if your texts do not contain them)",
+            )
+    return ids
+
+
+def _in_order(ids: Mapping[str, Any], vocab_size: int | None, refuse: Refuse) -> list[str]:
+    """The entries in the order of their ids; "" for an id of none."""
+    entries, rows = [""] * len(ids), 1 << 31 if vocab_size is None else vocab_size
+    for entry, number in ids.items():
+        if type(number) is not int or not 0 <= number < rows:
+            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"from 0 to {rows - 1:,} (vocab_size)")
+        # A vocab.txt with duplicate entries leaves gaps between the ids.
+        entries += [""] * (number + 1 - len(entries))
+        if entries[number]:
+            raise refuse(f"the id of {entry[:MAX_SHOWN]!r}", number, f"another than that of {entries[number]!r}")
+        entries[number] = entry
+    while entries and not entries[-1]:
+        entries.pop()
+    return entries
 
 
 def check_same_entries(handle: str, vocabulary: Vocabulary, other: Vocabulary) -> None:

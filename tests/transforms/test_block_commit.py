@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from layerbeam.transforms.block_commit import find_commit, put_commit
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
-from layerbeam.transforms.committed import find_commit, put_commit
 from layerbeam.transforms.parts.part_format import Output
 
 BLOCK = BlockId(InputFile("a.txt", 100, 5.0), 3, 2, 10, 30, "ab" * 32)
