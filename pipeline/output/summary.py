@@ -25,7 +25,6 @@ from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRe
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from layerbeam.transforms.views import is_aggregated
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
@@ -227,10 +226,11 @@ def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict
         forms = view["keep_words"] or ()
         if forms or view["level"] in ("word", "word_type"):
             words[name] = {
-                "lost": counts.get(f"{LOST_WORDS}:{name}", 0),
-                "empty": counts.get(f"{EMPTY_WORDS}:{name}", 0),
-                **({"kept": {form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in forms}} if forms else {}),
+                "lost": counts.get(f"{metrics.LOST_WORDS}:{name}", 0),
+                "empty": counts.get(f"{metrics.EMPTY_WORDS}:{name}", 0),
             }
+            if forms:
+                words[name]["kept"] = {form: counts.get(f"{metrics.KEPT_WORDS}:{name}:{form}", 0) for form in forms}
     return words
 
 
