@@ -27,6 +27,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import FORMATS, as_matrix
+from layerbeam.transforms.parts.part_format import PartFormat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +75,11 @@ class View:
         return str(self.entry["format"])
 
     @property
+    def file_format(self) -> PartFormat:
+        """How its files are written and read: `is_columnar`, `rounding` and others."""
+        return FORMATS[self.format]
+
+    @property
     def num_rows(self) -> int:
         """Rows in all parts."""
         return int(self.entry["rows"])
@@ -94,6 +100,11 @@ class View:
         return np.dtype(str(self.entry["dtype"]))
 
     @property
+    def vectors_text(self) -> str:
+        """`layer_0 ... layer_6, each 384 x float32`."""
+        return vectors_text(self.entry)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files of the parts, in the order of their first rows, for other readers."""
         return tuple(dict.fromkeys(storage.join(self.path, part.path) for part in self.parts))
@@ -108,7 +119,7 @@ class View:
 
     def __repr__(self) -> str:
         rows = f"{self.num_rows:,} row{'' if self.num_rows == 1 else 's'}, one per {self.level}"
-        return f"{self.name}: {rows}; {vectors_text(self.entry)}; other columns: {', '.join(self._other_columns)}"
+        return f"{self.name}: {rows}; {self.vectors_text}; other columns: {', '.join(self._other_columns)}"
 
     @property
     def _other_columns(self) -> list[str]:
@@ -153,7 +164,7 @@ class View:
     def _pieces(self, part: Part, names: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of a part, some at a time."""
         with self._open(part) as file:
-            yield from FORMATS[self.format].read(file, storage.join(self.path, part.path), self.schema, names)
+            yield from self.file_format.read(file, storage.join(self.path, part.path), self.schema, names)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -278,7 +289,7 @@ class View:
         """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
         path = storage.join(self.path, part.path)
         try:
-            with FORMATS[self.format].open(path) as file:
+            with self.file_format.open(path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 if not part.sha256 or size == part.bytes:

@@ -28,7 +28,6 @@ from layerbeam.pipeline.report.stats import (
     unit,
 )
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.reference import ReferenceWordPiece
 
 _EXCERPT = 280
@@ -61,7 +60,7 @@ def word_senses(context: ReportContext) -> Section:
 
 def _not_found(context: ReportContext, word: str, search: WordSearch | None, similar: Sequence[str]) -> str:
     """What to do about a word that does not occur."""
-    encoder = context.summary.encoder
+    encoder = context.run.manifest["encoder"]
     words = re.findall(r"\w+|[^\w\s]", word)
     if encoder.get("tokenizer") != "tokenizers":  # BERT's basic tokens; Chinese characters are words
         words = ReferenceWordPiece([], bool(encoder["do_lower_case"])).words(word)
@@ -83,7 +82,7 @@ def _not_found(context: ReportContext, word: str, search: WordSearch | None, sim
 def _view_to_add(context: ReportContext, word: str) -> str:
     """The setting of a view that keeps the word, without its closing brace."""
     names = itertools.chain(["words"], (f"words_{number}" for number in itertools.count(2)))
-    name = next(name for name in names if name not in context.summary.views)
+    name = next(name for name in names if name not in context.run)
     forms = yaml.safe_dump([word], default_flow_style=True, allow_unicode=True, width=len(word) + 99).strip()
     return f"`{name}: {{level: word, layers: all, keep_words: {forms}, include_text: true"
 
@@ -236,7 +235,7 @@ def find_word(context: ReportContext, word: str) -> WordSearch | None:
 
 def _search(view: SampledView, forms: set[str]) -> tuple[list[tuple[Part, tuple[int, ...]]], int, frozenset[str]]:
     """(part and rows of each occurrence, in the order file, line; number of rows searched; the words seen)."""
-    format_ = FORMATS[view.format]
+    format_ = view.file_format
     hits: dict[Part, list[tuple[int, ...]]] = {}
     words: set[str] = set()
     rows = read = 0
@@ -306,7 +305,7 @@ def _texts(
 ) -> dict[tuple[int, int], tuple[str, int]]:
     """(text, its offset in the record) by (line, sentence): from a view of texts, or joined from all tokens."""
     for texts in context.of_level("text"):
-        sibling = view.sibling_part(part, texts.name)
+        sibling = context.run.same_texts(part, view.name, texts.name)
         if sibling is not None:
             rows = texts.read(sibling, ["line", "sentence", "text"]).to_pylist()
             return {key: (row["text"], 0) for row in rows if (key := (row["line"], row["sentence"])) in keys}
