@@ -139,32 +139,22 @@ class View:
         names = None if columns is None else self._known(columns)
         if part.first_row is not None:
             rows = part.first_row + (np.arange(part.rows) if rows is None else rows)
-        pieces: Iterable[pa.Table] = self._pieces(part, names)
-        if self.format == "parquet":
-            with self._open(part) as file:
-                parquet = pq.ParquetFile(file)
-                if rows is not None:
-                    return _read_rows(parquet, names, rows)
-                whole = parquet.read(columns=names)  # in one chunk, unlike its row groups
-                pieces = [whole if names is None else whole.select(names)]
-        elif rows is not None:
-            pieces = _until(pieces, int(rows.max(initial=-1)))
-        # Selected piece by piece, so that not all vectors of the part are in memory together.
-        selected = [piece if names is None else piece.select(names) for piece in pieces]
+        with self._open(part) as file:
+            if self.format == "parquet":
+                return _read_parquet(pq.ParquetFile(file), names, rows)
+            pieces = self.file_format.read(file, storage.join(self.path, part.path), self.schema, names)
+            if rows is not None:
+                pieces = _until(pieces, int(rows.max(initial=-1)))
+            # Selected piece by piece, so that not all vectors of the part are in memory together.
+            selected = [piece if names is None else piece.select(names) for piece in pieces]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
-        if self.parts and self.parts[0].first_row is not None:
-            return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
-        pieces = self._pieces(self.parts[0]) if self.parts else iter(())
-        return next(pieces, self.schema.empty_table()).slice(0, count)
-
-    def _pieces(self, part: Part, names: list[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of a part, some at a time."""
-        with self._open(part) as file:
-            yield from self.file_format.read(file, storage.join(self.path, part.path), self.schema, names)
+        if not self.parts:
+            return self.schema.empty_table()
+        return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -312,8 +302,13 @@ def draw_evenly(sizes: Sequence[int], count: int, random: np.random.Generator) -
     return [drawn[i:j] - first for i, j, first in zip(ends, ends[1:], splits, strict=False)]
 
 
-def _read_rows(parquet: pq.ParquetFile, names: list[str] | None, rows: npt.NDArray[np.integer[Any]]) -> pa.Table:
-    """These rows of a file; row groups that have none of them are not read."""
+def _read_parquet(
+    parquet: pq.ParquetFile, names: list[str] | None, rows: npt.NDArray[np.integer[Any]] | None
+) -> pa.Table:
+    """All rows of a file in one chunk, unlike its row groups; or `rows`, and only the row groups that have some."""
+    if rows is None:
+        table = parquet.read(columns=names)
+        return table if names is None else table.select(names)
     sizes = np.array([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)], np.int64)
     group = np.searchsorted(np.cumsum(sizes), rows, side="right")
     read = np.unique(group)

@@ -15,7 +15,7 @@ from layerbeam.pipeline.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.dataset.reader import open_run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.report import plots, sections
-from layerbeam.pipeline.report.context import ReportContext, Section, sample_views
+from layerbeam.pipeline.report.context import ReportContext, Section, location, sample_views
 from layerbeam.pipeline.report.markup import Html, escape, escape_code, escape_path
 from layerbeam.pipeline.report.word_senses import word_senses
 from layerbeam.transforms import storage
@@ -120,7 +120,13 @@ def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section])
     environment = jinja2.Environment(
         autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
+    environment.filters |= {
+        "fmt": format,
+        "count": count_noun,
+        "code": escape_code,
+        "path": escape_path,
+        "location": location,
+    }
     environment.filters["layer"] = lambda column: column.replace("layer_", "layer ")
     with plots.settings():
         return environment.from_string(template).render(

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section, location
+from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.stats import Array, project_layers, unit
 from layerbeam.transforms import metrics
@@ -180,7 +180,7 @@ def projection(context: ReportContext) -> Section:
                 "projections": projections,
                 "drawn": drawn,
                 "categories": categories[drawn],
-                "points": [(location(row), row.get("text")) for row in rows],
+                "points": rows,
             }
         )
     return Section(figures, {"color_by": color_by, "views": shown})
@@ -239,31 +239,17 @@ def neighbours(context: ReportContext) -> Section:
         own = unit(encode_texts(context, view, column))
         # An equal text of the corpus is left out for a text drawn from it only.
         queries = [*((text, vector, None) for text, vector in zip(context.texts, own, strict=True)), *queries]
-    figures, shown = [], []
+    figures = []
     for text, vector, left_out in queries:
         cosines = vectors @ vector
         best_rows: dict[str, int] = {}
         for row in np.argsort(-cosines, kind="stable").tolist():
             best_rows.setdefault(texts[row], row)
         nearest = [row for found, row in best_rows.items() if found != left_out][:_NEIGHBOURS]
-        places = [{name: rows[i][name] for name in PLACE if name in rows[i]} for i in nearest]
-        figures.append(
-            {
-                "text": text,
-                "nearest": [
-                    {"text": texts[i], "cosine": float(cosines[i]), **place}
-                    for i, place in zip(nearest, places, strict=True)
-                ],
-            }
-        )
-        shown.append((text, [(cosines[i], location(rows[i]), texts[i]) for i in nearest]))
+        hits = [{"text": texts[row], "cosine": float(cosines[row]), **rows[row]} for row in nearest]
+        figures.append({"text": text, "nearest": hits})
     own_texts = len(context.texts)
     return Section(
         {"view": view.name, "column": column, "own_texts": figures[:own_texts], "queries": figures[own_texts:]},
-        {
-            "own_texts": shown[:own_texts],
-            "queries": shown[own_texts:],
-            "sample": view.sample_text,
-            "neighbours": _NEIGHBOURS,
-        },
+        {"sample": view.sample_text, "neighbours": _NEIGHBOURS},
     )

@@ -43,19 +43,17 @@ def word_senses(context: ReportContext) -> Section:
         return Section(missing_hint=hint)
     figures: dict[str, Any] = {}
     shown: list[dict[str, Any]] = []
-    problems: list[str] = []
     for word in context.words:
         search = find_word(context, word)
-        shown.append({"word": word, "search": search})
         if search is not None and search.count:
             figures[word], details = _senses(context, search)
-            shown[-1] |= details
-            continue
-        similar = [] if search is None else difflib.get_close_matches(word.lower(), sorted(search.words), cutoff=0.7)
-        figures[word] = {"occurrences": 0, "similar": similar}
-        shown[-1]["problem"] = _not_found(context, word, search, similar)
-        problems.append(shown[-1]["problem"])
-    return Section(figures, {"words": shown}, problems=problems)
+        else:
+            seen = [] if search is None else sorted(search.words)
+            similar = difflib.get_close_matches(word.lower(), seen, cutoff=0.7)
+            figures[word] = {"occurrences": 0, "similar": similar}
+            details = {"problem": _not_found(context, word, search, similar)}
+        shown.append({"word": word, "search": search, **details})
+    return Section(figures, {"words": shown}, problems=[of["problem"] for of in shown if "problem" in of])
 
 
 def _not_found(context: ReportContext, word: str, search: WordSearch | None, similar: Sequence[str]) -> str:
