@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.config.restore import restore_job
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import NoRunError, did_you_mean
 from layerbeam.pipeline.output.commits import broken_parts
@@ -21,6 +19,9 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part, Rejected
 from layerbeam.transforms.layout import MANIFEST, REJECTS, RUNS, SUCCESS
 from layerbeam.transforms.parts import read_rejects
+
+if TYPE_CHECKING:
+    from layerbeam.pipeline.config.job import Job
 
 
 def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, allow_unfinished: bool = False) -> Run:
@@ -145,6 +146,8 @@ class Run:
 
         `trust`: also open what is no data on this machine: a function, an address, a SavedModel.
         """
+        from layerbeam.pipeline.config.restore import restore_job  # readers of rows do not wait for YAML and schemas
+
         return restore_job(self.manifest, self.path, trust=trust)
 
     def check_files(self) -> list[str]:

@@ -120,14 +120,8 @@ def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section])
     environment = jinja2.Environment(
         autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
-        "fmt": format,
-        "count": count_noun,
-        "code": escape_code,
-        "path": escape_path,
-        "location": location,
-    }
-    environment.filters["layer"] = lambda column: column.replace("layer_", "layer ")
+    environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
+    environment.filters |= {"location": location, "layer": lambda column: column.replace("layer_", "layer ")}
     with plots.settings():
         return environment.from_string(template).render(
             plots=plots.Plots(),
