@@ -15,6 +15,10 @@ class OutputError(UsageError, ValueError):
     """An output folder holds no finished run, or a damaged one. A ValueError, too, for `open_run`."""
 
 
+class NoRunError(UsageError, FileNotFoundError):
+    """A folder holds no run. A FileNotFoundError, too, for `open_run`."""
+
+
 class BusyError(Exception):
     """Another run is active in the output folder: exit status 4."""
 

@@ -7,6 +7,7 @@ import doctest
 import graphlib
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -107,6 +108,26 @@ def test_pipeline_imports_point_down():
         if (layer := _layer(module)) is not None and (lower := _layer(imported)) is not None and lower < layer
     ]
     assert wrong == []
+
+
+def test_report_and_verify_read_a_run_through_open_run():
+    readers = ("layerbeam.pipeline.report", "layerbeam.pipeline.verify")
+    trees = {module: tree for module, tree in MODULES.items() if any(_is_in(module, reader) for reader in readers)}
+    wrong = [
+        (module, imported)
+        for module, tree in trees.items()
+        for imported in _imports(tree)
+        for forbidden in ("layerbeam.pipeline.output", *readers)
+        if _is_in(imported, forbidden) and not _is_in(module, forbidden)
+    ]
+    private = [
+        (module, ast.unparse(node))
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.match("_(?!_)", node.attr) and ast.unparse(node.value) != "self"
+    ]
+    assert (wrong, private) == ([], [])
+    assert len(trees) > 10
 
 
 def test_transforms_do_not_import_pipeline():

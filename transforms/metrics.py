@@ -23,6 +23,10 @@ TOKENS = "tokens"  # without [CLS] and [SEP]
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
 DROPPED_TOKENS = "dropped_tokens"
+# Of one view, whose name follows after a colon.
+LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
+EMPTY_WORDS = "words_empty"  # words that normalize to nothing
+KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
 # Beam metrics only: blocks encoded and written, and blocks that were found committed when they were to be read or
 # committed, by this attempt (an engine had retried them) or by another one.
 BLOCKS_WRITTEN = "blocks_written"

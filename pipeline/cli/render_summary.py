@@ -11,7 +11,7 @@ from rich.text import Text
 from layerbeam.pipeline.console import command_name, count_noun, plain_console, size_text
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.manifest import vectors_text
-from layerbeam.pipeline.output.summary import RunSummary, balances, encoder_text, input_text, notes
+from layerbeam.pipeline.output.summary import RunSummary
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.layout import REJECTS
 
@@ -27,13 +27,12 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     job = summary.last_start.get("job")
     if summary.is_unfinished and job is not None:
         console.print(f"job       {job} on {summary.last_start.get('runner')}")
-    console.print(f"encoder   {encoder['handle']}: {encoder_text(encoder)}")
-    console.print(f"input     {input_text(inputs)}")
-    for heading, line in balances(summary.counts):
+    console.print(f"encoder   {encoder['handle']}: {summary.encoder_text}")
+    for heading, line in summary.facts:
         console.print(f"{heading:10}{line}")
     rejects = [f"{count:,} rejected: {reason}" for reason, count in summary.rejects.items()]
     remedies = [f"to fix {remedy}" for remedy in summary.remedies]
-    console.print_section("", [*rejects, *remedies, *notes(summary)])
+    console.print_section("", [*rejects, *remedies, *summary.notes])
     console.print_section("speed", _speed(summary.last_start) if speed else [])
     views = [
         (name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))

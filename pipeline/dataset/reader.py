@@ -1,40 +1,51 @@
-"""`open_run`: a finished run, opened for reading: the parts that its index lists, in its order, and no others."""
+"""`open_run`: a run, opened for reading: the parts that its index lists, in its order, and no others."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
-from layerbeam.pipeline.errors import did_you_mean
-from layerbeam.pipeline.output.index import read_index
-from layerbeam.pipeline.output.manifest import load_manifest, read_manifest, shape_text, table_parts
+from layerbeam.pipeline.errors import NoRunError, did_you_mean
+from layerbeam.pipeline.output.commits import broken_parts
+from layerbeam.pipeline.output.index import Index, input_entries, parts_by_view, read_index
+from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
+from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
 from layerbeam.pipeline.output.run_log import last_run
+from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Part
-from layerbeam.transforms.layout import MANIFEST, RUNS, SUCCESS
+from layerbeam.transforms.commits import Commit, Part, Rejected
+from layerbeam.transforms.layout import MANIFEST, REJECTS, RUNS, SUCCESS
+from layerbeam.transforms.parts import read_rejects
+
+if TYPE_CHECKING:
+    from layerbeam.pipeline.config.job import Job
 
 
-def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) -> Run:
+def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, allow_unfinished: bool = False) -> Run:
     """The run in an output folder on any Beam file system, opened for reading: `views`, `view(name)`, `manifest`.
 
     Args:
         path: The output folder.
         allow_incomplete: Also open a run that ended without `_SUCCESS` because files were skipped or too many records
             were rejected (exit status 3).
+        allow_unfinished: Open any run, also one that is at work or was killed, with the finished blocks whose files are
+            intact. `manifest` is then the record of the last attempt, with the rows of these blocks in `views`.
 
     Raises:
         FileNotFoundError: The folder holds no run.
         ValueError: The run has not ended, is incomplete or is damaged.
     """
     path = os.fspath(path)
+    if allow_unfinished:
+        return _unfinished_run(path)
     last = last_run(path)
     if last is None and not storage.exists(storage.join(path, MANIFEST)):
         parent = path.rstrip("/").rpartition("/")[0]
         inside = bool(parent) and load_manifest(parent) is not None
-        raise FileNotFoundError(
+        raise NoRunError(
             f"{path}: holds no layerbeam run (neither {MANIFEST} nor {RUNS} in it); give the folder that was the run's "
             f"output.path{f'; did you mean {parent}?' if inside else ''}"
         )
@@ -42,10 +53,23 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False) ->
         _check_ended(path, last or {}, allow_incomplete)
     if storage.read_json(storage.join(path, MANIFEST)) is None:
         raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
-    manifest = read_manifest(path)
+    return ended_run(path)
+
+
+def ended_run(path: str) -> Run:
+    """The run that `manifest.json` describes, complete or not. OutputError if a later run has begun, or none ended."""
+    manifest = read_finished(path)
     index = read_index(path, manifest)
-    parts = {name: index.parts(name) for name in manifest["views"]} | table_parts(manifest)
-    return Run(path, dict(manifest), parts)
+    return Run(path, dict(manifest), index, parts_by_view(manifest, index))
+
+
+def _unfinished_run(path: str) -> Run:
+    """The intact blocks of a run in any state. NoRunError if there is no run."""
+    attempt, blocks = last_attempt(path), load_blocks(path)
+    summary = summarize(path, blocks)
+    facts = {"views": summary.views, "counts": summary.counts, "problems": summary.problems, "inputs": []}
+    manifest = {**attempt, **facts, "complete": summary.state == "complete"}
+    return Run(path, manifest, blocks.index, summary.parts, summary)
 
 
 def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> None:
@@ -67,14 +91,16 @@ def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> 
 
 @dataclasses.dataclass(repr=False, eq=False)
 class Run:
-    """A run that has ended: `path`, `manifest` (the content of `manifest.json`) and its views.
+    """A run: `path`, `manifest` (the content of `manifest.json`) and its views.
 
     `run["tokens"]` is a view, `"tokens" in run` asks for one, `list(run)` has their names, `len(run)` their number.
     """
 
     path: str
     manifest: dict[str, Any]
+    _index: Index
     _parts: Mapping[str, Sequence[Part]]
+    _summary: RunSummary | None = None
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -89,6 +115,49 @@ class Run:
                 f"{did_you_mean(str(name), self.views)}"
             )
         return View(self.path, name, self.manifest["views"][name], self._parts[name])
+
+    def blocks(self) -> Iterator[Commit]:
+        """The blocks in the order of the rows, read as they are used: `block`, where one comes from, `counts`, `parts`.
+
+        `parts` is by view, and `rejects` has the rejected records.
+        """
+        return iter(self._index)
+
+    def same_texts(self, part: Part, view: str, other: str) -> Part | None:
+        """The part of another view that holds the same texts as this one of `view`."""
+        return self._index.sibling_of(part, view, other)
+
+    def rejects(self, block: Commit) -> list[Rejected]:
+        """The rejected records of a block, without those damaged on disk. OSError if they cannot be read."""
+        part = block.parts.get(REJECTS)
+        found = [] if part is None else list(read_rejects(storage.join(self.path, part.path)))[part.rows_of_file]
+        return [reject for reject in found if reject is not None]
+
+    def inputs(self) -> Iterator[InputEntry]:
+        """What `manifest.json` says of each input file; nothing before the run has ended."""
+        return input_entries(self.path, self.manifest)  # type: ignore[arg-type] # validated when it was read
+
+    def summary(self) -> RunSummary:
+        """What `layerbeam show` prints: state, counts, rejects by reason, and `notes` for readers of the vectors."""
+        return self._summary or summarize(self.path)
+
+    def job(self, *, trust: bool = False) -> Job:
+        """The settings of the run with its encoder, opened. UsageError if encoder or versions have changed.
+
+        `trust`: also open what is no data on this machine: a function, an address, a SavedModel.
+        """
+        from layerbeam.pipeline.config.restore import restore_job  # readers of rows do not wait for YAML and schemas
+
+        return restore_job(self.manifest, self.path, trust=trust)
+
+    def check_files(self) -> list[str]:
+        """What is wrong with the files: missing, of another size, or not listed. Their bytes are not read."""
+        problems = [f"{path} {problem}" for path, problem in broken_parts(self.path, self._index).items()]
+        return problems + check_listing(self.path, self.manifest["views"], self._parts)
+
+    def check_part(self, part: Part) -> str | None:
+        """What is wrong with the file of a part; None if its bytes have the SHA-256 recorded."""
+        return check_part(self.path, part)
 
     def __getitem__(self, name: str) -> View:
         return self.view(name)

@@ -27,6 +27,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts import FORMATS, as_matrix
+from layerbeam.transforms.parts.part_format import PartFormat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +75,11 @@ class View:
         return str(self.entry["format"])
 
     @property
+    def file_format(self) -> PartFormat:
+        """How its files are written and read: `is_columnar`, `rounding` and others."""
+        return FORMATS[self.format]
+
+    @property
     def num_rows(self) -> int:
         """Rows in all parts."""
         return int(self.entry["rows"])
@@ -94,6 +100,11 @@ class View:
         return np.dtype(str(self.entry["dtype"]))
 
     @property
+    def vectors_text(self) -> str:
+        """`layer_0 ... layer_6, each 384 x float32`."""
+        return vectors_text(self.entry)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files of the parts, in the order of their first rows, for other readers."""
         return tuple(dict.fromkeys(storage.join(self.path, part.path) for part in self.parts))
@@ -108,7 +119,7 @@ class View:
 
     def __repr__(self) -> str:
         rows = f"{self.num_rows:,} row{'' if self.num_rows == 1 else 's'}, one per {self.level}"
-        return f"{self.name}: {rows}; {vectors_text(self.entry)}; other columns: {', '.join(self._other_columns)}"
+        return f"{self.name}: {rows}; {self.vectors_text}; other columns: {', '.join(self._other_columns)}"
 
     @property
     def _other_columns(self) -> list[str]:
@@ -128,32 +139,22 @@ class View:
         names = None if columns is None else self._known(columns)
         if part.first_row is not None:
             rows = part.first_row + (np.arange(part.rows) if rows is None else rows)
-        pieces: Iterable[pa.Table] = self._pieces(part, names)
-        if self.format == "parquet":
-            with self._open(part) as file:
-                parquet = pq.ParquetFile(file)
-                if rows is not None:
-                    return _read_rows(parquet, names, rows)
-                whole = parquet.read(columns=names)  # in one chunk, unlike its row groups
-                pieces = [whole if names is None else whole.select(names)]
-        elif rows is not None:
-            pieces = _until(pieces, int(rows.max(initial=-1)))
-        # Selected piece by piece, so that not all vectors of the part are in memory together.
-        selected = [piece if names is None else piece.select(names) for piece in pieces]
+        with self._open(part) as file:
+            if self.format == "parquet":
+                return _read_parquet(pq.ParquetFile(file), names, rows)
+            pieces = self.file_format.read(file, storage.join(self.path, part.path), self.schema, names)
+            if rows is not None:
+                pieces = _until(pieces, int(rows.max(initial=-1)))
+            # Selected piece by piece, so that not all vectors of the part are in memory together.
+            selected = [piece if names is None else piece.select(names) for piece in pieces]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
-        if self.parts and self.parts[0].first_row is not None:
-            return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
-        pieces = self._pieces(self.parts[0]) if self.parts else iter(())
-        return next(pieces, self.schema.empty_table()).slice(0, count)
-
-    def _pieces(self, part: Part, names: list[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of a part, some at a time."""
-        with self._open(part) as file:
-            yield from FORMATS[self.format].read(file, storage.join(self.path, part.path), self.schema, names)
+        if not self.parts:
+            return self.schema.empty_table()
+        return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
@@ -278,7 +279,7 @@ class View:
         """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
         path = storage.join(self.path, part.path)
         try:
-            with FORMATS[self.format].open(path) as file:
+            with self.file_format.open(path) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 if not part.sha256 or size == part.bytes:
@@ -301,8 +302,13 @@ def draw_evenly(sizes: Sequence[int], count: int, random: np.random.Generator) -
     return [drawn[i:j] - first for i, j, first in zip(ends, ends[1:], splits, strict=False)]
 
 
-def _read_rows(parquet: pq.ParquetFile, names: list[str] | None, rows: npt.NDArray[np.integer[Any]]) -> pa.Table:
-    """These rows of a file; row groups that have none of them are not read."""
+def _read_parquet(
+    parquet: pq.ParquetFile, names: list[str] | None, rows: npt.NDArray[np.integer[Any]] | None
+) -> pa.Table:
+    """All rows of a file in one chunk, unlike its row groups; or `rows`, and only the row groups that have some."""
+    if rows is None:
+        table = parquet.read(columns=names)
+        return table if names is None else table.select(names)
     sizes = np.array([parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)], np.int64)
     group = np.searchsorted(np.cumsum(sizes), rows, side="right")
     read = np.unique(group)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.pipeline.errors import OutputError
-from layerbeam.pipeline.output.manifest import InputEntry, Manifest, ManifestShard, load_manifest
+from layerbeam.pipeline.output.manifest import InputEntry, Manifest, ManifestShard, load_manifest, table_parts
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.parts.part_format import Output
@@ -225,6 +225,11 @@ class Parts(Sequence[Part]):
         for number in range(len(self._index.shards)):
             if self._splits[number] < self._splits[number + 1]:
                 yield from self._read(number)
+
+
+def parts_by_view(manifest: Manifest, index: Index) -> dict[str, Sequence[Part]]:
+    """The parts of each view that the manifest describes."""
+    return {name: index.parts(name) for name in manifest["views"]} | dict(table_parts(manifest))
 
 
 def load_index(output_path: str) -> Index:

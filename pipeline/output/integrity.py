@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.commits import load_damaged, note_damaged, size_problem
-from layerbeam.pipeline.output.index import Index, path_hash, read_index, unlisted_paths
+from layerbeam.pipeline.output.index import parts_by_view, path_hash, read_index, unlisted_paths
 from layerbeam.pipeline.output.manifest import Manifest, read_manifest, table_parts
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
@@ -76,7 +77,7 @@ def verify_files(output_path: str) -> FilesVerdict:
                 if problem:
                     damaged[part.path] = problem
     problems = [f"{path} {problem}" for path, problem in damaged.items()]
-    problems += check_listing(output_path, manifest, index)
+    problems += check_listing(output_path, manifest["views"], parts_by_view(manifest, index))
     for name, count in manifest["counts"].items():
         if name != metrics.DUPLICATE_IDS and counts.get(name, 0) != count:  # ids are compared over the run
             problems.append(f"{name}: {counts.get(name, 0):,} in {layout.PARTS}, {count:,} in {layout.MANIFEST}")
@@ -106,12 +107,14 @@ def check_part(output_path: str, part: Part) -> str | None:
     return size_problem(part, size) or (None if is_same else "has changed since it was written: its SHA-256 differs")
 
 
-def check_listing(output_path: str, manifest: Manifest, index: Index) -> list[str]:
+def check_listing(
+    output_path: str, views: Mapping[str, Mapping[str, Any]], parts: Mapping[str, Sequence[Part]]
+) -> list[str]:
     """Wrong row counts, and files in the folders of views that are not listed: reading a folder would repeat rows."""
-    problems, tables = [], table_parts(manifest)
-    for name, entry in manifest["views"].items():
+    problems = []
+    for name, entry in views.items():
         rows, listed = 0, array.array("Q")
-        for part in tables[name] if name in tables else index.parts(name):
+        for part in parts[name]:
             rows += part.rows
             listed.append(path_hash(part.path))
         if rows != entry["rows"]:

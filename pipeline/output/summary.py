@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.console import count_noun, size_text
-from layerbeam.pipeline.errors import OutputError, UsageError
+from layerbeam.pipeline.errors import NoRunError, OutputError
 from layerbeam.pipeline.output.commits import load_commits, sound_commits
 from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
 from layerbeam.pipeline.output.manifest import (
@@ -25,7 +25,6 @@ from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRe
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.tokenize.row_index import EMPTY_WORDS, KEPT_WORDS, LOST_WORDS
 from layerbeam.transforms.views import is_aggregated
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
@@ -87,6 +86,50 @@ class RunSummary:
         """Whether the last attempt is running, was killed or interrupted, or failed."""
         return self.state in UNFINISHED.values()
 
+    @property
+    def encoder_text(self) -> str:
+        """`12 layers of 768, engine native, lower-casing (tokenizer_config.json)`."""
+        encoder = self.encoder
+        casing = "lower-casing" if encoder["do_lower_case"] else "cased"
+        return f"{shape_text(encoder)}, engine {encoder['engine']}, {casing} ({encoder['casing_from']})"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """(`input`, `3 files, 4.2 kB`), then (`records` or `sentences`, `142 read = 136 embedded + ...`)."""
+        lines, counts = [("input", input_text(self.inputs))], self.counts
+        for read, (unit, how) in _UNITS.items():
+            if read in counts or read == metrics.RECORDS:
+                ends = zip(metrics.BALANCES[read], ("embedded", "blank", "filtered", "rejected"), strict=True)
+                ended = " + ".join(f"{counts.get(name, 0):,} {end}" for name, end in ends)
+                lines.append((unit, f"{counts.get(read, 0):,} {how} = {ended}"))
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the vectors should know: duplicate ids, truncated texts, unknown tokens, missing words."""
+        lines, counts = [], self.counts
+        duplicates = counts.get(metrics.DUPLICATE_IDS, 0)
+        if duplicates:
+            within = "" if self.ids_compared_in == "run" else " (compared within blocks only)"
+            lines.append(f"{count_noun(duplicates, 'record')} with the id of an earlier one{within}")
+        single = counts.get(metrics.WITHOUT_PAIR, 0)
+        if single:
+            lines.append(f"{count_noun(single, 'record')} without `{self.pair_field}`: embedded as single texts")
+        truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
+        tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
+        small = vocabulary_note(self.encoder)
+        if truncated:
+            texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
+            share = dropped / (dropped + tokens)
+            lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
+        if unknown > _UNKNOWN_SHARE * tokens:
+            lines.append(
+                f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
+            )
+        if small is not None:
+            lines.append(small)
+        return lines + [f"{view}: {note}" for view, words in self.words.items() for note in _word_notes(words)]
+
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(dataclasses.replace(self, parts={}))
         values["parts"] = {view: [part.path for part in parts] for view, parts in self.parts.items()}
@@ -94,10 +137,10 @@ class RunSummary:
 
 
 def last_attempt(output_path: str) -> RunRecord:
-    """The record of the last attempt in an output folder. UsageError if there is none, or it is damaged."""
+    """The record of the last attempt in an output folder. NoRunError without one, OutputError for a damaged one."""
     attempt = last_run(output_path)
     if attempt is None:
-        raise UsageError(
+        raise NoRunError(
             f"{output_path}: holds no layerbeam run (no record in _runs and no manifest.json that can be read); give "
             "the folder that was the run's output.path, or run its configuration again"
         )
@@ -161,7 +204,7 @@ def _all_sound(output_path: str, commits: Iterable[Commit]) -> Iterator[Commit]:
 
 
 def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
-    """The summary of a run, finished or not, whose blocks may be known already. UsageError if there is none."""
+    """The summary of a run, finished or not, whose blocks may be known already. NoRunError if there is none."""
     attempt: Mapping[str, Any] = last_attempt(output_path)
     blocks = load_blocks(output_path) if blocks is None else blocks
     manifest = load_manifest(output_path)
@@ -227,17 +270,12 @@ def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict
         forms = view["keep_words"] or ()
         if forms or view["level"] in ("word", "word_type"):
             words[name] = {
-                "lost": counts.get(f"{LOST_WORDS}:{name}", 0),
-                "empty": counts.get(f"{EMPTY_WORDS}:{name}", 0),
-                **({"kept": {form: counts.get(f"{KEPT_WORDS}:{name}:{form}", 0) for form in forms}} if forms else {}),
+                "lost": counts.get(f"{metrics.LOST_WORDS}:{name}", 0),
+                "empty": counts.get(f"{metrics.EMPTY_WORDS}:{name}", 0),
             }
+            if forms:
+                words[name]["kept"] = {form: counts.get(f"{metrics.KEPT_WORDS}:{name}:{form}", 0) for form in forms}
     return words
-
-
-def encoder_text(encoder: Mapping[str, Any]) -> str:
-    """`12 layers of 768, engine native, lower-casing (tokenizer_config.json)`."""
-    casing = "lower-casing" if encoder["do_lower_case"] else "cased"
-    return f"{shape_text(encoder)}, engine {encoder['engine']}, {casing} ({encoder['casing_from']})"
 
 
 def input_text(inputs: Mapping[str, Any]) -> str:
@@ -245,43 +283,6 @@ def input_text(inputs: Mapping[str, Any]) -> str:
     if inputs["files"] is None:
         return "not known before the end"
     return f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"
-
-
-def balances(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """(`records` or `sentences`, `142 read = 136 embedded + ...`)."""
-    lines = []
-    for read, (unit, how) in _UNITS.items():
-        if read in counts or read == metrics.RECORDS:
-            ends = zip(metrics.BALANCES[read], ("embedded", "blank", "filtered", "rejected"), strict=True)
-            ended = " + ".join(f"{counts.get(name, 0):,} {end}" for name, end in ends)
-            lines.append((unit, f"{counts.get(read, 0):,} {how} = {ended}"))
-    return lines
-
-
-def notes(summary: RunSummary) -> list[str]:
-    """What a reader of the vectors should know: duplicate ids, truncated texts, unknown tokens, missing words."""
-    lines, counts = [], summary.counts
-    duplicates = counts.get(metrics.DUPLICATE_IDS, 0)
-    if duplicates:
-        within = "" if summary.ids_compared_in == "run" else " (compared within blocks only)"
-        lines.append(f"{count_noun(duplicates, 'record')} with the id of an earlier one{within}")
-    single = counts.get(metrics.WITHOUT_PAIR, 0)
-    if single:
-        lines.append(f"{count_noun(single, 'record')} without `{summary.pair_field}`: embedded as single texts")
-    truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
-    tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
-    small = vocabulary_note(summary.encoder)
-    if truncated:
-        texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
-        share = dropped / (dropped + tokens)
-        lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
-    if unknown > _UNKNOWN_SHARE * tokens:
-        lines.append(
-            f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
-        )
-    if small is not None:
-        lines.append(small)
-    return lines + [f"{view}: {note}" for view, words in summary.words.items() for note in _word_notes(words)]
 
 
 def _word_notes(words: Mapping[str, Any]) -> list[str]:

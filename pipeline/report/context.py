@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View, draw_evenly
-from layerbeam.pipeline.output.index import Index
-from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
 from layerbeam.pipeline.report.stats import Array, LayerStatistics, describe_layer
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.parts import FORMATS, as_matrix
+from layerbeam.transforms.parts import as_matrix
 from layerbeam.transforms.views import is_aggregated
 
 # At most this many parts are sampled, and of Parquet, where each costs up to a row group, at most this many bytes.
@@ -50,18 +49,12 @@ class Section:
 class SampledView(View):
     """The committed rows of a view, in the order file, line, and a sample of them, the same in every section.
 
-    `settings` are the view's own, resolved.
+    `has_all_words`: whether it keeps every word.
     """
 
-    index: Index
-    settings: Mapping[str, Any]
+    has_all_words: bool
     sample_rows: int
     seed: int
-
-    @property
-    def has_all_words(self) -> bool:
-        """Whether the view keeps every word."""
-        return self.settings.get("keep_words") is None
 
     @property
     def has_places(self) -> bool:
@@ -71,10 +64,6 @@ class SampledView(View):
     def existing(self, *columns: str) -> list[str]:
         """Those of the columns that the view has."""
         return [name for name in columns if name in self.schema.names]
-
-    def sibling_part(self, part: Part, other: str) -> Part | None:
-        """The part of another view that holds the same texts."""
-        return self.index.sibling_of(part, self.name, other)
 
     def random_parts(self) -> Iterator[Part]:
         """The parts in an order that the seed decides."""
@@ -92,7 +81,7 @@ class SampledView(View):
         parts: Sequence[Part] = self.parts
         if len(parts) > _LISTED_PARTS:
             parts = [parts[i] for i in np.linspace(0, len(parts) - 1, _SAMPLED_PARTS).astype(int).tolist()]
-        format_ = FORMATS[self.format]
+        format_ = self.file_format
         cost = float(np.mean([min(part.bytes, _ROW_GROUP_BYTES) for part in parts])) if format_.is_columnar else 0.0
         most = min(_SAMPLED_PARTS, int(_SAMPLED_BYTES / max(cost, 1.0)))
         if len(parts) > most:
@@ -145,38 +134,32 @@ def to_matrix(column: pa.ChunkedArray) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ReportContext:
-    """A run, `attempt` (the record of its last one), its views with rows, and the options of `layerbeam report`."""
+    """A run, finished or not, its views with rows, and the options of `layerbeam report`."""
 
-    summary: RunSummary
-    attempt: Mapping[str, Any]
+    run: Run
     views: Sequence[SampledView]
     words: Sequence[str]
     texts: Sequence[str]
     color_by: str | None
     sample_rows: int
     seed: int
-    trust: bool = False
+    trust: bool
 
     def of_level(self, *levels: str) -> list[SampledView]:
         """The views that have rows, in the order of the levels."""
         return [view for level in levels for view in self.views if view.level == level]
 
 
-def open_context(
-    path: str, *, words: Sequence[str], texts: Sequence[str], color_by: str | None, sample_rows: int, seed: int
-) -> ReportContext:
-    """The committed rows of an output folder. UsageError if it holds no run."""
-    attempt = last_attempt(path)
-    blocks = load_blocks(path)
-    summary = summarize(path, blocks)
-    settings = attempt["identity"]["views"]
-    views = [
-        SampledView(path, name, entry, summary.parts[name], blocks.index, settings[name], sample_rows, seed)
-        for name, entry in summary.views.items()
-        if entry["rows"] and not is_aggregated(entry["level"])
+def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
+    """The views with rows, but not those over the whole corpus."""
+    settings = run.manifest["identity"]["views"]
+    return [
+        SampledView(
+            **vars(view), has_all_words=settings[name]["keep_words"] is None, sample_rows=sample_rows, seed=seed
+        )
+        for name in run
+        if (view := run[name]).num_rows and not is_aggregated(view.level)
     ]
-    words, texts = tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
-    return ReportContext(summary, attempt, views, words, texts, color_by, sample_rows, seed)
 
 
 def location(row: Mapping[str, Any]) -> str:

@@ -12,9 +12,10 @@ from importlib import resources
 from typing import Any
 
 from layerbeam.pipeline.console import count_noun, plain_console, size_text
+from layerbeam.pipeline.dataset.reader import open_run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.report import plots, sections
-from layerbeam.pipeline.report.context import ReportContext, Section, open_context
+from layerbeam.pipeline.report.context import ReportContext, Section, location, sample_views
 from layerbeam.pipeline.report.markup import Html, escape, escape_code, escape_path
 from layerbeam.pipeline.report.word_senses import word_senses
 from layerbeam.transforms import storage
@@ -73,12 +74,13 @@ def write_report(
 ) -> ReportResult:
     """Write the page of an output folder, finished or not, to `to` or to `report.html` in the folder.
 
-    `trust`: as for `restore_job`. Raises UsageError if there is no run, no such column, a text that cannot be encoded,
+    `trust`: as for `Run.job`. Raises UsageError if there is no run, no such column, a text that cannot be encoded,
     or the extra `report` is not installed.
     """
     _check_extra()
-    context = open_context(output_path, words=words, texts=texts, color_by=color_by, sample_rows=sample, seed=seed)
-    context = dataclasses.replace(context, trust=trust)
+    run = open_run(output_path, allow_unfinished=True)
+    views, words, texts = sample_views(run, sample, seed), tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
+    context = ReportContext(run, views, words, texts, color_by, sample, seed, trust)
     sections.check_color_by(context)
     computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
     page = _render(context, computed).encode("utf-8")
@@ -119,13 +121,13 @@ def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section])
         autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
-    environment.filters["layer"] = lambda column: column.replace("layer_", "layer ")
+    environment.filters |= {"location": location, "layer": lambda column: column.replace("layer_", "layer ")}
     with plots.settings():
         return environment.from_string(template).render(
             plots=plots.Plots(),
             signs=plots.SIGNS,
             context=context,
-            name=os.path.basename(context.summary.path.rstrip("/")) or context.summary.path,
+            name=os.path.basename(context.run.path.rstrip("/")) or context.run.path,
             sections=computed,
             style=Html(style),
             script=Html(script),

@@ -9,7 +9,6 @@ import numpy as np
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.report.context import ReportContext, SampledView
 from layerbeam.pipeline.report.stats import Array
-from layerbeam.pipeline.verify.verify import restore_job
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
@@ -23,7 +22,7 @@ def encode_texts(context: ReportContext, view: SampledView, column: str) -> Arra
     UsageError if a text cannot be encoded, or the run's encoder is missing or has changed.
     """
     try:
-        job = restore_job(context.attempt, context.summary.path, trust=context.trust)
+        job = context.run.job(trust=context.trust)
         job = dataclasses.replace(job, views=tuple(each for each in job.views if each.name == view.name))
         job.load_tensorflow(1)
         encoder = job.load_encoder()

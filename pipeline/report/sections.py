@@ -10,9 +10,7 @@ import pyarrow.compute as pc
 
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.output.manifest import vectors_text
-from layerbeam.pipeline.output.summary import balances, encoder_text, input_text, notes
-from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section, location
+from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.stats import Array, project_layers, unit
 from layerbeam.transforms import metrics
@@ -29,23 +27,21 @@ _ADD_TEXT_VIEW = "No view of texts has rows; add one under `views`: `texts: {lev
 
 def overview(context: ReportContext) -> Section:
     """The run at a glance: what `layerbeam show` prints about the vectors. Speed is not part of the page."""
-    summary, versions = context.summary, context.attempt["versions"]
-    inputs = summary.inputs
+    run, summary = context.run, context.run.summary()
     facts = [
-        ("Input", input_text(inputs)),
-        *((unit.capitalize(), balance) for unit, balance in balances(summary.counts)),
+        *((name.capitalize(), fact) for name, fact in summary.facts),
         ("Tokens", f"{summary.counts.get(metrics.TOKENS, 0):,}, without [CLS] and [SEP]"),
-        *(("Note", note) for note in notes(summary)),
+        *(("Note", note) for note in summary.notes),
         *(("Problem", problem) for problem in summary.problems),
         ("Fingerprint", summary.fingerprint),
-        ("Written by", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Written by", ", ".join(f"{name} {version}" for name, version in run.manifest["versions"].items())),
     ]
     views = [
-        (name, view["level"], f"{view['rows']:,}", size_text(view["bytes"]), vectors_text(view))
-        for name, view in summary.views.items()
+        (view.name, view.level, f"{view.num_rows:,}", size_text(view.entry["bytes"]), view.vectors_text)
+        for view in map(run.view, run)
     ]
-    encoder = summary.encoder
-    shown = {"encoder": encoder["handle"], "encoder_text": encoder_text(encoder), "facts": facts, "views": views}
+    shown = {"encoder": summary.encoder["handle"], "encoder_text": summary.encoder_text}
+    shown |= {"facts": facts, "views": views}
     return Section({"state": summary.state, "counts": dict(summary.counts)}, shown)
 
 
@@ -57,7 +53,7 @@ def lengths(context: ReportContext) -> Section:
         return Section(missing_hint=hint)
     kept, dropped, source = found
     tokens = kept if dropped is None else kept + dropped
-    encoder, given = (context.attempt["settings"][name] for name in ("encoder", "input"))
+    encoder, given = (context.run.manifest["settings"][name] for name in ("encoder", "input"))
     special = 3 if given.get("pair_field") or given.get("pair_separator") else 2
     cut = encoder["max_seq_length"] - special if encoder["long_text"] == "truncate" else None
     common = int(np.quantile(tokens, 0.999))  # a few very long texts would flatten the rest
@@ -120,10 +116,10 @@ def _count_tokens(view: SampledView) -> tuple[Array, int]:
 
 def rejects(context: ReportContext) -> Section:
     """Number of rejects per reason; the page shows the most frequent reasons."""
-    reasons = dict(context.summary.rejects)
+    reasons = dict(context.run.summary().rejects)
     shown = {
         "total": sum(reasons.values()),
-        "records": context.summary.counts.get(metrics.RECORDS, 0),
+        "records": context.run.manifest["counts"].get(metrics.RECORDS, 0),
         "rows": [(reason, n, 100 * n / max(reasons.values())) for reason, n in list(reasons.items())[:_MAX_REASONS]],
     }
     return Section({"reasons": reasons}, shown)
@@ -184,7 +180,7 @@ def projection(context: ReportContext) -> Section:
                 "projections": projections,
                 "drawn": drawn,
                 "categories": categories[drawn],
-                "points": [(location(row), row.get("text")) for row in rows],
+                "points": rows,
             }
         )
     return Section(figures, {"color_by": color_by, "views": shown})
@@ -243,31 +239,17 @@ def neighbours(context: ReportContext) -> Section:
         own = unit(encode_texts(context, view, column))
         # An equal text of the corpus is left out for a text drawn from it only.
         queries = [*((text, vector, None) for text, vector in zip(context.texts, own, strict=True)), *queries]
-    figures, shown = [], []
+    figures = []
     for text, vector, left_out in queries:
         cosines = vectors @ vector
         best_rows: dict[str, int] = {}
         for row in np.argsort(-cosines, kind="stable").tolist():
             best_rows.setdefault(texts[row], row)
         nearest = [row for found, row in best_rows.items() if found != left_out][:_NEIGHBOURS]
-        places = [{name: rows[i][name] for name in PLACE if name in rows[i]} for i in nearest]
-        figures.append(
-            {
-                "text": text,
-                "nearest": [
-                    {"text": texts[i], "cosine": float(cosines[i]), **place}
-                    for i, place in zip(nearest, places, strict=True)
-                ],
-            }
-        )
-        shown.append((text, [(cosines[i], location(rows[i]), texts[i]) for i in nearest]))
+        hits = [{"text": texts[row], "cosine": float(cosines[row]), **rows[row]} for row in nearest]
+        figures.append({"text": text, "nearest": hits})
     own_texts = len(context.texts)
     return Section(
         {"view": view.name, "column": column, "own_texts": figures[:own_texts], "queries": figures[own_texts:]},
-        {
-            "own_texts": shown[:own_texts],
-            "queries": shown[own_texts:],
-            "sample": view.sample_text,
-            "neighbours": _NEIGHBOURS,
-        },
+        {"sample": view.sample_text, "neighbours": _NEIGHBOURS},
     )

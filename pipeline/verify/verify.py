@@ -9,35 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.pipeline.config import load as configuration
-from layerbeam.pipeline.config.identity import differences
-from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.console import underlying
-from layerbeam.pipeline.dataset import view as dataset
+from layerbeam.pipeline.dataset.reader import Run, ended_run
+from layerbeam.pipeline.dataset.view import UnknownNameError, draw_evenly
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import broken_parts
-from layerbeam.pipeline.output.index import input_entries, read_index
-from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
-from layerbeam.pipeline.output.manifest import Manifest, describe_views, table_parts
 from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, Part, printable
+from layerbeam.transforms.commits import Commit, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.layout import MANIFEST, REJECTS
-from layerbeam.transforms.parts import FORMATS, as_matrix, read_rejects
+from layerbeam.transforms.parts import as_matrix
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views import View
 
@@ -73,17 +65,16 @@ class Verdict:
 def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> Verdict:
     """Compare `sample` texts, drawn with `seed`. UsageError if the run is not finished or the encoder has changed.
 
-    `trust`: as for `restore_job`.
+    `trust`: as for `Run.job`.
     """
-    manifest = read_finished(output_path)
-    job = restore_job(manifest, output_path, trust=trust)
-    index = read_index(output_path, manifest)
+    run = ended_run(output_path)
+    job = run.job(trust=trust)
     try:
         recomputed = RecomputedJob(job)
     except EncoderError as error:
         raise UsageError(f"encoder.handle: {error}") from error
     compute_dtype = job.config.encoder.compute_dtype
-    embedded = [metrics.embedded_texts(commit.counts) for commit in index]
+    embedded = [metrics.embedded_texts(block.counts) for block in run.blocks()]
     verdict = Verdict(
         path=output_path,
         texts=sum(embedded),
@@ -97,65 +88,27 @@ def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> 
             if not view.aggregates
             for column in view.vector_columns
         ],
-        problems=[f"{path} {problem}" for path, problem in broken_parts(output_path, index).items()],
-        unverifiable=_changed_inputs(output_path, manifest),
+        problems=run.check_files(),
+        unverifiable=_changed_inputs(run),
     )
-    verdict.problems += check_listing(output_path, manifest, index)
-    for part in itertools.chain.from_iterable(table_parts(manifest).values()):
-        problem = check_part(output_path, part)
+    for part in (part for name in run if name in verdict.hash_only for part in run[name].parts):
+        problem = run.check_part(part)
         verdict.problems += [f"{part.path} {problem}"] if problem else []
-    drawn = dataset.draw_evenly(embedded, sample, np.random.default_rng(seed))
-    progress = Steps("text", sum(map(len, drawn)))
-    check = functools.cache(functools.partial(check_part, output_path))  # files may share a part
-    with show_progress(progress, stream=underlying(sys.stderr)):
-        for commit, texts in zip(index, drawn, strict=True):
+    drawn = draw_evenly(embedded, sample, np.random.default_rng(seed))
+    comparison = _Comparison(run, recomputed, verdict, Steps("text", sum(map(len, drawn))))
+    with show_progress(comparison.progress, stream=underlying(sys.stderr)):
+        for block, texts in zip(run.blocks(), drawn, strict=True):
             if len(texts):
-                _check_block(verdict, recomputed, commit, texts.tolist(), progress, check)
+                comparison.add(block, texts.tolist())
     if not verdict.sampled and not verdict.unverifiable and not verdict.problems:
         verdict.unverifiable["(all)"] = "no text was embedded, so there is nothing to compare"
     return verdict
 
 
-def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:
-    """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed.
-
-    `trust`: also open what is no data on this machine: a function, an address, a SavedModel. Else it is a UsageError.
-    """
-    settings = dict(run["settings"])
-    settings["output"] = {**settings["output"], "path": output_path}
-    # The forms themselves, not the file that they came from: the folder could name any file.
-    settings["views"] = {
-        name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
-        for name, view in settings["views"].items()
-    }
-    config = configuration.restore(settings, source=f"{output_path}/{MANIFEST}")
-    handle, sentences = config.encoder.handle, config.input.sentences
-    if not trust and config.input.unit == "sentence" and sentences not in ("sentencex", "tensorflow_text"):
-        raise _distrust(output_path, f"import and call the function {sentences} (input.sentences)")
-    if not trust and "://" in handle:
-        raise _distrust(output_path, f"fetch the encoder from {handle}")
-    job = resolve(config)
-    if not trust and job.encoder.kind == "savedmodel":
-        raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")
-    changed = differences(run["identity"], job.head["identity"])
-    if changed:
-        raise UsageError(
-            f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
-        )
-    return job
-
-
-def _distrust(output_path: str, what: str) -> UsageError:
-    return UsageError(
-        f"{output_path}: this would {what}, because the folder says so; if the folder is yours, or you trust who wrote "
-        "it, add --trust"
-    )
-
-
-def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:
+def _changed_inputs(run: Run) -> dict[str, str]:
     """{file: reason} of the local input files that are missing or have another size than when they were read."""
     changed = {}
-    for entry in input_entries(output_path, manifest):
+    for entry in run.inputs():
         if entry.get("left_out") is not None or not storage.is_local(entry["path"]):
             continue  # on a store each look costs a call: the bytes of the blocks drawn show a change
         now = storage.stat_file(entry["path"])
@@ -167,97 +120,85 @@ def _changed_inputs(output_path: str, manifest: Manifest) -> dict[str, str]:
     return changed
 
 
-def _check_block(
-    verdict: Verdict,
-    recomputed: RecomputedJob,
-    commit: Commit,
-    texts: Sequence[int],
-    progress: Steps,
-    check: Callable[[Part], str | None],
-) -> None:
-    """Recompute a block and add to the verdict what differs: all of its rows, and the vectors of `texts`."""
-    path = printable(commit.block.file.path)
-    if path in verdict.unverifiable:
-        return
-    try:
-        text_block = read_block(commit.block, recomputed.job.records)
-    except OSError as error:
-        verdict.unverifiable[path] = storage.reason_of(error)
-        return
-    block = recomputed.block(text_block, _rejected_texts(verdict.path, commit))
-    embedded = metrics.embedded_texts(commit.counts)
-    if block.num_texts != embedded:
-        verdict.problems.append(f"{path}: {commit.block.name} has {block.num_texts} texts, not {embedded}")
-        return
-    verdict.sampled += len(texts)
-    verdict.problems += [
-        f"{block.place(text)}: other tokens than the reference WordPiece gives"
-        for text in texts
-        if not block.has_reference_tokens(text)
-    ]
-    comparable = []
-    for view in recomputed.job.views:
-        if view.aggregates:
-            continue
-        problems, found = _check_rows(verdict, view, commit, block, check)
-        verdict.problems += problems
-        if found is not None:
-            comparable.append((view, found))
-    records = block.one_text_of_each_record(texts)
-    for text in texts:  # outside, views inside: a text is encoded once for all of them
-        for view, found in comparable:
-            if view.level != "record" or text in records:
-                _compare_vectors(verdict, view, found, block, text)
-        progress.done += 1
+class _Comparison:
+    """Blocks of a run with what they should hold: the differences are added to the verdict."""
 
+    def __init__(self, run: Run, recomputed: RecomputedJob, verdict: Verdict, progress: Steps) -> None:
+        self.run, self.recomputed, self.verdict, self.progress = run, recomputed, verdict, progress
+        self.views = [view for view in recomputed.job.views if not view.aggregates]
+        self.check_part = functools.cache(run.check_part)  # files may share a part
 
-def _rejected_texts(output_path: str, commit: Commit) -> set[tuple[int, bytes]]:
-    """(line, text) of the texts rejected while they were encoded, which only the run itself can know."""
-    part = commit.parts.get(REJECTS)
-    if part is None:
-        return set()
-    try:
-        rejects = list(read_rejects(storage.join(output_path, part.path)))
-    except OSError:
-        return set()  # it is among the problems already
-    own = (reject for reject in rejects[part.rows_of_file] if reject is not None and reject.stage == ENCODE_STAGE)
-    return {(reject.line, reject.raw) for reject in own}
+    def add(self, commit: Commit, texts: Sequence[int]) -> None:
+        """Recompute a block and compare all of its rows, and the vectors of `texts`."""
+        verdict, path = self.verdict, printable(commit.block.file.path)
+        if path in verdict.unverifiable:
+            return
+        try:
+            text_block = read_block(commit.block, self.recomputed.job.records)
+        except OSError as error:
+            verdict.unverifiable[path] = storage.reason_of(error)
+            return
+        block = self.recomputed.block(text_block, self._rejected_texts(commit))
+        embedded = metrics.embedded_texts(commit.counts)
+        if block.num_texts != embedded:
+            verdict.problems.append(f"{path}: {commit.block.name} has {block.num_texts} texts, not {embedded}")
+            return
+        verdict.sampled += len(texts)
+        verdict.problems += [
+            f"{block.place(text)}: other tokens than the reference WordPiece gives"
+            for text in texts
+            if not block.has_reference_tokens(text)
+        ]
+        found = [(view, self._checked_rows(view, commit, block)) for view in self.views]
+        records = block.one_text_of_each_record(texts)
+        for text in texts:  # outside, views inside: a text is encoded once for all of them
+            for view, rows in found:
+                if rows is not None and (view.level != "record" or text in records):
+                    self._compare_vectors(view, rows, block, text)
+            self.progress.done += 1
 
+    def _rejected_texts(self, commit: Commit) -> set[tuple[int, bytes]]:
+        """(line, text) of the texts rejected while they were encoded, which only the run itself can know."""
+        try:
+            rejects = self.run.rejects(commit)
+        except OSError:
+            return set()  # it is among the problems already
+        return {(reject.line, reject.raw) for reject in rejects if reject.stage == ENCODE_STAGE}
 
-def _check_rows(
-    verdict: Verdict, view: View, commit: Commit, block: RecomputedBlock, check: Callable[[Part], str | None]
-) -> tuple[list[str], pa.Table | None]:
-    """(the problems with a block's part of one view, its rows if the vectors can be compared)."""
-    expected = block.rows(view)
-    part = commit.parts.get(view.name)
-    if part is None:
-        return [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else [], None
-    unchecked = dataclasses.replace(part, sha256="")  # a part of another size is compared, too
-    try:
-        found = dataset.View(verdict.path, view.name, describe_views([view])[view.name], (part,)).read(unchecked)
-    except (OSError, ValueError) as error:
-        return [f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}"], None
-    stored_format = FORMATS[view.format]
-    # A line of extract_features.py holds only some of the other columns.
-    lacks_vectors = not {*view.vector_columns} <= {*found.column_names}
-    if lacks_vectors or (stored_format.is_columnar and not found.schema.equals(schema(view))):
-        return [f"{part.path}: its columns are not those of the view"], None
-    expected = pa.table({name: stored_format.as_stored(expected[name]) for name in expected.column_names})
-    different = compare_rows(expected, found)
-    if different:
-        return [f"{part.path}: {difference}" for difference in different], None
-    problem = check(part.whole)
-    # A wrong size is among the problems already.
-    known = problem is None or f"{part.path} {problem}" in verdict.problems
-    return [] if known else [f"{part.path} {problem}"], found
+    def _checked_rows(self, view: View, commit: Commit, block: RecomputedBlock) -> pa.Table | None:
+        """A block's rows of one view, compared but for the vectors; None if these cannot be compared."""
+        expected, part = block.rows(view), commit.parts.get(view.name)
+        problems = self.verdict.problems
+        if part is None:
+            problems += [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
+            return None
+        try:
+            stored = self.run[view.name]
+            found = stored.read(dataclasses.replace(part, sha256=""))  # a part of another size is compared, too
+        except (OSError, ValueError, UnknownNameError) as error:
+            problems.append(f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}")
+            return None
+        # A line of extract_features.py holds only some of the other columns.
+        lacks_vectors = not {*view.vector_columns} <= {*found.column_names}
+        if lacks_vectors or (stored.file_format.is_columnar and not found.schema.equals(schema(view))):
+            problems.append(f"{part.path}: its columns are not those of the view")
+            return None
+        expected = pa.table({name: stored.file_format.as_stored(expected[name]) for name in expected.column_names})
+        different = compare_rows(expected, found)
+        problems += [f"{part.path}: {difference}" for difference in different]
+        if different:
+            return None
+        problem = self.check_part(part.whole)
+        if problem is not None and f"{part.path} {problem}" not in problems:  # a wrong size is among them already
+            problems.append(f"{part.path} {problem}")
+        return found
 
-
-def _compare_vectors(verdict: Verdict, view: View, found: pa.Table, block: RecomputedBlock, text: int) -> None:
-    """Compare the vectors of one text in one view."""
-    rows, vectors = block.vectors(view, text)
-    if not len(rows):
-        return
-    columns = [column for column in verdict.columns if column.view == view.name]
-    for column, values in zip(columns, vectors, strict=True):
-        stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
-        column.add(as_matrix(stored), values, block.place(text))
+    def _compare_vectors(self, view: View, found: pa.Table, block: RecomputedBlock, text: int) -> None:
+        """Compare the vectors of one text in one view."""
+        rows, vectors = block.vectors(view, text)
+        if not len(rows):
+            return
+        columns = [column for column in self.verdict.columns if column.view == view.name]
+        for column, values in zip(columns, vectors, strict=True):
+            stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
+            column.add(as_matrix(stored), values, block.place(text))

@@ -19,9 +19,9 @@ from layerbeam.pipeline.output.find import FindWork, PendingWork, compare_group,
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
 from layerbeam.pipeline.output.groups import Gathered
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.blocks import Rows, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.committed import put_commit
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import LINES, BlockLimits
@@ -140,7 +140,7 @@ class OutputFolder:
                     yield from self._write(item) if isinstance(item, TextBlock) else [item]
 
     def _write(self, text: TextBlock) -> Iterator[Commit | InputFile]:
-        numbers, lines = text.places(text.line)
+        numbers, lines = text.file_lines(text.line)
         self.encoded += [
             (text.files[number].file.path, int(line))
             for number, line in zip(numbers.tolist(), lines.tolist(), strict=True)

@@ -74,7 +74,8 @@ class _ReadSlice(beam.DoFn):
         self._stage, output = stage, stage.output
         in_output = (lambda _: None) if output is None else functools.partial(find_commit, output)
         self._known = stage.known or in_output
-        self._fingerprint, self._attempt = (None, None) if output is None else (output.fingerprint, output.attempt)
+        self._fingerprint = None if output is None else output.fingerprint
+        self._attempt = None if output is None else output.attempt
 
     def setup(self) -> None:
         record_format = self._stage.record_format

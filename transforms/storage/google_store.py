@@ -73,7 +73,7 @@ class GoogleStore(Store):
     def delete(self, paths: Sequence[str]) -> None:
         in_parallel(self._delete, paths, _DELETED_AT_ONCE)
 
-    def _delete(self, paths: list[str]) -> None:
+    def _delete(self, paths: Sequence[str]) -> None:
         for path, code in self._io.delete_batch(paths):
             if code is not None:
                 raise OSError(f"{path}: could not be deleted (status {code})")

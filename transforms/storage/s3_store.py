@@ -118,7 +118,7 @@ class S3Store(Store):
     def delete(self, paths: Sequence[str]) -> None:
         in_parallel(self._delete, paths, _DELETED_AT_ONCE)
 
-    def _delete(self, paths: list[str]) -> None:
+    def _delete(self, paths: Sequence[str]) -> None:
         bucket, _ = split_path(paths[0])
         objects = [{"Key": split_path(path)[1]} for path in paths]
         answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})

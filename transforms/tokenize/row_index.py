@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import (
     BoolArray,
     Int32Array,
@@ -28,11 +29,6 @@ from layerbeam.transforms.columns import own_characters
 from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
 from layerbeam.transforms.tokenize.wordpiece import normalize_character
 from layerbeam.transforms.views import View
-
-# Names in `Rows.counts`; a colon and the name of the view follow.
-LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
-EMPTY_WORDS = "words_empty"  # words that normalize to nothing
-KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
 
 # BERT's white space.
 _SPACES = np.array([c for c in range(0x3001) if normalize_character(chr(c), False) == " "], np.uint32)
@@ -121,16 +117,20 @@ def _kept_words(
     if keep is None:
         is_kept = np.ones(len(words.text), bool)
         empty = (words.count == 0) & ~words.is_cut
-        counts = {f"{LOST_WORDS}:{view.name}": count(words.is_cut), f"{EMPTY_WORDS}:{view.name}": count(empty)}
+        counts = {
+            f"{metrics.LOST_WORDS}:{view.name}": count(words.is_cut),
+            f"{metrics.EMPTY_WORDS}:{view.name}": count(empty),
+        }
     else:
         kept, is_form = keep.find(words, tokens.text)
         is_kept = kept >= 0
-        counts = {f"{LOST_WORDS}:{view.name}": count(is_form & words.is_cut)}
+        counts = {f"{metrics.LOST_WORDS}:{view.name}": count(is_form & words.is_cut)}
         whole = np.flatnonzero(is_kept & ~words.is_cut)
         whole = whole[np.argsort(kept[whole], kind="stable")]
         for some in np.split(whole, np.flatnonzero(np.diff(kept[whole])) + 1) if len(whole) else ():
             of_form = count(some)
-            counts |= {f"{KEPT_WORDS}:{view.name}:{form}": of_form for form in keep.same_form[int(kept[some[0]])]}
+            same_form = keep.same_form[int(kept[some[0]])]
+            counts |= {f"{metrics.KEPT_WORDS}:{view.name}:{form}": of_form for form in same_form}
     return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}
 
 

@@ -493,6 +493,75 @@ def test_other_formats_are_refused(out, format_):
             read()
 
 
+# --- blocks and files ---
+
+
+def test_blocks_and_their_parts(finished):
+    run = layerbeam.open_run(finished)
+    blocks = list(run.blocks())
+    assert sum(block.counts["records_read"] for block in blocks) == run.manifest["counts"]["records_read"] == 60
+    assert [block.parts["tokens"] for block in blocks] == list(run["tokens"].parts)
+    for block in blocks:
+        assert run.same_texts(block.parts["tokens"], "tokens", "texts") == block.parts["texts"]
+    lines = [(block.block.file.path, block.block.first_line) for block in blocks]
+    assert lines == sorted(lines)
+    assert [(entry["path"], entry["records"]) for entry in run.inputs()] == [("corpus/a.txt", 20), ("corpus/b.txt", 40)]
+    assert run["tokens"].vectors_text == "layer_0, layer_1, layer_2, layer_3, each 64 x float32"
+    assert run["tokens"].file_format.is_columnar
+
+
+def test_rejects_of_a_block(workplace):
+    workplace.write("corpus/a.txt", b"one line\n\xff\nanother\n")
+    workplace.configure(input={"max_reject_rate": 0.5}, views={"texts": {"level": "text", "layers": [-1]}})
+    workplace.run()
+    run = layerbeam.open_run("out")
+    (block,) = run.blocks()
+    (reject,) = run.rejects(block)
+    assert (reject.line, reject.raw, reject.stage) == (1, b"\xff", "read")
+    assert run.summary().rejects == {reject.kind: 1}
+    (workplace.folder / "out" / block.parts["rejects"].path).write_text("{}\n")
+    assert run.rejects(block) == []
+
+
+def test_files_that_have_changed(out):
+    run = layerbeam.open_run(out)
+    (missing, longer, other, *_) = run["tokens"].parts
+    assert (run.check_files(), run.check_part(other)) == ([], None)
+    (out / missing.path).unlink()
+    (out / longer.path).write_bytes((out / longer.path).read_bytes() + b"x")
+    (out / other.path).write_bytes(bytes(other.bytes))
+    shutil.copy(out / other.path, out / "tokens" / "copy.parquet")
+    assert run.check_files() == [
+        f"{missing.path} is missing",
+        f"{longer.path} has {longer.bytes + 1:,} bytes, not {longer.bytes:,}",
+        "tokens/copy.parquet is there and not listed in parts.jsonl",
+    ]
+    assert run.check_part(other) == "has changed since it was written: its SHA-256 differs"
+
+
+def test_the_job_of_a_run(finished):
+    job = layerbeam.open_run(finished).job()
+    assert [view.name for view in job.views] == list(VIEWS)
+    assert job.config.output.path == str(finished)
+
+
+def test_an_unfinished_run_has_its_intact_blocks(out):
+    whole = layerbeam.open_run(out)
+    first, second, *others = whole.blocks()
+    (out / second.parts["tokens"].path).unlink()
+    (out / "_SUCCESS").unlink()
+    (out / "manifest.json").unlink()
+    edit(out / "_runs" / "1.json", state="interrupted")
+    run = layerbeam.open_run(out, allow_unfinished=True)
+    assert list(run.blocks()) == [first, *others]
+    assert run["tokens"].num_rows == whole["tokens"].num_rows - second.parts["tokens"].rows
+    assert run["tokens"].to_arrow().num_rows == run["tokens"].num_rows
+    assert (run.summary().state, list(run.inputs())) == ("unfinished: interrupted", [])
+    assert "not complete" in repr(run)
+    with pytest.raises(FileNotFoundError, match="nowhere: holds no layerbeam run"):
+        layerbeam.open_run("nowhere", allow_unfinished=True)
+
+
 # --- stores and processes ---
 
 

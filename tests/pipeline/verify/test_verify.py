@@ -424,6 +424,15 @@ def test_damaged_records_of_a_run(workplace):
     assert "holds no finished run (manifest.json cannot be read)" in workplace.verify(status=2).err
 
 
+def test_a_view_that_the_manifest_does_not_describe(workplace):
+    finished(workplace, views={name: VIEWS[name] for name in ("tokens", "texts")})
+    manifest = workplace.manifest()
+    del manifest["views"]["texts"]
+    workplace.write("out/manifest.json", json.dumps(manifest))
+    out = workplace.verify(status=1).out
+    assert re.search(r"FAIL      texts/\S+ cannot be read: 'texts': out has no such view; it has tokens", out)
+
+
 def test_nothing_but_blank_lines(workplace):
     workplace.write("corpus/a.txt", "\n" * 60)
     workplace.configure(views=VIEWS)

@@ -1,0 +1,48 @@
+"""The job of a run, restored from what its output folder records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerbeam.pipeline.config import load
+from layerbeam.pipeline.config.identity import differences
+from layerbeam.pipeline.config.job import Job, resolve
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.layout import MANIFEST
+
+
+def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:
+    """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed.
+
+    `trust`: also open what is no data on this machine: a function, an address, a SavedModel. Else it is a UsageError.
+    """
+    settings = dict(run["settings"])
+    settings["output"] = {**settings["output"], "path": output_path}
+    # The forms themselves, not the file that they came from: the folder could name any file.
+    settings["views"] = {
+        name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
+        for name, view in settings["views"].items()
+    }
+    config = load.restore(settings, source=f"{output_path}/{MANIFEST}")
+    handle, sentences = config.encoder.handle, config.input.sentences
+    if not trust and config.input.unit == "sentence" and sentences not in ("sentencex", "tensorflow_text"):
+        raise _distrust(output_path, f"import and call the function {sentences} (input.sentences)")
+    if not trust and "://" in handle:
+        raise _distrust(output_path, f"fetch the encoder from {handle}")
+    job = resolve(config)
+    if not trust and job.encoder.kind == "savedmodel":
+        raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")
+    changed = differences(run["identity"], job.head["identity"])
+    if changed:
+        raise UsageError(
+            f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
+        )
+    return job
+
+
+def _distrust(output_path: str, what: str) -> UsageError:
+    return UsageError(
+        f"{output_path}: this would {what}, because the folder says so; if the folder is yours, or you trust who wrote "
+        "it, add --trust"
+    )
