@@ -21,41 +21,20 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from output_folder import OutputFolder
 
-from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output import commits
-from layerbeam.pipeline.output.commits import CommittedBlocks
-from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.output.finish_group import finish_group
-from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
-from layerbeam.transforms import storage
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.blocks import Rows, Slice, TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.commits import Commit, InputFile
-from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.settings import LINES, BlockLimits
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.storage import files, listing, stores
 from layerbeam.transforms.storage.store import Store
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write import block as write_block
 
 FINGERPRINT = "0123456789abcdef"
 LIMITS = BlockLimits(30, 1 << 30, 1 << 30, 128)
 VIEWS = tuple(
     View(name=name, level="text", layers=(1,), hidden_size=4, format="jsonl", compress=name == "b") for name in "ab"
-)
-VOCABULARY = pa.array(["[UNK]"], pa.string())
-HEAD = RunIdentity(
-    schema_version=1,
-    fingerprint=FINGERPRINT,
-    identity={},
-    encoder={},
-    settings={"input": {"max_reject_rate": 1.0}},
-    versions={},
 )
 
 
@@ -222,6 +201,11 @@ class Case:
     memory: MemoryStore | None = None
     turns: Turns | None = None
 
+    def output(self, *, attempt: int, processor: float = 0.25) -> OutputFolder:
+        """The output folder, for an attempt whose vectors depend on the processor."""
+        patterns = [str(self.folder / "corpus/a.txt")]
+        return OutputFolder(self.out, patterns, VIEWS, FINGERPRINT, LIMITS, attempt=attempt, processor=processor)
+
     def tree(self) -> dict[str, bytes]:
         """The files of the output folder, without unfinished ones."""
         if self.memory is not None:
@@ -274,62 +258,3 @@ def case_on(kind: str, folder: Path) -> Iterator[Case]:
 
 
 _FREE = Turns(0, share=0, faults=0, look=lambda: None)
-
-
-def vectors_of(text: TextBlock, processor: float) -> VectorBlock:
-    """Vectors that depend on the text and, in the last bits, on the processor."""
-    count = len(text.texts)
-    zeros = np.zeros(count, np.int32)
-    rows = Rows(np.arange(count), np.arange(count), np.arange(count + 1))
-    tokens = TokenBlock(
-        text,
-        np.arange(count + 1),
-        zeros,
-        zeros.astype(np.int8),
-        zeros,
-        zeros,
-        zeros,
-        zeros,
-        zeros,
-        rows={view.name: rows for view in VIEWS},
-    )
-    values = np.array([[len(t), 1, 2, processor] for t in text.texts.to_pylist()], np.float32).reshape(count, 4)
-    return VectorBlock(tokens, {view.name: [values] for view in VIEWS})
-
-
-def input_of(case: Case) -> InputFile:
-    path = case.folder / "corpus/a.txt"
-    return InputFile(str(path), path.stat().st_size, path.stat().st_mtime)
-
-
-def blocks(case: Case, *, attempt: int, processor: float) -> Iterator[Commit]:
-    """The blocks of the input, one after the other: found committed, or written and committed."""
-    output = Output(case.out, FINGERPRINT, attempt=attempt)
-    known = CommittedBlocks(case.out, FINGERPRINT)
-    slice_ = Slice(input_of(case), 0, None, 0)
-    for item in read_blocks(slice_, LIMITS, LINES, FINGERPRINT, known=known):
-        if isinstance(item, TextBlock):
-            (written,) = write_block.write_parts(output, VIEWS, VOCABULARY, vectors_of(item, processor))
-            assert isinstance(written, Commit)
-            yield put_commit(output, written)
-        else:
-            assert isinstance(item, Commit), item
-            yield item
-
-
-def finish(case: Case, reports: list[Commit], *, attempt: int) -> bool:
-    """The end of a run; False if it is incomplete."""
-    output = Output(case.out, FINGERPRINT, attempt=attempt)
-    (group,) = make_groups([input_of(case)], LIMITS.text_bytes)
-    gathered = Gathered(GroupWork(group, frozenset(), (), ()))
-    for commit in reports:
-        gathered.add(commit)
-    end = Finish(output, VIEWS, HEAD, 1.0, LINES)
-    manifest = end.write_manifest(end.write_index([finish_group(output, VIEWS, gathered, LINES)]))
-    end.finish_run(is_complete=manifest["complete"])
-    return bool(manifest["complete"])
-
-
-def start(case: Case) -> None:
-    """As `find`: what is not complete any more must not say so."""
-    storage.delete_files(case.out, ["_SUCCESS"])

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import FINGERPRINT, Case, MemoryStore, Turns, blocks, case_on, finish, mismatch, start
+from attempts import FINGERPRINT, Case, MemoryStore, Turns, case_on, mismatch
+from output_folder import Begun
 
 from layerbeam.pipeline.output.find import is_finished
 from layerbeam.transforms.commits import Commit
@@ -30,6 +31,7 @@ class Race:
     turns: Turns
     problems: list[str] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
+    begun: Begun = dataclasses.field(default_factory=Begun)
     reported: dict[str, Commit] = dataclasses.field(default_factory=dict)
     finishes: int = 0
 
@@ -42,8 +44,9 @@ class Race:
         """Try a bundle up to four times, as an engine does. The first report of a block counts."""
         for _ in range(4):
             try:
-                for commit in blocks(self.case, attempt=attempt, processor=processor):
-                    self.reported.setdefault(commit.block.name, commit)
+                for report in self.case.output(attempt=attempt, processor=processor).work(self.begun.to_read):
+                    assert isinstance(report, Commit), report
+                    self.reported.setdefault(report.block.name, report)
             except OSError as error:
                 self.errors.append(str(error))
             else:
@@ -52,7 +55,7 @@ class Race:
     def finish(self, *, attempt: int) -> None:
         for _ in range(4):
             try:
-                finish(self.case, list(self.reported.values()), attempt=attempt)
+                self.case.output(attempt=attempt).finish(self.begun, self.reported.values())
             except OSError as error:
                 self.errors.append(str(error))
             else:
@@ -74,11 +77,12 @@ def zombies(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
 
 def late(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
     """An attempt that was given up continues, while the next one works and ends."""
+    to_read = race.begun.to_read
 
     def newer() -> None:
         race.reported.clear()
         try:
-            start(race.case)
+            race.begun = race.case.output(attempt=2).begin()
         except OSError as error:
             race.errors.append(str(error))
             return
@@ -91,7 +95,8 @@ def late(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
     def given_up() -> None:
         for _ in range(2):
             try:
-                collections.deque(blocks(race.case, attempt=1, processor=processors[0]), maxlen=0)
+                late = race.case.output(attempt=1, processor=processors[0])
+                collections.deque(late.work(to_read), maxlen=0)
             except OSError as error:
                 race.errors.append(str(error))
 
@@ -115,7 +120,8 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
     """Run one interleaving, and then the next run of the folder. Returns what is wrong, if anything is."""
     with case_on(store, folder) as case:
         share = (0.0, 0.03, 0.15)[seed % 3]
-        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None))
+        begun = case.output(attempt=1).begin()
+        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None), begun=begun)
         attempts = way(race, (0.25, 0.25 if seed % 2 else 0.75))
         race.turns._look = race.look
         case.turns = race.turns
@@ -123,11 +129,8 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
         case.turns = None
         if race.problems:
             return race, race.problems[0]
-        if not is_finished(case.out, 1.0, FINGERPRINT):
-            start(case)
-            commits = list(blocks(case, attempt=3, processor=0.25))
-            if not finish(case, commits, attempt=3):
-                return race, "the next run does not complete the folder"
+        if not is_finished(case.out, 1.0, FINGERPRINT) and not case.output(attempt=3).run():
+            return race, "the next run does not complete the folder"
         tree = case.tree()
         if "_SUCCESS" not in tree:
             return race, "not complete"

@@ -7,7 +7,7 @@ is known here and in no test, so that tests hold for any way to do it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.commits import CommittedBlocks
-from layerbeam.pipeline.output.find import FindWork, PendingWork, compare_group, find_work, list_groups
+from layerbeam.pipeline.output.find import FindWork, PendingWork, compare_group, find_work
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.pipeline.output.finish_group import finish_group
-from layerbeam.pipeline.output.groups import Gathered
+from layerbeam.pipeline.output.groups import Boundaries, Gathered, Group, GroupWork
 from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.blocks import Rows, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
@@ -48,7 +48,7 @@ HEAD: Any = RunIdentity(
 VOCABULARY = pa.array(["[UNK]"], pa.string())
 
 
-def vectors_of(text: TextBlock, views: Sequence[View], processor: float = 0.25) -> VectorBlock:
+def vectors_of(text: TextBlock, views: Sequence[View], processor: float) -> VectorBlock:
     """Vectors that depend on the text and, in the last value, on the processor."""
     count = len(text.texts)
     zeros = np.zeros(count, np.int32)
@@ -70,11 +70,20 @@ def vectors_of(text: TextBlock, views: Sequence[View], processor: float = 0.25) 
 
 
 @dataclasses.dataclass
+class Begun:
+    """What a run found when it began. `to_read`: for its workers; the rest is for its end."""
+
+    to_read: list[FileToRead] = dataclasses.field(default_factory=list)
+    known: list[GroupWork] = dataclasses.field(default_factory=list)
+    boundaries: Boundaries = dataclasses.field(default_factory=lambda: Boundaries(("",)))
+
+
+@dataclasses.dataclass
 class OutputFolder:
     """An output folder, and the settings of the run that works in it.
 
-    `path`: of the folder. `patterns`: of the input. `encoded`: (file, line) of each text that was encoded, and not
-    found committed, since it was emptied.
+    `path`: of the folder. `patterns`: of the input. `processor`: see `vectors_of`. `encoded`: (file, line) of each
+    text that was encoded, and not found committed, since it was emptied.
     """
 
     path: str
@@ -84,6 +93,7 @@ class OutputFolder:
     limits: BlockLimits
     limit: int | None = None
     attempt: int = 1
+    processor: float = 0.25
     encoded: list[tuple[str, int]] = dataclasses.field(default_factory=list)
 
     @property
@@ -104,28 +114,31 @@ class OutputFolder:
         )
 
     def run(self, *, prune_missing: bool = False, blocks: int | None = None) -> bool | None:
-        """Find, work, finish; True if the folder is complete. With `blocks`: it is killed after so many, gives None."""
+        """Begin, work, finish; True if the folder is complete. None if it was killed, after so many `blocks`."""
+        begun = self.begin(prune_missing=prune_missing)
+        reports = []
+        for report in self.work(begun.to_read):
+            reports.append(report)
+            if blocks is not None and sum(isinstance(done, Commit) for done in reports) > blocks:
+                return None
+        return self.finish(begun, reports)
+
+    def begin(self, *, prune_missing: bool = False) -> Begun:
+        """Find what is left to do; the folder does not say any more that it is complete."""
         stage = FindWork(
             self.patterns, self.path, prune_missing, self.limit, LINES, self.fingerprint, self.limits, spread=False
         )
-        list(stage._list(None))
-        groups = list_groups(
-            self.patterns, self.path, limit=self.limit, record_format=LINES, slice_bytes=self.limits.text_bytes
-        )
-        found = []
-        for group in groups:
+        begun = Begun()
+        for item in stage._list(None):
+            if not isinstance(item, Group):
+                begun.boundaries = item.value
+                continue
             known, to_read, _ = compare_group(
-                self.path, group, prune_missing=prune_missing, fingerprint=self.fingerprint
+                self.path, item, prune_missing=prune_missing, fingerprint=self.fingerprint
             )
-            gathered = Gathered(known)
-            for done in self.work(list(join_small_files(to_read, self.limits, LINES))):
-                gathered.add(done)
-                if blocks is not None and isinstance(done, Commit):
-                    blocks -= 1
-                    if blocks < 0:
-                        return None
-            found.append(gathered)
-        return self.finish(found)
+            begun.known.append(known)
+            begun.to_read += join_small_files(to_read, self.limits, LINES)
+        return begun
 
     def work(self, files: Sequence[FileToRead]) -> Iterator[Commit | InputFile]:
         """What workers do: the blocks of the files, one after the other, found committed or written and committed."""
@@ -145,17 +158,20 @@ class OutputFolder:
             (text.files[number].file.path, int(line))
             for number, line in zip(numbers.tolist(), lines.tolist(), strict=True)
         ]
-        for written in write_parts(self.output, self.views, VOCABULARY, vectors_of(text, self.views)):
+        for written in write_parts(self.output, self.views, VOCABULARY, vectors_of(text, self.views, self.processor)):
             yield put_commit(self.output, written) if isinstance(written, Commit) else written
 
-    def finish(self, found: Any) -> bool:
-        """The end of a run; True if it is complete."""
+    def finish(self, begun: Begun, reports: Iterable[Commit | InputFile]) -> bool:
+        """The end of a run whose workers reported this; True if it is complete."""
         views = {view.name: {"level": view.level, "keep_words": None} for view in self.views}
         head = HEAD | {"fingerprint": self.fingerprint, "identity": {**HEAD["identity"], "views": views}}
         end = Finish(self.output, self.views, head, 1.0, LINES, limit=self.limit)
-        reports = [
-            finish_group(self.output, self.views, gathered, LINES, limited=self.limit is not None) for gathered in found
-        ]
-        manifest = end.write_manifest(end.write_index(reports))
+        gathered = [Gathered(known) for known in begun.known]
+        for report in reports:
+            path = report.path if isinstance(report, InputFile) else next(report.of_files()).block.file.path
+            gathered[begun.boundaries.number_of(path)].add(report)
+        limited = self.limit is not None
+        found = [finish_group(self.output, self.views, of_group, LINES, limited=limited) for of_group in gathered]
+        manifest = end.write_manifest(end.write_index(found))
         end.finish_run(is_complete=manifest["complete"])
         return bool(manifest["complete"])
