@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from repository import ROOT
+from repository import ROOT, python
 
 from layerbeam.pipeline.cli import beam_options, flex_template
 from layerbeam.pipeline.cli.parser import make_parser
@@ -137,11 +137,7 @@ def test_script_folder_hides_no_other_modules(tmp_path):
     code += f"sys.path[0] = {str(image)!r}\n"
     code += "try: runpy.run_path(sys.path[0] + '/flex_template.py', run_name='__main__')\n"
     code += "except SystemExit: import preflight; print(preflight.whose)"
-    settings = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "theirs\n", done.stderr
+    assert python(code, folder=tmp_path, PYTHONPATH=str(tmp_path)) == "theirs\n"
 
 
 def test_metadata_has_dataflow_format():
