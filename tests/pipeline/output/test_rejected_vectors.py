@@ -68,8 +68,7 @@ def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
 
 
 def test_an_encoder_of_nothing_but_nan_fails_the_run(workplace, encoder):
-    workplace.write("corpus/a.txt", "a line\n")
-    workplace.configure(encoder={"handle": encoder("[PAD]", float("nan"))})
+    workplace.prepare("a line\n", encoder={"handle": encoder("[PAD]", float("nan"))})
     workplace.run()  # [PAD] is in no text, and its vector in none
     shutil.rmtree(workplace.folder / "out")
     weights = load_file(workplace.folder / "encoder/model.safetensors")

@@ -435,11 +435,3 @@ def test_disk_without_room(tmp_path, monkeypatch):
     error = refused(path)
     assert "unpacked it takes 671,681 bytes" in error
     assert "has 1,000 free" in error
-
-
-def test_unwritable_cache(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    error = refused(make_zip(tmp_path / "encoder.zip", DATA / "hf_uncased"))
-    assert f"cannot be fetched ([Errno 20] Not a directory: '{tmp_path}/file/layerbeam" in error
-    assert f"XDG_CACHE_HOME names another place than {tmp_path}/file/layerbeam/encoders" in error
