@@ -18,8 +18,7 @@ NAMES = ("__future__", "argparse", "json", "logging", "queue", "random", "signal
 
 @pytest.fixture
 def place(workplace: Workplace) -> Workplace:
-    workplace.write("corpus/a.txt", "a bank\nthe river\n")
-    workplace.configure()
+    workplace.prepare("a bank\nthe river\n")
     for name in NAMES:
         workplace.write(
             f"{name}.py", f"open({str(workplace.folder / 'imported')!r}, 'a').write('{name} ')\nraise OSError\n"
@@ -39,9 +38,6 @@ def started(place: Workplace, *command: str | Path, **environment: str) -> subpr
 def test_runs_and_checks(place, options):
     assert started(place, *place.command("run", "c.yaml", *options)).returncode == 0
     assert started(place, *place.command("verify", "out")).returncode == 0
-
-
-def test_plan(place):
     assert started(place, *place.command("plan", "c.yaml")).returncode == 0
 
 

@@ -46,9 +46,7 @@ def test_format_is_found(workplace, name, form):
 
 
 def test_files_of_several_formats(workplace):
-    workplace.write("corpus/a.txt", "one\n")
-    workplace.write("corpus/b.jsonl", JSON_LINES)
-    workplace.configure(views=TEXTS)
+    workplace.prepare({"a.txt": "one\n", "b.jsonl": JSON_LINES}, views=TEXTS)
     expected = (
         "layerbeam: input.files: a run reads files of one format, and corpus/b.jsonl is JSON Lines, corpus/a.txt is "
         "text; give globs of one format, or set input.format\n"
@@ -58,16 +56,14 @@ def test_files_of_several_formats(workplace):
 
 
 def test_a_folder_without_rows_does_not_fix_the_format(workplace):
-    workplace.write("corpus/a.csv", "body\none\n")
-    workplace.configure(views=TEXTS)
+    workplace.prepare({"a.csv": "body\none\n"}, views=TEXTS)
     workplace.run("--force", status=3)  # no column `text`
     (workplace.folder / "corpus/a.csv").rename(workplace.folder / "corpus/a.txt")
     workplace.write("corpus/b.txt", "text\ntwo\n")
     assert json.loads(workplace.plan("--json").out)["estimates"]["texts"]["value"] == 4
     workplace.run()
     assert workplace.rows("t")["text"].to_pylist() == ["body", "one", "text", "two"]
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
 
 
 @pytest.mark.parametrize(
@@ -78,9 +74,7 @@ def test_a_folder_without_rows_does_not_fix_the_format(workplace):
     ],
 )
 def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, form, other, texts):
-    workplace.write(f"corpus/{first}", "text\none\n")
-    workplace.configure(views=TEXTS)
-    workplace.run()
+    workplace.finished({first: "text\none\n"}, views=TEXTS)
     before = workplace.files()
     workplace.write(f"corpus/{name}", "text\ntwo\n")
     expected = (
@@ -95,9 +89,7 @@ def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, f
 
 
 def test_a_name_says_nothing_where_the_content_does(workplace):
-    workplace.write("corpus/a.txt", JSON_LINES)
-    workplace.configure(views=TEXTS)
-    workplace.run()
+    workplace.finished(JSON_LINES, views=TEXTS)
     workplace.write("corpus/b.csv", JSON_LINES)
     workplace.write("corpus/c.txt", "text\none\n")
     assert "corpus/c.txt: looks like text, not JSON Lines; set input.format: text" in workplace.run(status=3).out
@@ -105,8 +97,7 @@ def test_a_name_says_nothing_where_the_content_does(workplace):
 
 
 def test_settings_of_another_format_than_found(workplace):
-    workplace.write("corpus/a.txt", "one\n")
-    workplace.configure(input={"text_field": "body"}, views=TEXTS)
+    workplace.prepare("one\n", input={"text_field": "body"}, views=TEXTS)
     assert workplace.run(status=2).err == (
         "layerbeam: input.text_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv); the "
         "files are text\n"
@@ -211,12 +202,11 @@ def test_one_such_file_among_others_is_skipped(workplace):
 
 
 def test_files_may_be_one_folder(workplace):
-    workplace.write("corpus/a.TXT", "one\n")
-    workplace.write("corpus/b[1].txt.gz", gzip.compress(b"two\n"))
-    workplace.write("corpus/README", "not read\n")
-    workplace.write("corpus/more/c.txt", "not read\n")
-    workplace.configure(input={"files": "corpus"}, views=TEXTS)
-    workplace.run()
+    workplace.finished(
+        {"a.TXT": "one\n", "b[1].txt.gz": gzip.compress(b"two\n"), "README": "not read\n", "more/c.txt": "not read\n"},
+        input={"files": "corpus"},
+        views=TEXTS,
+    )
     assert workplace.rows("t")["file"].to_pylist() == ["corpus/a.TXT", "corpus/b[1].txt.gz"]
     workplace.run("--set", "input.files=corpus/*.TXT", "--output", "one")
     assert workplace.rows("t", "one")["file"].to_pylist() == ["corpus/a.TXT"]
