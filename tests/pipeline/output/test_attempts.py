@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.attempts import newer_attempt
@@ -32,11 +31,6 @@ def attempt(out: str, number: int, state: str, *, silent: float = 0, **facts: An
     path.write_text(json.dumps(json.loads(path.read_text()) | {"state": state}))
     age(path, silent)
     return path
-
-
-def age(path: Path, seconds: float) -> None:
-    then = time.time() - seconds
-    os.utime(path, (then, then))
 
 
 def states(out: str) -> list[str]:

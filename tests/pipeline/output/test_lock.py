@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output import attempts
@@ -42,12 +43,6 @@ def other_attempt(tmp_path, number: int, **owner) -> Path:
     owner = {"host": "elsewhere", "pid": 1, "token": "x"} | owner
     path.write_text(json.dumps({"run": number, "state": "claimed", "owner": owner}))
     return path
-
-
-def age(path: Path, seconds: float) -> None:
-    """Make the file so old."""
-    then = time.time() - seconds
-    os.utime(path, (then, then))
 
 
 @pytest.mark.slow
