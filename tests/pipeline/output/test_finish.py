@@ -137,13 +137,8 @@ def test_one_name_for_two_blocks_is_never_silent(folder, monkeypatch):
 
 
 def test_groups_are_cut_by_size_and_hold_all_paths():
-    sizes = (
-        3_999,
-        5_999,
-        90_000,
-        4,
-        4,
-    )  # a file has one slice more than bytes, a group 10,000 or one file
+    # A file has one slice more than bytes, a group 10,000 or one file.
+    sizes = (3_999, 5_999, 90_000, 4, 4)
     files = [InputFile(f"{name}.txt", size, 0.0) for name, size in zip("acegi", sizes, strict=True)]
     found = make_groups(files, 1, begun=["b.txt", "z.txt"])
     assert [[file.path[0] for file in group.files] for group in found] == [["a", "c"], ["e"], ["g", "i"]]

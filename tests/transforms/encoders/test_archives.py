@@ -253,18 +253,8 @@ def test_encrypted_zip(tmp_path):
 
 
 OUTSIDE = [
-    "../x",
-    "../../x",
-    "a/../../x",
-    "/proc/x",  # where nothing can be written, should it be tried
-    "//proc/x",
-    "C:\\x",
-    "C:x",
-    "..\\x",
-    "a\\..\\..\\x",
-    "\\proc\\x",
-    "\\\\proc\\share\\x",
-    "./../x",
+    *("../x", "../../x", "a/../../x", "./../x", "C:\\x", "C:x", "..\\x", "a\\..\\..\\x"),
+    *("/proc/x", "//proc/x", "\\proc\\x", "\\\\proc\\share\\x"),  # where nothing can be written, should it be tried
 ]
 
 

@@ -65,13 +65,8 @@ def test_what_goes_through(corpus):
         "gold": [True, False, None],
     }
     assert next(iter(block.fields)) == "id"
-    assert [column.type for column in block.fields.values()] == [
-        pa.string(),
-        pa.string(),
-        pa.int64(),
-        pa.float64(),
-        pa.bool_(),
-    ]
+    types = [pa.string(), pa.string(), pa.int64(), pa.float64(), pa.bool_()]
+    assert [column.type for column in block.fields.values()] == types
 
 
 def test_types_stand_in_a_block_without_values(corpus):
