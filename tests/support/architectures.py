@@ -21,13 +21,8 @@ _SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "
 _COMMON = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
 
 # Of an uncased BERT's tokenizer.json.
-NORMALIZER = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-    "strip_accents": None,
-    "lowercase": True,
-}
+NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+NORMALIZER |= {"strip_accents": None, "lowercase": True}
 
 # What config.json has besides `_COMMON`, by the name in the tests.
 CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load("""

@@ -220,14 +220,8 @@ def test_build_creates_image_and_template(tmp_path):
 def test_model_is_baked_in(tmp_path):
     status, calls, _ = build(tmp_path, _BUCKET="my-bucket", _DEVICE="gpu", _MODEL="gs://my-bucket/encoders/bert base")
     assert status == 0
-    assert calls[0] == [
-        "gcloud",
-        "storage",
-        "cp",
-        "--recursive",
-        "gs://my-bucket/encoders/bert base/*",
-        "models/encoder/",
-    ]
+    source = "gs://my-bucket/encoders/bert base/*"
+    assert calls[0] == ["gcloud", "storage", "cp", "--recursive", source, "models/encoder/"]
     image = IMAGE.replace("cpu", "gpu")
     arguments = ["--build-arg", "DEVICE=gpu", "--build-arg", "MODEL=models/encoder"]
     assert calls[1] == ["docker", "build", *arguments, "--tag", image, "."]

@@ -37,14 +37,8 @@ def encoder(tmp_path):
 
 @pytest.mark.parametrize("unit", ["record", "sentence"])
 def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
-    lines = [
-        "a good line. a river here.",
-        "the bank was there.",
-        "one river. the bank again. one street.",
-        "",
-        "the end.",
-    ]
-    workplace.write("corpus/a.txt", "\n".join(lines))
+    text = "a good line. a river here.\nthe bank was there.\none river. the bank again. one street.\n\nthe end."
+    workplace.write("corpus/a.txt", text)
     workplace.configure(
         encoder={"handle": encoder("bank", float("nan"))}, views=VIEWS, input={"unit": unit, "max_reject_rate": 1.0}
     )
