@@ -21,8 +21,8 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 from layerbeam.transforms.layout import COMMITS
 
-_POLL_INTERVAL_SECONDS = 0.5
-_LOG_INTERVAL_SECONDS = 30.0
+POLL_INTERVAL_SECONDS = 0.5
+LOG_INTERVAL_SECONDS = 30.0
 _RATE_SECONDS = 30.0
 # Commits of a job are counted at most so often, and listing them takes at most this share of the time.
 _JOB_POLL_SECONDS, _LISTING_SHARE = 10.0, 0.05
@@ -191,12 +191,12 @@ def _keep_showing(progress: Progress | JobProgress | Steps, stream: TextIO, bar:
     total = None if progress.fraction is None else 1.0
     task = bar.add_task("", total=total, status="") if bar is not None else None
     logged = time.monotonic()
-    while not ended.wait(_POLL_INTERVAL_SECONDS):
+    while not ended.wait(POLL_INTERVAL_SECONDS):
         with contextlib.suppress(OSError):  # the folder cannot be read now
             progress.update()
         if bar is not None:
             bar.update(task, completed=progress.fraction or 0.0, status=progress.describe())
-        elif time.monotonic() - logged >= _LOG_INTERVAL_SECONDS:
+        elif time.monotonic() - logged >= LOG_INTERVAL_SECONDS:
             logged = time.monotonic()
             with contextlib.suppress(OSError, ValueError):  # the stream's reader may have exited
                 share = "" if progress.fraction is None else f"{progress.fraction:.0%}: "

@@ -6,6 +6,7 @@ import ast
 import doctest
 import graphlib
 import importlib
+import itertools
 import pkgutil
 import re
 import subprocess
@@ -22,19 +23,11 @@ LAYERS = (
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
-    "layerbeam.transforms.coders",
-    "layerbeam.transforms.counters",
-    *(f"layerbeam.transforms.{stage}" for stage in STAGES),
+    *(f"layerbeam.transforms.{name}" for name in ("coders", "counters", *STAGES)),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
-    "layerbeam.pipeline.build",
-    "layerbeam.pipeline.cli.beam_options",
-    "layerbeam.pipeline.cli.flex_template",
-    "layerbeam.pipeline.output.find",
-    "layerbeam.pipeline.output.finish",
-    "layerbeam.pipeline.output.word_types",
-    "layerbeam.pipeline.output.dataflow_jobs",
-    "layerbeam.pipeline.output.keep_alive",
+    *(f"layerbeam.pipeline.{name}" for name in ("build", "cli.beam_options", "cli.flex_template")),
+    *(f"layerbeam.pipeline.output.{name}" for name in ("find", "finish", "word_types", "dataflow_jobs", "keep_alive")),
 }
 BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 
@@ -42,14 +35,11 @@ BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layer
 def _modules() -> dict[str, ast.Module]:
     """Every module of the product with its syntax tree."""
     found = {}
-    for folder, name in (
-        ("layerbeam", "layerbeam"),
-        ("pipeline", "layerbeam.pipeline"),
-        ("transforms", "layerbeam.transforms"),
-    ):
+    for folder in ("layerbeam", "pipeline", "transforms"):
         for path in (ROOT / folder).rglob("*.py"):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            module = ".".join([name, *(parts[:-1] if parts[-1] == "__init__" else parts)])
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            module = module if folder == "layerbeam" else f"layerbeam.{module}"
             found[module] = ast.parse(path.read_text(encoding="utf-8"))
     return found
 
@@ -83,15 +73,15 @@ def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
+IMPORTS = [(module, imported) for module, tree in MODULES.items() for imported in _imports(tree)]
+
+
 def test_stages_do_not_import_each_other():
     wrong = [
         (module, imported)
-        for stage in STAGES
-        for module, tree in MODULES.items()
-        if _is_in(module, f"layerbeam.transforms.{stage}")
-        for imported in _imports(tree)
-        for other in STAGES
-        if other != stage and _is_in(imported, f"layerbeam.transforms.{other}")
+        for module, imported in IMPORTS
+        for stage, other in itertools.permutations(STAGES, 2)
+        if _is_in(module, f"layerbeam.transforms.{stage}") and _is_in(imported, f"layerbeam.transforms.{other}")
     ]
     assert wrong == []
 
@@ -101,13 +91,8 @@ def _layer(module: str) -> int | None:
 
 
 def test_pipeline_imports_point_down():
-    wrong = [
-        (module, imported)
-        for module, tree in MODULES.items()
-        for imported in _imports(tree)
-        if (layer := _layer(module)) is not None and (lower := _layer(imported)) is not None and lower < layer
-    ]
-    assert wrong == []
+    layers = [(pair, *map(_layer, pair)) for pair in IMPORTS]
+    assert [pair for pair, own, lower in layers if own is not None and lower is not None and lower < own] == []
 
 
 def test_report_and_verify_read_a_run_through_open_run():
@@ -131,18 +116,12 @@ def test_report_and_verify_read_a_run_through_open_run():
 
 
 def test_transforms_do_not_import_pipeline():
-    wrong = [
-        (module, imported)
-        for module, tree in MODULES.items()
-        if _is_in(module, "layerbeam.transforms")
-        for imported in _imports(tree)
-        if _is_in(imported, "layerbeam.pipeline")
-    ]
-    assert wrong == []
+    of_transforms = [pair for pair in IMPORTS if _is_in(pair[0], "layerbeam.transforms")]
+    assert [pair for pair in of_transforms if _is_in(pair[1], "layerbeam.pipeline")] == []
 
 
 def test_beam_is_imported_only_where_it_is_wired():
-    importers = {module for module, tree in MODULES.items() if any(_is_in(i, "apache_beam") for i in _imports(tree))}
+    importers = {module for module, imported in IMPORTS if _is_in(imported, "apache_beam")}
     assert {module for module in importers - BEAM if not module.startswith(BEAM_FOLDERS)} == set()
     assert importers >= {f"layerbeam.transforms.{stage}" for stage in STAGES}
 

@@ -26,7 +26,6 @@ _REFUSED = "keras"
 # These load when one of their names is used that is no module.
 _POSTPONED = ("tensorflow_text", "tensorflow_text.python.ops")
 _LOCK = threading.Lock()
-_PROCESSORS = Path("/proc/cpuinfo")
 
 
 class DeviceError(RuntimeError):
@@ -78,12 +77,12 @@ def cpu_quota(root: Path = Path("/")) -> float:
     return quota
 
 
-def slow_bfloat16(compute_dtype: str) -> str | None:
+def slow_bfloat16(compute_dtype: str, processors: Path = Path("/proc/cpuinfo")) -> str | None:
     """What to know before products in bfloat16 run on this machine; None if they are not known to be slow."""
     if compute_dtype != "bfloat16":
         return None
     try:
-        lines = _PROCESSORS.read_text().splitlines()
+        lines = processors.read_text().splitlines()
     except OSError:
         return None
     instructions = next((set(line.split()) for line in lines if line.startswith("flags")), None)

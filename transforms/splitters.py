@@ -15,7 +15,7 @@ from layerbeam.transforms.panics import PanicError, panics_as_errors
 Splitter = Callable[[str], list[tuple[int, int]]]
 
 # sentencex takes quadratic time for Chinese and for many quotes, so a long text is read in windows.
-_WINDOW = 2000
+WINDOW = 2000
 # sentencex 1.0.32 panics at a capital letter, white space outside ASCII and a period.
 _UNUSUAL_SPACE = re.compile(r"[^\S\t\n\r ]")
 
@@ -98,7 +98,7 @@ def _split_in_windows(get_boundaries: Callable[[str], list[dict[str, Any]]], tex
     spaced = _UNUSUAL_SPACE.sub(" ", text)
     starts, begin = [0], 0
     while begin < len(text):
-        end = begin + _WINDOW
+        end = begin + WINDOW
         try:
             with panics_as_errors():
                 found = [begin + boundary["start_index"] for boundary in get_boundaries(spaced[begin:end])[1:]]
@@ -107,6 +107,6 @@ def _split_in_windows(get_boundaries: Callable[[str], list[dict[str, Any]]], tex
         starts += found
         if end >= len(text):
             break
-        half = begin + _WINDOW // 2
+        half = begin + WINDOW // 2
         begin = found[-1] if found and found[-1] >= half else spaced.rfind(" ", half, end) + 1 or end
     return list(zip(starts, [*starts[1:], len(text)], strict=True))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import random_encoder
+import yaml
 from corpus import read_bible
 from page import write_table
 from random_encoder import make_weights, write_safetensors
@@ -29,61 +30,21 @@ from layerbeam.transforms.encoders.config_file import ConfigFile
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 BASE = dataclasses.asdict(random_encoder.BASE)
-# {name: (config.json, whether the tokenizer is byte-level BPE)}
-CONFIGS: dict[str, tuple[dict[str, Any], bool]] = {
-    "BERT-base": ({"model_type": "bert"}, False),
-    "DistilBERT-base": (
-        {
-            "model_type": "distilbert",
-            "dim": 768,
-            "n_layers": 6,
-            "n_heads": 12,
-            "hidden_dim": 3072,
-            "activation": "gelu",
-        },
-        False,
-    ),
-    "ELECTRA-base": ({"model_type": "electra", "embedding_size": 768}, False),
-    "ELECTRA-small": (
-        {
-            "model_type": "electra",
-            "embedding_size": 128,
-            "hidden_size": 256,
-            "num_attention_heads": 4,
-            "intermediate_size": 1024,
-        },
-        False,
-    ),
-    "RoBERTa-base": (
-        {"model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 514},
-        True,
-    ),
-    "MPNet-base": (
-        {
-            "model_type": "mpnet",
-            "pad_token_id": 1,
-            "max_position_embeddings": 514,
-            "relative_attention_num_buckets": 32,
-        },
-        True,
-    ),
-    "ModernBERT-base": (
-        {
-            "model_type": "modernbert",
-            "hidden_activation": "gelu",
-            "norm_eps": 1e-5,
-            "num_hidden_layers": 22,
-            "intermediate_size": 1152,
-            "max_position_embeddings": 8192,
-            "local_attention": 128,
-            "global_attn_every_n_layers": 3,
-            "global_rope_theta": 160000.0,
-            "local_rope_theta": 10000.0,
-            "pad_token_id": 1,
-        },
-        True,
-    ),
-}
+# {name: what config.json has besides BASE's sizes}
+CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load("""
+BERT-base: {model_type: bert}
+DistilBERT-base: {model_type: distilbert, dim: 768, n_layers: 6, n_heads: 12, hidden_dim: 3072, activation: gelu}
+ELECTRA-base: {model_type: electra, embedding_size: 768}
+ELECTRA-small:
+    {model_type: electra, embedding_size: 128, hidden_size: 256, num_attention_heads: 4, intermediate_size: 1024}
+RoBERTa-base: {model_type: roberta, type_vocab_size: 1, pad_token_id: 1, max_position_embeddings: 514}
+MPNet-base: {model_type: mpnet, pad_token_id: 1, max_position_embeddings: 514, relative_attention_num_buckets: 32}
+ModernBERT-base:
+    {model_type: modernbert, hidden_activation: gelu, norm_eps: 1.0e-5, num_hidden_layers: 22, intermediate_size: 1152,
+     max_position_embeddings: 8192, local_attention: 128, global_attn_every_n_layers: 3, global_rope_theta: 160000.0,
+     local_rope_theta: 10000.0, pad_token_id: 1}
+""")
+BYTE_PAIRS = ("RoBERTa-base", "MPNet-base", "ModernBERT-base")  # the tokenizer is byte-level BPE
 
 
 def write_byte_pairs(folder: Path, texts: list[str]) -> None:
@@ -106,13 +67,13 @@ def write_byte_pairs(folder: Path, texts: list[str]) -> None:
 def make_encoder(bench: Bench, name: str) -> None:
     folder = bench.folder / name
     folder.mkdir()
-    given, has_byte_pairs = CONFIGS[name]
+    given = CONFIGS[name]
     # DistilBERT has other names for its sizes; transformers would prefer those of BASE.
     fields = (BASE if "dim" not in given else {"vocab_size": 30522, "max_position_embeddings": 512}) | given
     (folder / "config.json").write_text(json.dumps(fields))
     architecture = read_architecture(ConfigFile(name, folder / "config.json"))
     write_safetensors(folder, architecture, make_weights(architecture))
-    if has_byte_pairs:
+    if name in BYTE_PAIRS:
         write_byte_pairs(folder, read_bible())
     else:
         for file in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):

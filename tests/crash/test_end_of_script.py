@@ -10,9 +10,7 @@ SCRIPT = "import layerbeam; print(layerbeam.open_run('out').view('s').to_numpy('
 
 
 def test_a_script_ends_well_right_after_reading(workplace, soak):
-    workplace.write("corpus/a.txt", "a bank\n" * 10)
-    workplace.configure(views={"s": {"level": "text", "layers": [2]}})
-    workplace.run()
+    workplace.finished("a bank\n" * 10, views={"s": {"level": "text", "layers": [2]}})
     ends: collections.Counter[tuple[int, str, str]] = collections.Counter()
     for _ in range(500 if soak else 10):
         done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)

@@ -21,8 +21,7 @@ BLOCKS_BEGUN = Path(__file__).parent / "blocks_begun"
 
 
 def prepared(workplace: Workplace) -> None:
-    workplace.write("corpus/a.txt", "\n".join(random_lines(1500)))
-    workplace.configure(input={"slice_bytes": SLICE_BYTES})
+    workplace.prepare("\n".join(random_lines(1500)), input={"slice_bytes": SLICE_BYTES})
 
 
 def children(workplace: Workplace) -> list[int]:

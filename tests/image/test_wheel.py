@@ -61,13 +61,7 @@ def test_wheel_from_source_distribution_is_the_same(wheel, tmp_path):
     assert content(tmp_path / wheel.name) == content(wheel)
 
 
-RIGHT = [
-    f"--version={__version__}",
-    "--apache-beam=2.77.0",
-    "--python=3.11",
-    "--tensorflow=2.21.0",
-    "--device=cpu",
-]
+RIGHT = [f"--version={__version__}", "--apache-beam=2.77.0", "--python=3.11", "--tensorflow=2.21.0", "--device=cpu"]
 
 
 def check(image: Container, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -50,7 +50,7 @@ def test_views_have_the_rows_and_columns_of_a_run(workplace):
     assert 0 < len(arrays["words"]["line"]) < len(lines)
 
 
-def test_one_unit_vector_per_text_in_any_kind_of_list(monkeypatch):
+def test_one_unit_vector_per_text_in_any_kind_of_list():
     texts = ["A river bank.", "", "A bank holiday.", "A river bank."]
     expected = layerbeam.encode(texts, encoder=SMALL)
     assert (expected.shape, expected.dtype) == ((4, 64), np.float32)
@@ -65,9 +65,10 @@ def test_one_unit_vector_per_text_in_any_kind_of_list(monkeypatch):
         pa.array(texts),
         pa.chunked_array([texts]),
     ]
-    monkeypatch.setattr(module, "_BLOCK_TEXTS", 3)
     for some in [*given, (text for text in texts)]:
         np.testing.assert_allclose(layerbeam.encode(some, encoder=SMALL), expected, rtol=0, atol=1e-6)
+    several_blocks = layerbeam.encode(texts * 5000, encoder=SMALL)
+    np.testing.assert_allclose(several_blocks, np.tile(expected, (5000, 1)), rtol=0, atol=1e-6)
     assert layerbeam.encode([], encoder=SMALL).shape == (0, 64)
     none = layerbeam.encode([], encoder=SMALL, views=VIEWS)
     assert (none["tokens"]["layer_0"].shape, none["tokens"]["token"].tolist()) == ((0, 64), [])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -306,18 +304,6 @@ def test_other_settings_are_refused(workplace):
         assert "OUTPUT_FOLDER: out/.layerbeam holds a run with other settings" in err
     extract(workplace, "texts", "out", "-1", MODEL, "32", "16")  # another batch size gives the same vectors
     assert (workplace.folder / "out/a.jsonl").read_bytes() == before
-
-
-def test_json_lines_open_in_three_lines(workplace):
-    workplace.write("texts/a.txt", "I love Paris\nthe bank of the river\n")
-    extract(workplace, "texts", "out", "-1,-2", MODEL, "32", "4")
-    script = (
-        "import json\n"
-        "lines = [json.loads(line) for line in open('out/a.jsonl')]\n"
-        "print([(t['token'], len(t['layers'][0]['values'])) for t in lines[0]['features']])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("[('[CLS]', 64), (")
 
 
 def test_disk_check_counts_documents_and_parts(workplace, monkeypatch):

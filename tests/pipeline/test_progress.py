@@ -19,8 +19,8 @@ from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "_POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress_module, "POLL_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "LOG_INTERVAL_SECONDS", 0.0)
 
 
 def commit(folder: Path, name: str, **counts: int) -> None:
@@ -69,6 +69,9 @@ def test_a_run_that_has_just_started(tmp_path):
     progress.update()
     assert (progress.fraction, progress.seconds_left) == (0.0, None)
     assert progress.describe() == "starting"
+    progress = JobProgress(str(tmp_path), None)
+    progress.update()
+    assert progress.describe() == "0 blocks committed"
 
 
 class Job:
@@ -98,12 +101,6 @@ def test_a_job_s_commits_are_counted(tmp_path):
     progress = later(progress)
     progress.update()
     assert progress.blocks == 41  # the end of a job deletes them
-
-
-def test_a_job_that_has_just_started(tmp_path):
-    progress = JobProgress(str(tmp_path), None)
-    progress.update()
-    assert progress.describe() == "0 blocks committed"
 
 
 def test_a_job_that_commits_nothing(tmp_path):
@@ -145,8 +142,7 @@ def test_a_closed_stream_does_not_end_the_run(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]])
 def test_a_run_at_a_terminal_has_a_bar_that_disappears(workplace, arguments):
-    workplace.write("corpus/a.txt", "light shines in the darkness\n" * 20_000)
-    workplace.configure(input={"slice_bytes": 20_000})
+    workplace.prepare("light shines in the darkness\n" * 20_000, input={"slice_bytes": 20_000})
     ours, theirs = pty.openpty()
     command = workplace.command("run", "c.yaml", *arguments)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from weights import random_weights
@@ -20,56 +21,32 @@ _SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "
 _COMMON = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
 
 # Of an uncased BERT's tokenizer.json.
-NORMALIZER = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-    "strip_accents": None,
-    "lowercase": True,
-}
+NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+NORMALIZER |= {"strip_accents": None, "lowercase": True}
 
-# config.json, by the name in the tests.
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bert": {"model_type": "bert", "type_vocab_size": 2} | _COMMON,
-    "distilbert": {
-        "model_type": "distilbert",
-        "vocab_size": 300,
-        "max_position_embeddings": 64,
-        "dim": 24,
-        "n_layers": 3,
-        "n_heads": 3,
-        "hidden_dim": 40,
-        "activation": "gelu",
-    },
-    "electra": {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 16} | _COMMON,
-    "electra-wide": {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 24} | _COMMON,
-    "roberta": {"model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1} | _COMMON,
-    "mpnet": {"model_type": "mpnet", "pad_token_id": 1, "relative_attention_num_buckets": 32} | _COMMON,
-    "modernbert": {
-        "model_type": "modernbert",
-        "hidden_activation": "gelu",
-        "norm_eps": 1e-5,
-        "local_attention": 8,
-        "global_attn_every_n_layers": 2,
-        "global_rope_theta": 160000.0,
-        "local_rope_theta": 10000.0,
-    }
-    | _COMMON,
-    "modernbert-biases": {
-        "model_type": "modernbert",
-        "hidden_activation": "gelu",
-        "local_attention": 8,
-        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-        "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-        },
-        "norm_bias": True,
-        "attention_bias": True,
-        "mlp_bias": True,
-    }
-    | _COMMON,
-}
+# What config.json has besides `_COMMON`, by the name in the tests.
+CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load("""
+bert: {model_type: bert, type_vocab_size: 2}
+distilbert: {model_type: distilbert, dim: 24, n_layers: 3, n_heads: 3, hidden_dim: 40, activation: gelu}
+electra: {model_type: electra, type_vocab_size: 2, embedding_size: 16}
+electra-wide: {model_type: electra, type_vocab_size: 2, embedding_size: 24}
+roberta: {model_type: roberta, type_vocab_size: 1, pad_token_id: 1}
+mpnet: {model_type: mpnet, pad_token_id: 1, relative_attention_num_buckets: 32}
+modernbert:
+    {model_type: modernbert, hidden_activation: gelu, norm_eps: 1.0e-5, local_attention: 8,
+     global_attn_every_n_layers: 2, global_rope_theta: 160000.0, local_rope_theta: 10000.0}
+modernbert-biases:
+    model_type: modernbert
+    hidden_activation: gelu
+    local_attention: 8
+    layer_types: [full_attention, sliding_attention, sliding_attention]
+    rope_parameters:
+        full_attention: {rope_type: default, rope_theta: 160000.0}
+        sliding_attention: {rope_type: default, rope_theta: 10000.0}
+    norm_bias: true
+    attention_bias: true
+    mlp_bias: true
+""")
 
 
 def byte_level(*, trim_offsets: bool = True) -> Tokenizer:
@@ -122,7 +99,9 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
 def write_encoder(folder: Path, name: str, *, prefixed: bool = False) -> Path:
     """A folder with an encoder. `prefixed`: its tensors are those of a model with a head."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
+    # DistilBERT has other names for the sizes.
+    common = _COMMON if "dim" not in CONFIGS[name] else {"vocab_size": 300, "max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name] | common))
     architecture = read_architecture(ConfigFile("test", folder / "config.json"))
     weights = random_weights(architecture, seed=len(name))
     prefix = architecture.prefix if prefixed else ""

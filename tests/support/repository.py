@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import configparser
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
+
+
+def python(program: str, *arguments: str, folder: Path = ROOT, **environment: str) -> str:
+    """Run a program in a Python of its own, which must end well; returns what it printed."""
+    command, env = [sys.executable, "-c", program, *arguments], os.environ | environment
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def tracked(*paths: str, untracked: bool = False) -> list[str]:

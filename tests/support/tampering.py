@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,12 @@ def edit(path: Path, **fields: Any) -> None:
     """Set fields of a JSON file; None removes a field."""
     content = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def age(path: Path, seconds: float) -> None:
+    """Make the file so old."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
 
 
 def flip(path: Path, place: int) -> None:

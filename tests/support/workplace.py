@@ -105,17 +105,32 @@ class Workplace:
         """`layerbeam run c.yaml` in this process, which has Beam loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
 
-    def finished(self, corpus: dict[str, bytes | str], *, status: int = 0, **sections: Any) -> None:
-        """A run over these files of corpus/, or a copy of it from an earlier test."""
-        kept = self.kept / hashlib.sha256(repr((corpus, status, sections)).encode()).hexdigest()
-        if kept.exists():
-            shutil.copytree(kept, self.folder, dirs_exist_ok=True)
-            return
-        for name, data in corpus.items():
+    def prepare(self, corpus: dict[str, bytes | str] | bytes | str, **sections: Any) -> None:
+        """Write c.yaml and these files of corpus/, or corpus/a.txt with this content."""
+        for name, data in (corpus if isinstance(corpus, dict) else {"a.txt": corpus}).items():
             self.write(f"corpus/{name}", data)
         self.configure(**sections)
-        self.run(status=status)
+
+    def finished(
+        self, corpus: dict[str, bytes | str] | bytes | str, *, status: int = 0, **sections: Any
+    ) -> CommandResult:
+        """A run over what `prepare` writes, or a copy of it from an earlier test."""
+        kept = self.kept / hashlib.sha256(repr((corpus, status, sections)).encode()).hexdigest()
+        printed = kept.with_suffix(".json")
+        if printed.exists():
+            shutil.copytree(kept, self.folder, dirs_exist_ok=True)
+            return CommandResult(**json.loads(printed.read_text()))
+        self.prepare(corpus, **sections)
+        done = self.run(status=status)
         shutil.copytree(self.folder, kept)
+        printed.write_text(json.dumps(dataclasses.asdict(done)))
+        return done
+
+    def assert_equals_fresh(self, *arguments: str) -> None:
+        """A run of the same input into a new folder writes what is in `out`."""
+        fresh = f"fresh{len(list(self.folder.glob('fresh*')))}"
+        self.run("--output", fresh, *arguments)
+        assert self.files() == self.files(fresh)
 
     def plan(self, *arguments: str, status: int = 0) -> CommandResult:
         return self._call("plan", "c.yaml", *arguments, status=status)

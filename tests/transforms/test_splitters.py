@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, splitters
 from layerbeam.transforms.read import sentences as read_sentences
-from layerbeam.transforms.settings import RecordFormat, check_splitter
+from layerbeam.transforms.settings import check_splitter
 from layerbeam.transforms.splitters import SplitterError, UnsplittableTextError, open_splitter
 
 
 @contextlib.contextmanager
 def windows_of(characters: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splitters, "_WINDOW", characters)
+        patch.setattr(splitters, "WINDOW", characters)
         yield
 
 
@@ -237,7 +237,3 @@ def test_allowed_names(name):
 def test_other_names(name):
     with pytest.raises(ValueError, match="should be sentencex, tensorflow_text or your own module:function"):
         check_splitter(name)
-
-
-def test_default():
-    assert (RecordFormat().sentences, RecordFormat().language) == ("sentencex", "en")

@@ -9,7 +9,6 @@ import pytest
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, take_texts
 from layerbeam.transforms.columns import batch_vectors, combine_layers, finish_vectors, make_table, pool, schema
-from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.views import View, needed_layers
 
@@ -36,15 +35,7 @@ class Case:
 @pytest.fixture
 def block() -> Case:
     """Two texts, "a ab" and one that cleans to nothing: 5 + 2 tokens, layers 0 to 2."""
-    text = TextBlock(
-        block=BlockId(InputFile("corpus/a.txt", 10, 0.0), 7, 3, 0, 10, ""),
-        texts=pa.array(["a ab", "\u200b"]),
-        line=np.array([7, 9]),
-        sentence=np.zeros(2, np.int32),
-        offset=np.zeros(2, np.int32),
-        counts={},
-        rejected=[],
-    )
+    text = dataclasses.replace(TextBlock.of(["a ab", "\u200b"], name="corpus/a.txt"), line=np.array([7, 9]))
     tokens = TokenBlock(
         text=text,
         row_splits=np.array([0, 5, 7]),

@@ -14,7 +14,7 @@ from layerbeam.transforms.views import View
 
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1
-_ROW_GROUP_BYTES = 32 << 20
+ROW_GROUP_BYTES = 32 << 20
 
 
 class ParquetFormat(PartFormat):
@@ -34,7 +34,7 @@ class ParquetFormat(PartFormat):
         vectors = vector_names(columns)
         types = {name: columns.field(name).type for name in vectors}
         row_bytes = sum(type_.list_size * type_.value_type.bit_width // 8 for type_ in types.values())
-        row_group_size = max(_ROW_GROUP_BYTES // max(row_bytes, 1), 1)
+        row_group_size = max(ROW_GROUP_BYTES // max(row_bytes, 1), 1)
         # For float32 vectors some 8 % smaller.
         split = [n for n in vectors if output.byte_stream_split and types[n].value_type == pa.float32()]
         with pq.ParquetWriter(

@@ -17,7 +17,7 @@ from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # Ranges of a file that are numbered together, in one element.
-_RANGES_TOGETHER = 1024
+RANGES_TOGETHER = 1024
 
 # Files that fill less than this share of a block are read together. So few of them are not worth it: each is a block.
 _SMALL = 1 / 16
@@ -220,7 +220,7 @@ class LineCount:
 
 def stretch_of(file: InputFile, start: int, slice_bytes: int) -> tuple[int, bool]:
     """(the stretch of a file that holds a range, whether the file has others)."""
-    size = slice_bytes * _RANGES_TOGETHER
+    size = slice_bytes * RANGES_TOGETHER
     return start // size, file.size > size
 
 

@@ -32,13 +32,13 @@ from layerbeam.transforms.views import View
 _SUM, _SQUARES = "_sum", "_squares"
 # A range of keys and their sums: a worker holds them in memory. The vectors of its part of the table, in float32, have
 # half the size of the sums.
-_RANGE_BYTES = 64 << 20
+RANGE_BYTES = 64 << 20
 _KEY_BYTES = 256
 # A range of keys reads whole row groups. Small ones hold little that it does not need; fewer rows cost large footers.
-_ROW_GROUP_BYTES, _MIN_GROUP_ROWS = 512 << 10, 64
+ROW_GROUP_BYTES, MIN_GROUP_ROWS = 512 << 10, 64
 _FIRST_KEYS = "layerbeam.first_keys"
 # Distinct keys that decide where ranges end. Each of 500 ranges gets 65 of them: its size is right within some 12 %.
-_SAMPLED_KEYS = 1 << 15
+SAMPLED_KEYS = 1 << 15
 _HASH_BYTES = 8
 # Parts read in advance: stores answer slowly.
 _PARTS_AHEAD = 4
@@ -89,7 +89,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
 
 def row_groups(view: View, sums: pa.Table) -> list[pa.Table]:
     """The row groups of a block's part; their metadata has the first key of each."""
-    rows = max(_ROW_GROUP_BYTES // _row_bytes(view), _MIN_GROUP_ROWS)
+    rows = max(ROW_GROUP_BYTES // _row_bytes(view), MIN_GROUP_ROWS)
     begins = range(0, sums.num_rows, rows)
     first_keys = _table_keys(view, sums.select(_key_names(view)).take(pa.array(begins)))
     sums = sums.replace_schema_metadata({_FIRST_KEYS: json.dumps(first_keys)})
@@ -108,13 +108,13 @@ def sample_keys(view: View, paths: Iterable[str]) -> Sample:
 
 def merge_samples(samples: Iterable[Iterable[tuple[int, Key]]]) -> Sample:
     """The sample of all keys from samples of some of them, in any order and grouping."""
-    return heapq.nsmallest(_SAMPLED_KEYS, set(itertools.chain.from_iterable(samples)))
+    return heapq.nsmallest(SAMPLED_KEYS, set(itertools.chain.from_iterable(samples)))
 
 
 def key_ranges(view: View, sample: Sample) -> list[KeyRange]:
     """Ranges of keys whose sums fit in memory, at least one; together they hold every key."""
     distinct = len(sample)
-    if distinct == _SAMPLED_KEYS:  # hashes are evenly spread: so many keys have hashes up to the largest
+    if distinct == SAMPLED_KEYS:  # hashes are evenly spread: so many keys have hashes up to the largest
         distinct = distinct * (1 << 8 * _HASH_BYTES) // sample[-1][0]
     keys = sorted(key for _, key in sample)
     count = max(min(-(-distinct // _keys_in_range(view)), len(keys)), 1)
@@ -205,7 +205,7 @@ def _row_bytes(view: View) -> int:
 
 
 def _keys_in_range(view: View) -> int:
-    return max(_RANGE_BYTES // (_row_bytes(view) + _KEY_BYTES), 1)
+    return max(RANGE_BYTES // (_row_bytes(view) + _KEY_BYTES), 1)
 
 
 def _key_names(view: View) -> list[str]:

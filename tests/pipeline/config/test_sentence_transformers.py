@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import cases
 
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
@@ -236,9 +237,65 @@ def module(type_: str, path: str = "2_X") -> dict[str, str]:
     return {"name": path, "path": path, "type": f"sentence_transformers.models.{type_}"}
 
 
+OTHER_VECTORS = r"""
+{"modules.json": [{"path": "", "type": "my_code.Transformer"}]}
+    the modules are my_code.Transformer; allowed
+{"modules.json": []}
+    modules.json: the modules are none; allowed:
+{"modules.json": ["x"]}
+    modules.json: a module is "x"; it must have a type and a path: download it again
+{"modules.json": [{"path": 1, "type": "x"}]}
+    it must have a type and a path
+{"config.json": null}
+    config.json: No such file or directory; download the whole folder again
+{"config.json": []}
+    config.json: is []; it must be an object: download it again
+{"config.json": {"max_position_embeddings": "512"}}
+    config.json: max_position_embeddings is "512"; it must be an integer from 3 up
+{"tokenizer_config.json": {"model_max_length": true}}
+    tokenizer_config.json: model_max_length is true; it must be null or an integer from 3 up
+{"tokenizer_config.json": {"truncation_side": "left"}}
+    tokenizer_config.json: truncation_side is "left"; it must be "right": ELSEWHERE
+{"sentence_bert_config.json": {"max_seq_length": 2}}
+    sentence_bert_config.json: max_seq_length is 2; it must be null or an integer from 3 up
+{"sentence_bert_config.json": {"transformer_task": "fill-mask"}}
+    sentence_bert_config.json: transformer_task is "fill-mask"; it must be "feature-extraction": ELSEWHERE
+{"sentence_bert_config.json": {"model_args": {"dtype": "float16"}}}
+    sentence_bert_config.json: model_args is {"dtype": "float16"}; it must be {}: ELSEWHERE
+{"sentence_bert_config.json": {"pre": 1}}
+    sentence_bert_config.json: pre is unknown here; allowed:
+{"adapter_config.json": {}}
+    adapter_config.json: is an adapter; merge it into the encoder and save that
+{"1_Pooling/config.json": null}
+    1_Pooling/config.json: No such file or directory; download the whole
+{"1_Pooling/config.json": {"pooling_mode_median": true}}
+    pooling_mode_median is unknown here; allowed:
+{"config_sentence_transformers.json": {"default_prompt_name": "passage"}}
+    default_prompt_name is "passage"; it must be null or one of prompts: query, document
+{"config_sentence_transformers.json": {"default_prompt_name": ["query"]}}
+    default_prompt_name is ["query"];
+{"config_sentence_transformers.json": {"prompts": ["x"], "default_prompt_name": "x"}}
+    default_prompt_name is "x"; it must be null or one of prompts: query, document
+{"config_sentence_transformers.json": {"prompts": {"a": 7}, "default_prompt_name": "a"}}
+    config_sentence_transformers.json: prompts.a is 7; it must be a text
+{"config_sentence_transformers.json": {"prompts": {"a": "\ud800"}, "default_prompt_name": "a"}}
+    config_sentence_transformers.json: prompts.a is "\ud800"; it must be a text
+{"config_sentence_transformers.json": {"model_type": "SparseEncoder"}}
+    model_type is "SparseEncoder"; it must be "SentenceTransformer": ELSEWHERE
+{"config_sentence_transformers.json": {"truncate_dim": 0}}
+    config_sentence_transformers.json: truncate_dim is 0; it must be null or an integer from 1 up
+{"modules.json": null, "config.json": {"architectures": ["RobertaForCausalLM"]}}
+    config.json: architectures is ["RobertaForCausalLM"]; it must be an encoder's: ELSEWHERE
+{"modules.json": null, "config.json": null}
+    FOLDER: has neither modules.json nor config.json; give the folder of a sentence-transformers model, or of an encoder
+    from Hugging Face
+"""
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
+        *((json.loads(files), reason.replace("ELSEWHERE", ELSEWHERE)) for files, reason in cases(OTHER_VECTORS)),
         (
             {"modules.json": [*MODEL["modules.json"], module("Dense"), NORMALIZE]},
             "modules.json: the modules are Transformer + Pooling + Dense + Normalize; allowed: Transformer + Pooling "
@@ -248,50 +305,13 @@ def module(type_: str, path: str = "2_X") -> dict[str, str]:
             {"modules.json": [module("WordEmbeddings"), module("LSTM")]},
             "the modules are WordEmbeddings + LSTM; allowed",
         ),
-        (
-            {"modules.json": [{"path": "", "type": "my_code.Transformer"}]},
-            "the modules are my_code.Transformer; allowed",
-        ),
         ({"modules.json": [MODEL["modules.json"][0], NORMALIZE, MODEL["modules.json"][1]]}, "+ Normalize + Pooling; "),
-        ({"modules.json": []}, "modules.json: the modules are none; allowed: "),
         ({"modules.json": b"{}"}, "modules.json: is {}; it must be a list of modules: download it again"),
-        ({"modules.json": ["x"]}, 'modules.json: a module is "x"; it must have a type and a path: download it again'),
-        ({"modules.json": [{"path": 1, "type": "x"}]}, "it must have a type and a path"),
         ({"modules.json": [module("Transformer", "../a")]}, 'a module\'s path is "../a"; it must be a folder next to'),
         ({"modules.json": [module("Transformer", "/etc")]}, 'a module\'s path is "/etc"; it must be a folder next to'),
         ({"modules.json": b"[{"}, "modules.json: is not JSON ("),
         ({"modules.json": b"[" * 100_000}, "modules.json: is not JSON ("),
         ({"modules.json": b"\xff\xfe["}, "modules.json: is not JSON ("),
-        ({"config.json": None}, "config.json: No such file or directory; download the whole folder again"),
-        ({"config.json": []}, "config.json: is []; it must be an object: download it again"),
-        (
-            {"config.json": {"max_position_embeddings": "512"}},
-            'config.json: max_position_embeddings is "512"; it must be an integer from 3 up',
-        ),
-        (
-            {"tokenizer_config.json": {"model_max_length": True}},
-            "tokenizer_config.json: model_max_length is true; it must be null or an integer from 3 up",
-        ),
-        (
-            {"tokenizer_config.json": {"truncation_side": "left"}},
-            f'tokenizer_config.json: truncation_side is "left"; it must be "right": {ELSEWHERE}',
-        ),
-        (
-            {"sentence_bert_config.json": {"max_seq_length": 2}},
-            "sentence_bert_config.json: max_seq_length is 2; it must be null or an integer from 3 up",
-        ),
-        (
-            {"sentence_bert_config.json": {"transformer_task": "fill-mask"}},
-            'sentence_bert_config.json: transformer_task is "fill-mask"; it must be "feature-extraction": ' + ELSEWHERE,
-        ),
-        (
-            {"sentence_bert_config.json": {"model_args": {"dtype": "float16"}}},
-            'sentence_bert_config.json: model_args is {"dtype": "float16"}; it must be {}: ' + ELSEWHERE,
-        ),
-        ({"sentence_bert_config.json": {"pre": 1}}, "sentence_bert_config.json: pre is unknown here; allowed: "),
-        ({"adapter_config.json": {}}, "adapter_config.json: is an adapter; merge it into the encoder and save that"),
-        ({"1_Pooling/config.json": None}, "1_Pooling/config.json: No such file or directory; download the whole"),
-        ({"1_Pooling/config.json": {"pooling_mode_median": True}}, "pooling_mode_median is unknown here; allowed: "),
         (
             {
                 "1_Pooling/config.json": {"include_prompt": False},
@@ -299,34 +319,6 @@ def module(type_: str, path: str = "2_X") -> dict[str, str]:
             },
             "1_Pooling/config.json: include_prompt is false; it must be true, because the model has a default prompt: "
             + ELSEWHERE,
-        ),
-        (
-            {"config_sentence_transformers.json": {"default_prompt_name": "passage"}},
-            'default_prompt_name is "passage"; it must be null or one of prompts: query, document',
-        ),
-        (
-            {"config_sentence_transformers.json": {"default_prompt_name": ["query"]}},
-            'default_prompt_name is ["query"]; ',
-        ),
-        (
-            {"config_sentence_transformers.json": {"prompts": ["x"], "default_prompt_name": "x"}},
-            'default_prompt_name is "x"; it must be null or one of prompts: query, document',
-        ),
-        (
-            {"config_sentence_transformers.json": {"prompts": {"a": 7}, "default_prompt_name": "a"}},
-            "config_sentence_transformers.json: prompts.a is 7; it must be a text",
-        ),
-        (
-            {"config_sentence_transformers.json": {"prompts": {"a": "\ud800"}, "default_prompt_name": "a"}},
-            'config_sentence_transformers.json: prompts.a is "\\ud800"; it must be a text',
-        ),
-        (
-            {"config_sentence_transformers.json": {"model_type": "SparseEncoder"}},
-            f'model_type is "SparseEncoder"; it must be "SentenceTransformer": {ELSEWHERE}',
-        ),
-        (
-            {"config_sentence_transformers.json": {"truncate_dim": 0}},
-            "config_sentence_transformers.json: truncate_dim is 0; it must be null or an integer from 1 up",
         ),
         (
             {
@@ -341,15 +333,6 @@ def module(type_: str, path: str = "2_X") -> dict[str, str]:
                 "2_Normalize/config.json": {"module_input_name": "token_embeddings"},
             },
             'module_input_name is "token_embeddings"; it must be "sentence_embedding": ' + ELSEWHERE,
-        ),
-        (
-            {"modules.json": None, "config.json": {"architectures": ["RobertaForCausalLM"]}},
-            'config.json: architectures is ["RobertaForCausalLM"]; it must be an encoder\'s: ' + ELSEWHERE,
-        ),
-        (
-            {"modules.json": None, "config.json": None},
-            "FOLDER: has neither modules.json nor config.json; give the folder of a sentence-transformers model, or of "
-            "an encoder from Hugging Face",
         ),
     ],
 )

@@ -22,6 +22,7 @@ def load(text: str) -> schema.Config:
 
 def test_it_loads():
     loaded = load(TEXT)
+    assert max(map(len, TEXT.splitlines())) <= 110  # they fit a terminal
     assert loaded.input.files == ["texts/*.txt"]
     assert loaded.encoder.handle == "minilm"
     assert loaded.output.path == "out/first"
@@ -54,10 +55,6 @@ def test_every_setting_is_in_it(section):
     }
     assert there == expected
     assert len(expected) > 2
-
-
-def test_lines_fit_a_terminal():
-    assert max(map(len, TEXT.splitlines())) <= 110
 
 
 def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):

@@ -15,8 +15,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one short file."""
     folder = tmp_path_factory.mktemp("finished")
     with workplace_in(folder) as place:
-        place.write("corpus/a.txt", "one line\n")
-        place.configure()
+        place.prepare("one line\n")
         place.run()
     return folder / "out"
 

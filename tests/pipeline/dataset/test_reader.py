@@ -64,7 +64,7 @@ def out(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def row_groups_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda size: monkeypatch.setattr(parquet, "_ROW_GROUP_BYTES", size)
+    return lambda size: monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", size)
 
 
 def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:

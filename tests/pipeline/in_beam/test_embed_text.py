@@ -41,9 +41,7 @@ VIEWS = {
 
 def test_the_vectors_equal_those_of_a_run(workplace):
     lines = [line for line in random_lines(300) if line]
-    workplace.write("corpus/a.txt", "\n".join(lines))
-    workplace.configure(views=VIEWS)
-    workplace.run()
+    workplace.finished("\n".join(lines), views=VIEWS)
     rows = {name: workplace.rows(name) for name in VIEWS}
     columns = {"tokens": ["layer_3", "layer_0"], "words": ["layer_2"], "text": ["layer_3"], "pooled": ["pooled_output"]}
     expected = {(view, name): vectors(rows[view], name) for view in VIEWS for name in columns[view]}

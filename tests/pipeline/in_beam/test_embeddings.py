@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import apache_beam as beam
 import numpy as np
@@ -15,7 +13,7 @@ from apache_beam.ml.rag.types import Content, EmbeddableItem
 from apache_beam.ml.transforms.base import MLTransform
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
-from repository import DATA
+from repository import DATA, python
 
 import layerbeam
 from layerbeam.pipeline.in_beam.embeddings import Embeddings
@@ -50,8 +48,7 @@ def test_a_column_becomes_a_vector_also_in_a_second_process(tmp_path):
         rows = [{"number": number, "body": text} for number, text in enumerate(TEXTS)]
         assert_that(pipeline | beam.Create(rows) | embed, check)
     assert [path.name for path in tmp_path.iterdir()] == ["attributes.json"]
-    done = subprocess.run([sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=True)
-    row = json.loads(done.stdout.splitlines()[-1])
+    row = json.loads(python(READ, str(tmp_path)).splitlines()[-1])
     np.testing.assert_allclose(row["body"], expected[0], rtol=0, atol=1e-6)
 
 

@@ -16,9 +16,7 @@ TOLERANCE = 1e-5
 
 def test_all_ways_give_the_vectors_of_a_run(workplace, tmp_path):
     lines = [line for line in random_lines(200) if line.strip()]
-    workplace.write("corpus/a.txt", "\n".join(lines))
-    workplace.configure(views={"v": VIEW})
-    workplace.run()
+    workplace.finished("\n".join(lines), views={"v": VIEW})
     expected = vectors(workplace.rows("v"), "layer_3")
 
     def check(name):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.attempts import newer_attempt
@@ -32,11 +31,6 @@ def attempt(out: str, number: int, state: str, *, silent: float = 0, **facts: An
     path.write_text(json.dumps(json.loads(path.read_text()) | {"state": state}))
     age(path, silent)
     return path
-
-
-def age(path: Path, seconds: float) -> None:
-    then = time.time() - seconds
-    os.utime(path, (then, then))
 
 
 def states(out: str) -> list[str]:
@@ -91,6 +85,8 @@ def test_a_job_of_an_engine_is_at_work_while_its_record_is_young(out):
         "is forgotten after 600 s; if you know that it has ended, --force starts)"
     )
     assert states(out) == ["submitted"]
+    with only_writer(out, force=True):
+        assert states(out) == ["lost"]
 
 
 def test_a_job_of_an_engine_is_at_work_while_its_workers_beat(out):
@@ -104,12 +100,6 @@ def test_a_job_of_an_engine_is_at_work_while_its_workers_beat(out):
     with only_writer(out):
         assert states(out) == ["lost"]
     assert not alive.exists()
-
-
-def test_force_starts_although_a_job_may_be_at_work(out):
-    attempt(out, 1, "submitted", runner="FlinkRunner")
-    with only_writer(out, force=True):
-        assert states(out) == ["lost"]
 
 
 @pytest.mark.parametrize(
@@ -130,28 +120,23 @@ def test_a_dataflow_job_at_work_is_named_with_its_page_and_how_to_cancel_it(out,
 
 
 @pytest.mark.parametrize(
-    ("state", "recorded"),
+    ("state", "marker", "recorded"),
     [
-        ("JOB_STATE_CANCELLED", "cancelled"),
-        ("JOB_STATE_DRAINED", "cancelled"),
-        ("JOB_STATE_FAILED", "failed"),
-        ("JOB_STATE_DONE", "incomplete"),
+        ("JOB_STATE_CANCELLED", False, "cancelled"),
+        ("JOB_STATE_DRAINED", False, "cancelled"),
+        ("JOB_STATE_FAILED", False, "failed"),
+        ("JOB_STATE_DONE", False, "incomplete"),
+        ("JOB_STATE_DONE", True, "done"),
     ],
 )
-def test_the_end_of_a_dataflow_job_is_recorded(out, monkeypatch, state, recorded):
+def test_the_end_of_a_dataflow_job_is_recorded(out, monkeypatch, state, marker, recorded):
     attempt(out, 1, "submitted", **ON_DATAFLOW)
+    if marker:
+        Path(out, "_SUCCESS").touch()
     answers(monkeypatch, state)
     with only_writer(out) as claim:
         assert claim["run"] == 2
-    assert states(out) == [recorded]
-
-
-def test_a_dataflow_job_that_is_done_left_a_marker(out, monkeypatch):
-    attempt(out, 1, "submitted", **ON_DATAFLOW)
-    Path(out, "_SUCCESS").touch()
-    answers(monkeypatch, "JOB_STATE_DONE")
-    with only_writer(out):
-        assert states(out) == ["done"]
+        assert states(out) == [recorded]
 
 
 def test_a_job_that_dataflow_does_not_know_is_judged_by_its_signs_of_life(out, monkeypatch):
@@ -187,19 +172,16 @@ def test_a_record_cannot_send_the_question_elsewhere(out):
     assert DataflowJob.of(ON_DATAFLOW | {"runner": "FlinkRunner"}) is None
 
 
-@pytest.mark.parametrize("state", ["failed", "interrupted", "cancelled", "lost", "superseded", "claimed"])
-def test_a_newer_attempt_that_has_done_nothing_does_not_supersede(out, state):
+@pytest.mark.parametrize(
+    ("states", "newer"),
+    [(["done", "incomplete"], 2), (["failed", "interrupted", "cancelled", "lost", "superseded", "claimed"], None)],
+)
+def test_only_a_newer_attempt_that_has_finalized_the_folder_supersedes(out, states, newer):
     attempt(out, 1, "submitted")
-    attempt(out, 2, state)
-    assert newer_attempt(out, 1) is None
-
-
-@pytest.mark.parametrize("state", ["done", "incomplete"])
-def test_a_newer_attempt_that_has_finalized_the_folder_supersedes(out, state):
-    attempt(out, 1, "submitted")
-    attempt(out, 2, state, silent=9000)
-    assert newer_attempt(out, 1) == 2
-    assert newer_attempt(out, 2) is None
+    for state in states:
+        attempt(out, 2, state, silent=9000 if newer else 0)
+        assert newer_attempt(out, 1) == newer
+        assert newer_attempt(out, 2) is None
 
 
 def test_a_newer_attempt_supersedes_while_it_gives_signs_of_life(out):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -165,8 +166,7 @@ LEFT_BY_A_DEATH = [
 
 @pytest.mark.parametrize("files", LEFT_BY_A_DEATH, ids=lambda files: " ".join(files))
 def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure()
+    workplace.prepare("one line\n")
     for name, data in files.items():
         workplace.write(f"out/{name}", data)
     workplace.run()
@@ -176,9 +176,7 @@ def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
 
 
 def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure()
-    workplace.run()
+    workplace.finished("one line\n")
     files = workplace.files()
     workplace.write("out/_runs/1.json", b"")
     workplace.run("--set", "input.max_reject_rate=0.5")
@@ -233,10 +231,9 @@ def lose(changes: dict[str, bytes | None]) -> None:
 def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypatch):
     from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 
-    monkeypatch.setattr("layerbeam.pipeline.output.lock._SETTLE_SECONDS", 0)
+    monkeypatch.setattr(time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.01)))
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure()
+    workplace.prepare("one line\n")
     out = f"{SCHEME}{workplace.folder}/out"
     workplace.run("--output", out)
     before = (workplace.folder / "out/parts.jsonl").read_bytes()

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from layerbeam.pipeline.output import groups
 from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
 from layerbeam.pipeline.output.groups import Boundaries, Gathered, GroupWork, make_groups, mark
 from layerbeam.pipeline.output.index import load_index
 from layerbeam.transforms import layout
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
-from layerbeam.transforms.layout import block_name, commit_path
+from layerbeam.transforms.layout import commit_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.settings import RecordFormat
 
@@ -131,36 +130,23 @@ def test_blocks_of_a_file_that_is_not_an_input(folder):
 
 
 def test_one_name_for_two_blocks_is_never_silent(folder, monkeypatch):
-    # Found by trying: the first eight hex digits of the hashes of these paths agree.
-    monkeypatch.setattr(layout, "_HASH_DIGITS", 8)
-    first, second = (InputFile(path, 10, 0.0) for path in ("corpus/d20203/a.txt", "corpus/d126111/a.txt"))
-    assert block_name(first.path, 0) == block_name(second.path, 0)
-    blocks = [folder.commit(first, 0), folder.commit(second, 0)]
-    with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f352-000000000000"):
-        folder.finish([second, first], blocks)
+    monkeypatch.setattr(layout, "file_name", lambda path: "a-fcf9f35232c8ebb5")
+    blocks = [folder.commit(InputFile(path, 10, 0.0), 0) for path in ("a.txt", "b.txt")]
+    with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f35232c8ebb5-000000000000"):
+        folder.finish([block.block.file for block in blocks], blocks)
 
 
-def test_groups_are_cut_by_size_and_hold_all_paths(monkeypatch):
-    monkeypatch.setattr(groups, "_GROUP_SLICES", 5)
-    files = [InputFile(f"{name}.txt", size, 0.0) for name, size in zip("acegi", (10, 20, 90, 5, 5), strict=True)]
-    found = make_groups(files, 10, begun=["b.txt", "z.txt"])
-    assert [[file.path for file in group.files] for group in found] == [
-        ["a.txt", "c.txt"],
-        ["e.txt"],
-        ["g.txt", "i.txt"],
-    ]
+def test_groups_are_cut_by_size_and_hold_all_paths():
+    # A file has one slice more than bytes, a group 10,000 or one file.
+    sizes = (3_999, 5_999, 90_000, 4, 4)
+    files = [InputFile(f"{name}.txt", size, 0.0) for name, size in zip("acegi", sizes, strict=True)]
+    found = make_groups(files, 1, begun=["b.txt", "z.txt"])
+    assert [[file.path[0] for file in group.files] for group in found] == [["a", "c"], ["e"], ["g", "i"]]
     assert [(group.first, group.end) for group in found] == [("", "e.txt"), ("e.txt", "g.txt"), ("g.txt", None)]
     assert [set(group.begun) for group in found] == [{"b.txt"}, set(), {"z.txt"}]
     boundaries = Boundaries(tuple(group.first for group in found))
-    assert [boundaries.number_of(path) for path in ("", "a.txt", "d.txt", "e.txt", "f.txt", "g.txt", "z")] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-    ]
+    paths = ("", "a.txt", "d.txt", "e.txt", "f.txt", "g.txt", "z")
+    assert [boundaries.number_of(path) for path in paths] == [0, 0, 0, 1, 1, 2, 2]
 
 
 def test_what_is_gathered_does_not_depend_on_the_order():

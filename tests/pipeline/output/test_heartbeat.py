@@ -11,11 +11,12 @@ import pytest
 
 from layerbeam.pipeline.output import heartbeat
 from layerbeam.pipeline.output.heartbeat import Holder, beating
+from layerbeam.transforms import storage
+from layerbeam.transforms.commits import InputFile
 
 
 @pytest.fixture
-def alive(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(heartbeat, "_INTERVAL_SECONDS", 0.02)
+def alive(tmp_path, quick_beats) -> Path:
     return tmp_path / "_runs/1.alive"
 
 
@@ -64,7 +65,8 @@ def test_a_process_does_not_write_what_another_has_written(alive, monkeypatch):
     written = []
     monkeypatch.setattr(heartbeat, "beat", written.append)
     times = iter(range(1000))
-    monkeypatch.setattr(heartbeat, "_modified", lambda path: float(next(times)))  # another process writes each time
+    # Another process writes each time.
+    monkeypatch.setattr(storage, "stat_file", lambda path: InputFile(path, 0, float(next(times))))
     with beating(str(alive)):
         wait_for(lambda: next(times) > 10)
     assert written == []

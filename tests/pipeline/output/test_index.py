@@ -40,13 +40,7 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_GROUP_SLICES", 6)
     monkeypatch.setattr(index, "SHARD_COMMITS", 2)
     monkeypatch.setattr(finish_group, "SHARD_COMMITS", 2)
-    monkeypatch.setattr(slices, "_RANGES_TOGETHER", 2)
-
-
-def fresh(workplace) -> dict[str, str]:
-    """The files of an undisturbed run with the same settings."""
-    workplace.run("--output", "fresh")
-    return workplace.files("fresh")
+    monkeypatch.setattr(slices, "RANGES_TOGETHER", 2)
 
 
 def shards(workplace, output: str = "out") -> list[str]:
@@ -76,13 +70,12 @@ def test_the_same_parts_in_the_same_order(sharded):
 
 def test_on_remote_runners_no_commit_is_left_to_the_last_step(sharded, monkeypatch):
     files, left = sharded.files(), []
-    real = finish._empty_folder
 
-    def empty_folder(output_path: str, folder: str) -> None:
-        left.extend(os.listdir(os.path.join(output_path, folder)) if folder == "_commits" else [])
-        real(output_path, folder)
+    def finish_run(self, *, is_complete: bool, real=finish.Finish.finish_run) -> None:
+        left.extend(os.listdir(os.path.join(self.output.path, "_commits")))
+        real(self, is_complete=is_complete)
 
-    monkeypatch.setattr(finish, "_empty_folder", empty_folder)
+    monkeypatch.setattr(finish.Finish, "finish_run", finish_run)
     monkeypatch.setattr(run, "build", functools.partial(build, is_remote=True))
     shutil.rmtree("out")
     sharded.run()
@@ -91,7 +84,7 @@ def test_on_remote_runners_no_commit_is_left_to_the_last_step(sharded, monkeypat
     sharded.write("corpus/bb.txt", "\n".join(LINES[:30]) + "\n")
     sharded.run()
     assert left == []
-    assert sharded.files() == fresh(sharded)
+    sharded.assert_equals_fresh()
 
 
 def test_readers(sharded):
@@ -124,7 +117,7 @@ def test_only_what_is_new_is_encoded(sharded):
     with open("corpus/d.txt", "a") as file:
         file.write("one more line\n")
     sharded.run()
-    assert sharded.files() == fresh(sharded)
+    sharded.assert_equals_fresh()
     assert shards(sharded)[0] == before[0]
     written = json.loads((sharded.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
     assert written < len(list(load_index("out"))) / 2
@@ -138,9 +131,10 @@ def test_a_missing_file_keeps_its_rows_until_it_is_pruned(sharded):
     os.rename("corpus/c.txt", "c.txt")
     assert "corpus/c.txt: is missing; its rows stay" in sharded.run(status=3).out
     assert sharded.rows("texts").equals(rows)
+    assert not os.path.exists("out/_SUCCESS")
     sharded.run("--prune-missing")
     assert set(sharded.rows("texts")["file"].to_pylist()) == {f"corpus/{name}.txt" for name in "abde"}
-    assert sharded.files() == fresh(sharded)
+    sharded.assert_equals_fresh()
 
 
 def test_a_run_that_fails_at_any_step_of_its_end_leaves_the_old_index(sharded, monkeypatch):
@@ -160,14 +154,13 @@ def test_a_run_that_fails_at_any_step_of_its_end_leaves_the_old_index(sharded, m
         if name == "_write":
             assert sharded.manifest() == before
     sharded.run()
-    assert sharded.files() == fresh(sharded)
+    sharded.assert_equals_fresh()
     last = json.loads((sharded.folder / "out/_runs/6.json").read_text())
     assert last["counts"].get("blocks_written", 0) == 0
 
 
 def test_an_output_of_one_file_becomes_one_of_shards_and_back(workplace, monkeypatch):
-    workplace.write("corpus/a.txt", "\n".join(LINES[:40]) + "\n")
-    workplace.configure(input={"slice_bytes": 800}, views=VIEWS)
+    workplace.prepare("\n".join(LINES[:40]) + "\n", input={"slice_bytes": 800}, views=VIEWS)
     workplace.run()
     files = workplace.files()
     with monkeypatch.context() as patch:
@@ -175,7 +168,7 @@ def test_an_output_of_one_file_becomes_one_of_shards_and_back(workplace, monkeyp
         assert "nothing to do" in workplace.run().err
         workplace.write("corpus/b.txt", "\n".join(LINES[40:80]) + "\n")
         workplace.run()
-        assert workplace.files() == fresh(workplace)
+        workplace.assert_equals_fresh()
         assert not os.path.exists("out/parts.jsonl")
     os.remove("corpus/b.txt")
     workplace.run("--prune-missing")

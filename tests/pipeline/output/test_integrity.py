@@ -134,8 +134,11 @@ def test_an_unfinished_run_cannot_be_verified(workplace):
     assert "a later run has begun here and not ended" in workplace.verify("--checksums", status=2).err
 
 
-def test_the_next_run_rewrites_a_missing_table(workplace):
+def test_the_next_run_rewrites_what_is_missing_or_short(workplace):
     files = workplace.files()
     os.unlink("out/types/word_types.parquet")
+    missing, short = sorted((workplace.folder / "out/tokens").iterdir())[1:3]
+    missing.unlink()
+    short.write_bytes(short.read_bytes()[:-1])
     workplace.run()
     assert workplace.files() == files

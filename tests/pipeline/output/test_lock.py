@@ -16,18 +16,24 @@ from pathlib import Path
 import pytest
 from corpora import random_lines
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output import attempts, heartbeat, lock
+from layerbeam.pipeline.output import attempts
 from layerbeam.pipeline.output.lock import only_writer
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> str:
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.05)
+    settle(monkeypatch, 0.05)
     (tmp_path / "out").mkdir()
     return f"{SCHEME}{tmp_path}/out"
+
+
+def settle(monkeypatch, seconds: float, sleep=time.sleep) -> None:
+    """Who starts without a lock waits for so long before looking whether another one has started."""
+    monkeypatch.setattr(time, "sleep", lambda _: sleep(seconds))
 
 
 def other_attempt(tmp_path, number: int, **owner) -> Path:
@@ -39,16 +45,9 @@ def other_attempt(tmp_path, number: int, **owner) -> Path:
     return path
 
 
-def age(path: Path, seconds: float) -> None:
-    """Make the file so old."""
-    then = time.time() - seconds
-    os.utime(path, (then, then))
-
-
 @pytest.mark.slow
 def test_a_second_run_is_refused_while_the_first_lives(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
-    workplace.configure(input={"slice_bytes": 500})
+    workplace.prepare("\n".join(random_lines(2000)), input={"slice_bytes": 500})
     first = workplace.at_work()
     first.send_signal(signal.SIGSTOP)  # it lives, however long the second one takes
     assert workplace.run(status=4).err == (
@@ -106,8 +105,7 @@ while held < 20:
 
 @pytest.mark.slow
 def test_twins_started_by_a_scheduler_one_works_and_one_is_refused(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(2000)))
-    workplace.configure(input={"slice_bytes": 500})
+    workplace.prepare("\n".join(random_lines(2000)), input={"slice_bytes": 500})
     command = workplace.command("run", "c.yaml")
     twins = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = {twin.returncode: err for twin in twins for _, err in [twin.communicate(timeout=240)]}
@@ -128,8 +126,8 @@ def test_a_refused_attempt_and_one_without_a_record_leave_nothing(store, tmp_pat
     assert os.listdir(tmp_path / "out/_runs") == []
 
 
+@pytest.mark.usefixtures("quick_beats")
 def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(heartbeat, "_INTERVAL_SECONDS", 0.02)
     alive = tmp_path / "out/_runs/1.alive"
     with only_writer(store):
         age(tmp_path / "out/_runs/1.json", 1000)
@@ -171,26 +169,19 @@ def test_on_a_store_a_dead_process_of_this_machine_is_no_obstacle(store, tmp_pat
         pass
 
 
-def test_of_two_that_write_the_same_number_the_later_works(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_of_two_that_write_the_same_number_the_later_works(store, tmp_path, monkeypatch, has_ended):
     """On a store that does not refuse to create what exists."""
-
-    def meanwhile(_: float) -> None:
-        other_attempt(tmp_path, 1)
-
-    monkeypatch.setattr(lock.time, "sleep", meanwhile)
+    record = tmp_path / "out/_runs/1.json"
+    monkeypatch.setattr(time, "sleep", lambda _: record.unlink() if has_ended else other_attempt(tmp_path, 1))
     with pytest.raises(BusyError, match="another run has just started in this folder"), only_writer(store):
         pass
-    assert json.loads((tmp_path / "out/_runs/1.json").read_text())["owner"]["host"] == "elsewhere"
-
-
-def test_of_two_that_write_the_same_number_the_later_has_ended(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock.time, "sleep", lambda _: (tmp_path / "out/_runs/1.json").unlink())
-    with pytest.raises(BusyError, match="another run has just started in this folder"), only_writer(store):
-        pass
+    assert record.exists() != has_ended
+    assert has_ended or json.loads(record.read_text())["owner"]["host"] == "elsewhere"
 
 
 def test_of_many_that_start_at_once_on_a_store_one_works(store, monkeypatch):
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 4)  # memory:// cannot create a file only if it is absent
+    settle(monkeypatch, 4)  # memory:// cannot create a file only if it is absent
     barrier, ended = threading.Barrier(6), threading.Event()
     held, refused = [], []
 
@@ -220,7 +211,7 @@ def no_locks(monkeypatch, number: int = errno.ENOLCK) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.05)
+    settle(monkeypatch, 0.05)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
@@ -250,7 +241,7 @@ def test_a_lower_number_that_was_chosen_before_and_taken_after_is_seen(tmp_path,
     """On a mount without locks: the first attempt ended between the two looks of the second one."""
     no_locks(monkeypatch)
     age(other_attempt(tmp_path, 1), 151)
-    monkeypatch.setattr(lock.time, "sleep", lambda _: other_attempt(tmp_path, 1))
+    monkeypatch.setattr(time, "sleep", lambda _: other_attempt(tmp_path, 1))
     with pytest.raises(BusyError, match="is at work"), only_writer(str(tmp_path / "out")):
         pass
 

@@ -37,14 +37,8 @@ def encoder(tmp_path):
 
 @pytest.mark.parametrize("unit", ["record", "sentence"])
 def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
-    lines = [
-        "a good line. a river here.",
-        "the bank was there.",
-        "one river. the bank again. one street.",
-        "",
-        "the end.",
-    ]
-    workplace.write("corpus/a.txt", "\n".join(lines))
+    text = "a good line. a river here.\nthe bank was there.\none river. the bank again. one street.\n\nthe end."
+    workplace.write("corpus/a.txt", text)
     workplace.configure(
         encoder={"handle": encoder("bank", float("nan"))}, views=VIEWS, input={"unit": unit, "max_reject_rate": 1.0}
     )
@@ -68,8 +62,7 @@ def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
 
 
 def test_an_encoder_of_nothing_but_nan_fails_the_run(workplace, encoder):
-    workplace.write("corpus/a.txt", "a line\n")
-    workplace.configure(encoder={"handle": encoder("[PAD]", float("nan"))})
+    workplace.prepare("a line\n", encoder={"handle": encoder("[PAD]", float("nan"))})
     workplace.run()  # [PAD] is in no text, and its vector in none
     shutil.rmtree(workplace.folder / "out")
     weights = load_file(workplace.folder / "encoder/model.safetensors")

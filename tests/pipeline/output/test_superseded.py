@@ -26,8 +26,7 @@ NUMBER = 3
 @pytest.fixture
 def pipeline(workplace):
     """Runs the job of attempt 3, submitted to an engine long ago, to its end."""
-    workplace.write("corpus/a.txt", "the river\nits bank\n" * 40)
-    workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 200, "format": "text"})
+    workplace.prepare("the river\nits bank\n" * 40, views=THREE_VIEWS, input={"slice_bytes": 200, "format": "text"})
     job = resolve(load.load("c.yaml"))
 
     def run() -> None:
@@ -78,9 +77,9 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
     assert len(os.listdir("out/_commits")) > 1
 
 
+@pytest.mark.usefixtures("quick_beats")
 def test_it_encodes_nothing_more_once_it_knows(pipeline, monkeypatch):
     """The blocks that are left are the newer attempt's, and the end does not call them missing."""
-    monkeypatch.setattr(heartbeat, "_INTERVAL_SECONDS", 0.01)
 
     def put(*arguments, put=write.put_commit):
         record(pipeline.job, 4, "submitted")

@@ -119,15 +119,12 @@ def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
 
 
 def test_the_same_seed_gives_the_same_plan(workplace):
-    workplace.write("corpus/a.txt", "".join(f"line {n} of the text {n * n}\n" for n in range(3_000)))
-    workplace.configure()
+    workplace.prepare("".join(f"line {n} of the text {n * n}\n" for n in range(3_000)))
     assert without_times(planned(workplace)) == without_times(planned(workplace))
 
 
 def test_completed_files_are_not_planned_again(workplace):
-    workplace.write("corpus/a.txt", "one line\n" * 3)
-    workplace.configure()
-    workplace.run()
+    workplace.finished("one line\n" * 3)
     done = planned(workplace)
     assert (done["input"]["files"], done["input"]["files_to_do"], values(done)["texts"]) == (1, 0, 0)
     assert "nothing to encode" in workplace.plan().out
@@ -165,8 +162,7 @@ def test_committed_blocks_are_not_sampled(workplace):
 
 
 def test_hours_and_cost_on_dataflow(workplace):
-    workplace.write("corpus/a.txt", "one line\n" * 3)
-    workplace.configure()
+    workplace.prepare("one line\n" * 3)
     assert planned(workplace)["dataflow"] is None
     plan = planned(workplace, "--machines", "5", "--vcpus", "4", "--price-per-hour", "0.5")
     hours = plan["dataflow"].pop("hours")
@@ -206,8 +202,7 @@ def test_machines_share_the_blocks():
     ],
 )
 def test_wrong_usage(workplace, arguments, printed):
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure()
+    workplace.prepare("one line\n")
     assert printed in workplace.plan(*arguments, status=2).err
     assert not (workplace.folder / "out").exists()
 
@@ -229,9 +224,7 @@ def test_the_terminal(workplace, monkeypatch, width):
 
 
 def test_no_text_at_all(workplace):
-    workplace.write("corpus/a.txt", " \n\n")
-    workplace.write("corpus/b.txt", "")
-    workplace.configure()
+    workplace.prepare({"a.txt": " \n\n", "b.txt": ""})
     plan = planned(workplace, status=3)
     assert (values(plan)["records"], values(plan)["blank"], plan["views"]["tokens"]["bytes"]) == (2, 2, 0)
     assert plan["problems"] == [
@@ -241,10 +234,7 @@ def test_no_text_at_all(workplace):
 
 
 def test_plan_ends_as_the_run_does(workplace):
-    workplace.write("corpus/a.txt", "one\n")
-    workplace.write("corpus/gone.txt", "two\n")
-    workplace.configure()
-    workplace.run()
+    workplace.finished({"a.txt": "one\n", "gone.txt": "two\n"})
     (workplace.folder / "corpus/gone.txt").unlink()
     workplace.write("corpus/bad.txt.gz", b"no gzip")
     planned_problems = planned(workplace, status=3)["problems"]
@@ -444,8 +434,7 @@ def test_only_a_part_of_a_large_file_is_read(tmp_path, hf_uncased):
 
 
 def test_plan_refuses_what_run_refuses(workplace):
-    workplace.write("corpus/a.txt", "the river\n")
-    workplace.configure()
+    workplace.prepare("the river\n")
     wrong = ("--set", "encoder.resource_hints={min_rma: 1GB}")
     printed = workplace.plan(*wrong, status=2).err
     assert printed.startswith("layerbeam: encoder.resource_hints.min_rma: 1GB: ")

@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from corpora import random_lines
 from object_store import upload
+from repository import python
 from weights import vectors
 
 import layerbeam
@@ -209,9 +209,7 @@ def test_the_overview_has_the_facts_of_show(workplace, report):
 
 
 def test_rejects_by_reason(workplace, report):
-    workplace.write("corpus/a.txt", b"the river\n\xff\xfe\nbank\n\xff\n")
-    workplace.configure(views=VIEWS, input={"max_reject_rate": 1.0})
-    workplace.run()
+    workplace.finished(b"the river\n\xff\xfe\nbank\n\xff\n", views=VIEWS, input={"max_reject_rate": 1.0})
     page, found = report()
     assert list(found["sections"]["rejects"]["figures"]["reasons"].values()) == [2]
     assert "2 of 4 records have no vector" in page.text
@@ -501,4 +499,4 @@ def test_the_demo_does_not_need_the_extra():
         "mean_within_across(unit(np.ones((2, 2))), np.zeros(2)); "
         "assert not {'jinja2', 'matplotlib', 'scipy', 'sklearn'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python(code)

@@ -36,18 +36,13 @@ def stamps(workplace):
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths if path.name != "word_types.parquet"}
 
 
-def fresh(workplace):
-    workplace.run("--output", "fresh")
-    return workplace.files("fresh")
-
-
 def test_added_views_end_as_in_a_run_with_all_of_them(added):
     before = stamps(added)
     assert len(before) > 8
     assert "left to do" not in added.plan().out
     done = added.run()
     assert stamps(added) == before
-    assert added.files() == fresh(added)
+    added.assert_equals_fresh()
     assert "lines" in added.show().out
     added.verify()
     added.verify("--checksums")
@@ -55,8 +50,7 @@ def test_added_views_end_as_in_a_run_with_all_of_them(added):
     added.write("corpus/a.txt", (added.folder / "corpus/a.txt").read_text() + "one more\n")
     added.write("corpus/c.txt", "a new file\n")
     added.run()
-    added.run("--output", "later")
-    assert added.files() == added.files("later")
+    added.assert_equals_fresh()
     assert "in `tokens`" in done.err
     assert "in `texts`" not in done.err
 
@@ -70,7 +64,7 @@ def test_killed_while_a_view_is_added(added):
     assert "unfinished" in added.show().out
     added.run()
     assert stamps(added) == before
-    assert added.files() == fresh(added)
+    added.assert_equals_fresh()
 
 
 def test_files_together_and_a_view_after_a_kill(workplace):
@@ -87,7 +81,7 @@ def test_files_together_and_a_view_after_a_kill(workplace):
     workplace.run()
     assert len(before & set(os.listdir("out/texts"))) >= 4
     assert layerbeam.open_run("out")["texts"].to_numpy("line").tolist() == [0, 2] * 400
-    assert workplace.files() == fresh(workplace)
+    workplace.assert_equals_fresh()
 
 
 @pytest.mark.slow
@@ -98,7 +92,7 @@ def test_view_added_after_kill_and_changed_files(added):
     more = MORE | {"last": {"level": "record", "layers": [0]}}
     added.configure(views=VIEWS | more, input=INPUT | {"max_reject_rate": 1.0})
     added.run()
-    assert added.files() == fresh(added)
+    added.assert_equals_fresh()
     added.configure(views=VIEWS | MORE, input=INPUT | {"max_reject_rate": 1.0})
     assert added.run(status=2).err.splitlines() == [
         "layerbeam: output.path: out holds a run with other settings, and rows of both do not belong together; give a "
@@ -114,7 +108,7 @@ def test_missing_file_keeps_its_rows(added):
     assert added.rows("texts").num_rows == rows
     (added.folder / "b.txt").rename(added.folder / "corpus/b.txt")
     added.run()
-    assert added.files() == fresh(added)
+    added.assert_equals_fresh()
 
 
 def test_view_that_changes_which_texts_are_embedded(workplace):
@@ -126,7 +120,7 @@ def test_view_that_changes_which_texts_are_embedded(workplace):
     workplace.configure(views=kept | THREE_VIEWS)
     workplace.run()
     assert workplace.manifest()["counts"]["embedded"] == 60
-    assert workplace.files() == fresh(workplace)
+    workplace.assert_equals_fresh()
 
 
 @pytest.mark.parametrize(("files", "views"), [(1, VIEWS), (40, {"texts": VIEWS["texts"]})], ids=["one", "together"])
@@ -152,7 +146,7 @@ def test_view_that_rejects_a_text(workplace, files, views):
     (reject,) = workplace.rejects()
     assert reject["reason"] == "a value is too large for float16, see views.half.dtype"
     assert workplace.rows("texts")["text"].to_pylist() == [*lines[:7], *lines[8:]]
-    assert workplace.files() == fresh(workplace)
+    workplace.assert_equals_fresh()
 
 
 def test_view_that_makes_blocks_smaller(workplace):
@@ -163,7 +157,7 @@ def test_view_that_makes_blocks_smaller(workplace):
     workplace.configure(views={"texts": {"level": "text", "layers": [2]}, **MORE}, **settings)
     workplace.run()
     assert workplace.manifest()["views"]["texts"]["parts"] > 2
-    assert workplace.files() == fresh(workplace)
+    workplace.assert_equals_fresh()
 
 
 def test_changed_view_is_refused_with_what_was_written(added):

@@ -9,10 +9,9 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 
 import pytest
-from repository import DATA
+from repository import python
 
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import slice as slice_files
@@ -55,15 +54,13 @@ def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkey
     if change == "deleted":
         changing.write_text("some lines\n" * 40)
     workplace.run()
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
 
 
 def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
     """As log rotation does when it copies and truncates."""
     changing = workplace.write("corpus/b.txt", "some lines\n" * 40)
-    workplace.write("corpus/a.txt", "other lines\n" * 40)
-    workplace.configure()
+    workplace.prepare("other lines\n" * 40)
     real = slice_files.scan_range
 
     def empty_it(*arguments):
@@ -82,8 +79,7 @@ def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
 def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch):
     from layerbeam.transforms.write import block as write_block
 
-    workplace.write("corpus/a.txt", "\n".join(f"line {n}" for n in range(100)))
-    workplace.configure(input={"slice_bytes": 100})
+    workplace.prepare("\n".join(f"line {n}" for n in range(100)), input={"slice_bytes": 100})
     real, tables = write_block.make_table, []
 
     def change_it(*arguments):
@@ -101,20 +97,16 @@ def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch)
     workplace.run()
     written = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
     assert written == len(os.listdir("out/tokens")) - before
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
 
 
 @pytest.mark.parametrize("runner", ["local", "DirectRunner", "FnApiRunner"])
 def test_aliases_of_local_runner(workplace, runner):
-    workplace.write("corpus/a.txt", "a\n")
-    workplace.configure(beam={"runner": runner})
-    workplace.run()
+    workplace.finished("a\n", beam={"runner": runner})
 
 
 def test_disk_that_is_too_small(workplace, monkeypatch):
-    workplace.write("corpus/a.txt", "some words\n" * 100)
-    workplace.configure()
+    workplace.prepare("some words\n" * 100)
     monkeypatch.setattr(run, "free_bytes", lambda path: 1000)
     err = workplace.run(status=2).err
     assert "to write: about " in err
@@ -143,9 +135,7 @@ def test_line_of_five_megabytes(workplace):
 
 
 def test_control_characters_give_text_without_tokens(workplace):
-    workplace.write("corpus/a.txt", b"\x00\x01\x02\x7f\n\xe2\x80\x8b\n")
-    workplace.configure()
-    workplace.run()
+    workplace.finished(b"\x00\x01\x02\x7f\n\xe2\x80\x8b\n")
     assert workplace.rows()["token"].to_pylist() == ["[CLS]", "[SEP]"] * 2
 
 
@@ -173,9 +163,7 @@ def test_run_over_an_empty_or_blank_corpus_is_not_complete(workplace):
 
 
 def test_rejects_contain_raw_bytes(workplace):
-    workplace.write("corpus/a.txt", b"fine\nnot \xff fine\r\nfine\n\xed\xa0\x80\n")
-    workplace.configure(input={"max_reject_rate": 1.0})
-    done = workplace.run()
+    done = workplace.finished(b"fine\nnot \xff fine\r\nfine\n\xed\xa0\x80\n", input={"max_reject_rate": 1.0})
     first, second = workplace.rejects()
     assert first == {
         "file": "corpus/a.txt",
@@ -190,33 +178,14 @@ def test_rejects_contain_raw_bytes(workplace):
     assert "1 rejected: invalid UTF-8: invalid start byte" in done.out
 
 
-def test_too_many_rejected(workplace):
-    workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure(input={"max_reject_rate": 0.4})
-    done = workplace.run(status=3)
-    assert "1 of 2 records were rejected: more than max_reject_rate 0.4 allows" in done.out
-    assert workplace.rows().num_rows > 0
-    assert not os.path.exists("out/_SUCCESS")
-
-
 def test_unknown_language_is_reported(workplace):
-    workplace.write("corpus/a.txt", "ქართული ენა არის\n")
-    workplace.configure()
+    workplace.prepare("ქართული ენა არის\n")
     said = " of the tokens are [UNK]; is there an encoder for this language or script?\n"
     assert said in workplace.run().out
 
 
-def test_show_does_not_interpret_markup(workplace):
-    workplace.write("corpus/a.txt", "see [/url] and [bold]this[/bold]\n")
-    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
-    workplace.run()
-    assert "see [/url] and [bold]this[/bold]" in workplace.show().out
-
-
 def test_closed_pipe_is_not_an_error(workplace):
-    workplace.write("corpus/a.txt", "a text\n" * 200)
-    workplace.configure()
-    workplace.run()
+    workplace.finished("a text\n" * 200)
     for arguments in ("show out", "show out --json"):
         command = " ".join(map(shlex.quote, workplace.command())) + f" {arguments} | head -c 5; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(
@@ -228,8 +197,7 @@ def test_closed_pipe_is_not_an_error(workplace):
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&- --processes 2"])
 def test_closed_streams(workplace, closed):
     """No part becomes the file to which something is printed."""
-    workplace.write("corpus/a.txt", "a text\n" * 200)
-    workplace.configure()
+    workplace.prepare("a text\n" * 200)
     workplace.run("--output", "open")
     command = " ".join(map(shlex.quote, workplace.command()))
     for arguments, status in (("run c.yaml", 0), ("verify out", 0), ("run nothing.yaml", 2)):
@@ -239,25 +207,17 @@ def test_closed_streams(workplace, closed):
     assert workplace.files() == workplace.files("open")
 
 
-def test_terminal_without_unicode(workplace):
-    workplace.write("corpus/a.txt", "\u6f22\u5b57\n")
-    workplace.configure(views={"t": {"level": "text", "layers": [1]}})
-    workplace.run()
-    done = subprocess.run(
-        workplace.command("show", "out"),
-        cwd=workplace.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-    )
-    assert done.returncode == 0
-    assert "\\u6f22\\u5b57" in done.stdout
+def test_show_does_not_interpret_markup_and_needs_no_unicode(workplace):
+    workplace.finished("[/url] and [bold]\u6f22\u5b57[/bold]\n", views={"t": {"level": "text", "layers": [1]}})
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = workplace.command("show", "out")
+    shown = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, check=True, env=environment)
+    assert "[/url] and [bold]\\u6f22\\u5b57[/bold]" in shown.stdout
+    assert "[/url] and [bold]\u6f22\u5b57[/bold]" in workplace.show().out
 
 
 def test_interrupt_before_run_starts(workplace):
-    workplace.write("corpus/a.txt", "a text\n")
-    workplace.configure()
+    workplace.prepare("a text\n")
     with subprocess.Popen(
         workplace.command("run", "c.yaml"),
         cwd=workplace.folder,
@@ -276,36 +236,27 @@ def test_interrupt_before_run_starts(workplace):
     assert "Traceback" not in err
 
 
-def test_stricter_reject_rate_on_finished_run(workplace):
-    workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure(input={"max_reject_rate": 1.0})
+def test_reject_rate_on_finished_run(workplace):
+    workplace.finished(b"fine\n\xff\n", input={"max_reject_rate": 1.0})
+    documented = ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
+    assert sorted(os.listdir("out")) == documented
+    done = workplace.run("--set", "input.max_reject_rate=0.4", status=3)
+    assert "1 of 2 records were rejected: more than max_reject_rate 0.4 allows" in done.out
+    assert sorted(os.listdir("out")) == documented[1:]
+    assert workplace.rows().num_rows > 0
     workplace.run()
-    assert "1 of 2 records were rejected" in workplace.run("--set", "input.max_reject_rate=0", status=3).out
-    workplace.run()
-
-
-def test_output_folder_contains_only_documented_files(workplace):
-    workplace.write("corpus/a.txt", b"fine\n\xff\n")
-    workplace.configure(input={"max_reject_rate": 1.0})
-    workplace.run()
-    assert sorted(os.listdir("out")) == ["_SUCCESS", "_runs", "manifest.json", "parts.jsonl", "rejects", "tokens"]
 
 
 def test_help_and_configuration_errors_import_no_heavy_modules(workplace):
+    workplace.configure()
+    (workplace.folder / "c.yaml").rename("right.yaml")
     workplace.configure(input={"recrod": "line"})
     program = (
         "import sys; from layerbeam.__main__ import main; sys.argv = ['layerbeam', *sys.argv[1:]]\n"
+        "from layerbeam.pipeline.config import load; load.load('right.yaml')\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = ('tensorflow', 'tensorflow_text', 'apache_beam', 'pyarrow', 'numpy')\n"
         "print('heavy:', [name for name in heavy if name in sys.modules])"
     )
     for arguments in (["--help"], ["run", "--help"], ["--version"], ["run", "c.yaml"], ["rnu"]):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=workplace.folder,
-            env=os.environ | {"PYTHONPATH": str(DATA.parents[1])},
-            check=True,
-        )
-        assert done.stdout.endswith("heavy: []\n"), (arguments, done.stdout)
+        assert python(program, *arguments, folder=workplace.folder).endswith("heavy: []\n"), arguments

@@ -54,8 +54,7 @@ def peak_of(workplace: Workplace, command: str, *, statuses: tuple[int, ...] = (
 @pytest.fixture(scope="module")
 def plain_peak(tmp_path_factory) -> int:
     place = Workplace(tmp_path_factory.mktemp("plain"))
-    place.write("corpus/plain.txt", LOG * 1000)
-    place.configure(views={"texts": {"level": "text", "layers": [-1]}})
+    place.prepare({"plain.txt": LOG * 1000}, views={"texts": {"level": "text", "layers": [-1]}})
     return peak_of(place, "run")
 
 
@@ -114,9 +113,7 @@ def test_a_million_short_members():
 def test_a_window_that_needs_too_much_memory(workplace):
     parameters = zstandard.ZstdCompressionParameters(window_log=28, compression_level=1)
     packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    workplace.write("corpus/long.txt.zst", packed.compress(b"a text\n") + packed.flush())
-    workplace.write("corpus/other.txt", "a text\n")
-    workplace.configure()
+    workplace.prepare({"long.txt.zst": packed.compress(b"a text\n") + packed.flush(), "other.txt": "a text\n"})
     problem = "takes more than 128 MiB to decompress (zstd --long); use `zstd -d --long=31`, and zstd again"
     assert problem in workplace.run(status=3).out
     assert set(workplace.rows()["file"].to_pylist()) == {"corpus/other.txt"}

@@ -18,8 +18,7 @@ NAMES = ("__future__", "argparse", "json", "logging", "queue", "random", "signal
 
 @pytest.fixture
 def place(workplace: Workplace) -> Workplace:
-    workplace.write("corpus/a.txt", "a bank\nthe river\n")
-    workplace.configure()
+    workplace.prepare("a bank\nthe river\n")
     for name in NAMES:
         workplace.write(
             f"{name}.py", f"open({str(workplace.folder / 'imported')!r}, 'a').write('{name} ')\nraise OSError\n"
@@ -35,24 +34,17 @@ def started(place: Workplace, *command: str | Path, **environment: str) -> subpr
     return done
 
 
-@pytest.mark.parametrize("options", [["--workers=1"], ["--processes=2"]])
-def test_runs_and_checks(place, options):
-    assert started(place, *place.command("run", "c.yaml", *options)).returncode == 0
-    assert started(place, *place.command("verify", "out")).returncode == 0
-
-
-def test_plan(place):
-    assert started(place, *place.command("plan", "c.yaml")).returncode == 0
+@pytest.mark.parametrize(("is_module", "options"), [(False, "--workers=1"), (True, "--processes=2")])
+def test_runs_and_checks(place, is_module, options):
+    program = [sys.executable, "-m", "layerbeam"] if is_module else place.command()
+    for arguments in (("run", "c.yaml", options), ("verify", "out"), ("plan", "c.yaml")):
+        done = started(place, *program, *arguments)
+        assert done.returncode == 0, done.stderr
 
 
 def test_extract_features(place):
     given = ["corpus", "features", "-1", str(DATA / "google_uncased"), "32", "8"]
     done = started(place, *place.command("extract-features", *given, "--processes=2"))
-    assert done.returncode == 0, done.stderr
-
-
-def test_python_m(place):
-    done = started(place, sys.executable, "-m", "layerbeam", "run", "c.yaml", "--processes=2")
     assert done.returncode == 0, done.stderr
 
 

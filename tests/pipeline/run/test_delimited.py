@@ -62,8 +62,7 @@ def test_appended_rows_and_changed_names(workplace):
     assert [name for name in sorted(before) if before[name] != after.get(name)] == [
         max(before)
     ]  # the last block is longer
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
     # The same rows under another order of names are other records.
     path.write_bytes(data.replace(b"key,body,year,label", b"key,label,year,body"))
     workplace.run()
@@ -120,11 +119,7 @@ def test_pairs(workplace):
 
 
 def test_missing_column_and_empty_files(workplace):
-    workplace.write("corpus/a.csv", "body,n\none,1\n")
-    workplace.write("corpus/b.csv", "")
-    workplace.write("corpus/c.csv", "text\n")
-    workplace.configure(views=VIEWS)
-    done = workplace.run(status=3)
+    done = workplace.finished({"a.csv": "body,n\none,1\n", "b.csv": "", "c.csv": "text\n"}, status=3, views=VIEWS)
     assert "problem   corpus/a.csv: has no column `text`; it has: body, n" in done.out
     assert workplace.manifest()["counts"].get("records_read", 0) == 0
     assert "problem   corpus/a.csv: has no column `text`; it has: body, n" in workplace.plan(status=3).out
@@ -147,8 +142,7 @@ HEADERS = {
 @pytest.mark.parametrize("header", HEADERS)
 def test_file_without_the_column_is_refused_before_the_start(workplace, header):
     row, setting, problem = HEADERS[header]
-    workplace.write("corpus/a.csv", f"{row}\na,b\n")
-    workplace.configure(views=VIEWS)
+    workplace.prepare({"a.csv": f"{row}\na,b\n"}, views=VIEWS)
     expected = (
         f"layerbeam: input.{setting}: corpus/a.csv: {problem}\nlayerbeam: `layerbeam run --force` starts anyway\n"
     )

@@ -43,9 +43,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+def paths_of(output: Path, view: str) -> list[str]:
+    return [str(path) for path in sorted((output / view).glob("*.parquet"))]
+
+
 def expected(output: Path, view: str) -> tuple[str, np.ndarray]:
     """(name of the first vector column, its values), read with pyarrow part by part."""
-    tables = [pq.read_table(path) for path in sorted((output / view).glob("*.parquet"))]
+    tables = [pq.read_table(path) for path in paths_of(output, view)]
     column = next(field.name for field in tables[0].schema if str(field.type).startswith("fixed_size_list"))
     return column, np.concatenate([vectors(table, column) for table in tables])
 
@@ -57,30 +61,29 @@ def check(given: np.ndarray, output: Path, view: str) -> None:
     np.testing.assert_array_equal(given.astype(np.float32), values.astype(np.float32))
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_pandas(output, view):
+def with_pandas(paths: list[str], column: str) -> np.ndarray:
     import pandas as pd
 
-    frame = pd.concat([pd.read_parquet(path) for path in sorted((output / view).glob("*.parquet"))])
-    check(np.stack(frame[expected(output, view)[0]]), output, view)
+    return np.stack(pd.concat(map(pd.read_parquet, paths))[column])
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_polars(output, view):
+def with_polars(paths: list[str], column: str) -> np.ndarray:
     import polars as pl
 
-    frame = pl.concat([pl.read_parquet(path) for path in sorted((output / view).glob("*.parquet"))])
-    check(frame[expected(output, view)[0]].to_numpy(), output, view)
+    return pl.concat(map(pl.read_parquet, paths))[column].to_numpy()
+
+
+def with_duckdb(paths: list[str], column: str) -> np.ndarray:
+    import duckdb
+
+    rows = [duckdb.sql(f"SELECT {column} FROM '{path}'").fetchall() for path in paths]
+    return np.array([row[0] for part in rows for row in part], np.float32)
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_duckdb(output, view):
-    import duckdb
-
-    column, _ = expected(output, view)
-    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
-    rows = [duckdb.sql(f"SELECT {column} FROM '{path}'").fetchall() for path in paths]
-    check(np.array([row[0] for part in rows for row in part], np.float32), output, view)
+@pytest.mark.parametrize("read", [with_pandas, with_polars, with_duckdb])
+def test_readers(output, view, read):
+    check(read(paths_of(output, view), expected(output, view)[0]), output, view)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +100,7 @@ def spark() -> Iterator[object]:
 @pytest.mark.parametrize("view", [view for view in VIEWS if not view.endswith("_16")])
 def test_pyspark(output, view, spark):
     column, _ = expected(output, view)
-    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
-    rows = [row[0] for path in paths for row in spark.read.parquet(path).select(column).collect()]
+    rows = [row[0] for path in paths_of(output, view) for row in spark.read.parquet(path).select(column).collect()]
     check(np.array(rows, np.float32), output, view)
 
 
@@ -109,6 +111,5 @@ def test_datasets(output, view, tmp_path, monkeypatch):
     from datasets import load_dataset
 
     column, _ = expected(output, view)
-    paths = [str(path) for path in sorted((output / view).glob("*.parquet"))]
-    rows = load_dataset("parquet", data_files=paths, split="train", cache_dir=str(tmp_path))
+    rows = load_dataset("parquet", data_files=paths_of(output, view), split="train", cache_dir=str(tmp_path))
     check(np.array(rows.with_format("numpy")[:][column]), output, view)

@@ -46,9 +46,7 @@ def test_format_is_found(workplace, name, form):
 
 
 def test_files_of_several_formats(workplace):
-    workplace.write("corpus/a.txt", "one\n")
-    workplace.write("corpus/b.jsonl", JSON_LINES)
-    workplace.configure(views=TEXTS)
+    workplace.prepare({"a.txt": "one\n", "b.jsonl": JSON_LINES}, views=TEXTS)
     expected = (
         "layerbeam: input.files: a run reads files of one format, and corpus/b.jsonl is JSON Lines, corpus/a.txt is "
         "text; give globs of one format, or set input.format\n"
@@ -58,16 +56,14 @@ def test_files_of_several_formats(workplace):
 
 
 def test_a_folder_without_rows_does_not_fix_the_format(workplace):
-    workplace.write("corpus/a.csv", "body\none\n")
-    workplace.configure(views=TEXTS)
+    workplace.prepare({"a.csv": "body\none\n"}, views=TEXTS)
     workplace.run("--force", status=3)  # no column `text`
     (workplace.folder / "corpus/a.csv").rename(workplace.folder / "corpus/a.txt")
     workplace.write("corpus/b.txt", "text\ntwo\n")
     assert json.loads(workplace.plan("--json").out)["estimates"]["texts"]["value"] == 4
     workplace.run()
     assert workplace.rows("t")["text"].to_pylist() == ["body", "one", "text", "two"]
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
 
 
 @pytest.mark.parametrize(
@@ -78,9 +74,7 @@ def test_a_folder_without_rows_does_not_fix_the_format(workplace):
     ],
 )
 def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, form, other, texts):
-    workplace.write(f"corpus/{first}", "text\none\n")
-    workplace.configure(views=TEXTS)
-    workplace.run()
+    workplace.finished({first: "text\none\n"}, views=TEXTS)
     before = workplace.files()
     workplace.write(f"corpus/{name}", "text\ntwo\n")
     expected = (
@@ -95,9 +89,7 @@ def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, f
 
 
 def test_a_name_says_nothing_where_the_content_does(workplace):
-    workplace.write("corpus/a.txt", JSON_LINES)
-    workplace.configure(views=TEXTS)
-    workplace.run()
+    workplace.finished(JSON_LINES, views=TEXTS)
     workplace.write("corpus/b.csv", JSON_LINES)
     workplace.write("corpus/c.txt", "text\none\n")
     assert "corpus/c.txt: looks like text, not JSON Lines; set input.format: text" in workplace.run(status=3).out
@@ -105,69 +97,45 @@ def test_a_name_says_nothing_where_the_content_does(workplace):
 
 
 def test_settings_of_another_format_than_found(workplace):
-    workplace.write("corpus/a.txt", "one\n")
-    workplace.configure(input={"text_field": "body"}, views=TEXTS)
+    workplace.prepare("one\n", input={"text_field": "body"}, views=TEXTS)
     assert workplace.run(status=2).err == (
         "layerbeam: input.text_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv); the "
         "files are text\n"
     )
 
 
+PACKED = gzip.compress(b"one\n" * 9)
+NOISE = random.Random(0).randbytes(5000)
+TWO_BYTES = b"".join(number.to_bytes(2, "little") for number in range(256))
+TEXT = "\u201cThe river,\u201d she said \u2013 na\u00efve.\n"  # U+2013 has a control character's byte
+BINARY = "looks like binary data, not text; leave it out of input.files"
+ZIP = "looks like a zip archive, not text; unpack it"
+ARRAY = "looks like a JSON array, not text; write one object per line, for example with `jq -c '.[]'`"
+
+
+def convert(found: str, name: str) -> str:
+    return f"{found}: it is {name}, not UTF-8; convert it, for example with `iconv -f {name} -t UTF-8`"
+
+
+ZEROS = "has a zero in every other byte"
 CONTRADICTIONS = {
     "JSON Lines as text": ("a.txt", JSON_LINES, "text", "looks like JSON Lines, not text; set input.format: jsonl"),
     "Parquet as text": ("a.txt", write_parquet, "text", "looks like Parquet, not text; set input.format: parquet"),
-    "zip as text": ("a.txt", write_zip, "text", "looks like a zip archive, not text; unpack it"),
-    "zip, format not given": ("a.zip", write_zip, "auto", "looks like a zip archive, not text; unpack it"),
-    "gzip as text": (
-        "a.txt",
-        gzip.compress(b"one\n" * 9),
-        "text",
-        "looks like gzip, not text; let its name end in .gz",
-    ),
-    "random bytes": (
-        "a.bin",
-        random.Random(0).randbytes(5000),
-        "auto",
-        "looks like binary data, not text; leave it out of input.files",
-    ),
-    "UTF-16": (
-        "a.txt",
-        "one\n".encode("utf-16"),
-        "auto",
-        "begins with the byte order mark FF FE: it is UTF-16, not UTF-8; convert it, for example with "
-        "`iconv -f UTF-16 -t UTF-8`",
-    ),
+    "zip as text": ("a.txt", write_zip, "text", ZIP),
+    "zip, format not given": ("a.zip", write_zip, "auto", ZIP),
+    "gzip as text": ("a.txt", PACKED, "text", "looks like gzip, not text; let its name end in .gz"),
+    "random bytes": ("a.bin", NOISE, "auto", BINARY),
+    "UTF-16": ("a.txt", TEXT.encode("utf-16"), "auto", convert("begins with the byte order mark FF FE", "UTF-16")),
     "UTF-32": (
         "a.csv",
-        "text\none\n".encode("utf-32"),
+        TEXT.encode("utf-32"),
         "auto",
-        "begins with the byte order mark FF FE 00 00: it is UTF-32, not UTF-8; convert it, for example with "
-        "`iconv -f UTF-32 -t UTF-8`",
+        convert("begins with the byte order mark FF FE 00 00", "UTF-32"),
     ),
-    **{
-        f"{name} without a mark": (
-            "a.txt",
-            "\u201cThe river,\u201d she said \u2013 na\u00efve.\n".encode(
-                name
-            ),  # U+2013 has a control character's byte
-            "auto",
-            f"has a zero in every other byte: it is {name}, not UTF-8; convert it, for example with "
-            f"`iconv -f {name} -t UTF-8`",
-        )
-        for name in ("UTF-16LE", "UTF-16BE")
-    },
-    "numbers of two bytes": (
-        "a.txt",
-        b"".join(number.to_bytes(2, "little") for number in range(256)),
-        "text",
-        "looks like binary data, not text; leave it out of input.files",
-    ),
-    "JSON array as JSON Lines": (
-        "a.json",
-        json.dumps([{"text": "one"}, {"text": "two"}]),
-        "auto",
-        "looks like a JSON array, not text; write one object per line, for example with `jq -c '.[]'`",
-    ),
+    "UTF-16LE without a mark": ("a.txt", TEXT.encode("utf-16le"), "auto", convert(ZEROS, "UTF-16LE")),
+    "UTF-16BE without a mark": ("a.txt", TEXT.encode("utf-16be"), "auto", convert(ZEROS, "UTF-16BE")),
+    "numbers of two bytes": ("a.txt", TWO_BYTES, "text", BINARY),
+    "JSON array as JSON Lines": ("a.json", json.dumps([{"text": "one"}, {"text": "two"}]), "auto", ARRAY),
     "text as JSON Lines": ("a.txt", "one\ntwo\n", "jsonl", "looks like text, not JSON Lines; set input.format: text"),
     "text as Parquet": ("a.txt", "one\ntwo\n", "parquet", "looks like text, not Parquet; set input.format: text"),
     "JSON Lines as Parquet": (
@@ -197,8 +165,8 @@ def test_one_such_file_among_others_is_skipped(workplace):
     for number in range(20):
         workplace.write(f"corpus/{number}.txt", f"text {number}\n")
     workplace.write("corpus/7.txt", JSON_LINES)
-    workplace.write("corpus/8.txt", gzip.compress(b"one\n" * 9))
-    workplace.write("corpus/9.txt.gz", gzip.compress(random.Random(0).randbytes(5000)))
+    workplace.write("corpus/8.txt", PACKED)
+    workplace.write("corpus/9.txt.gz", gzip.compress(NOISE))
     workplace.configure(views=TEXTS)
     planned = workplace.plan(status=3).out
     done = workplace.run(status=3)
@@ -211,12 +179,11 @@ def test_one_such_file_among_others_is_skipped(workplace):
 
 
 def test_files_may_be_one_folder(workplace):
-    workplace.write("corpus/a.TXT", "one\n")
-    workplace.write("corpus/b[1].txt.gz", gzip.compress(b"two\n"))
-    workplace.write("corpus/README", "not read\n")
-    workplace.write("corpus/more/c.txt", "not read\n")
-    workplace.configure(input={"files": "corpus"}, views=TEXTS)
-    workplace.run()
+    workplace.finished(
+        {"a.TXT": "one\n", "b[1].txt.gz": gzip.compress(b"two\n"), "README": "not read\n", "more/c.txt": "not read\n"},
+        input={"files": "corpus"},
+        views=TEXTS,
+    )
     assert workplace.rows("t")["file"].to_pylist() == ["corpus/a.TXT", "corpus/b[1].txt.gz"]
     workplace.run("--set", "input.files=corpus/*.TXT", "--output", "one")
     assert workplace.rows("t", "one")["file"].to_pylist() == ["corpus/a.TXT"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
 from repository import DATA
-from weights import in_float64, vectors
+from weights import in_float64
 
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import ReferenceWordPiece, forward
@@ -59,8 +59,7 @@ def sorted_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
 
 def test_paragraphs_equal_loop_for_any_workers(workplace):
     records = paragraphs(80)
-    workplace.write("corpus/a.txt", "\n \n\n".join(records).replace("\n", "\r\n"))
-    workplace.configure(input={"record": "paragraph"} | SMALL, views=TEXTS)
+    workplace.prepare("\n \n\n".join(records).replace("\n", "\r\n"), input={"record": "paragraph"} | SMALL, views=TEXTS)
     workplace.run("--workers", "1")
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
@@ -120,8 +119,7 @@ def test_sentence_splitters(workplace, monkeypatch, splitter, expected):
     workplace.write("my_words.py", code)
     monkeypatch.syspath_prepend(str(workplace.folder))
     text = "Dr. Lee paid 3.5. He left."
-    workplace.write("corpus/a.txt", f"{text}\n")
-    workplace.configure(input={"unit": "sentence"} | splitter, views=TEXTS)
+    workplace.prepare(f"{text}\n", input={"unit": "sentence"} | splitter, views=TEXTS)
     workplace.run()
     rows = sorted_rows(workplace)
     assert [row["text"] for row in rows] == expected
@@ -132,8 +130,7 @@ def test_sentence_splitters(workplace, monkeypatch, splitter, expected):
 def test_splitter_that_breaks_its_contract_stops_the_run(workplace, monkeypatch):
     workplace.write("my_wrong_sentences.py", "def split(text): return [(0, 2), (1, 3)]\n")
     monkeypatch.syspath_prepend(str(workplace.folder))
-    workplace.write("corpus/a.txt", "one two\n")
-    workplace.configure(input={"unit": "sentence", "sentences": "my_wrong_sentences:split"}, views=TEXTS)
+    workplace.prepare("one two\n", input={"unit": "sentence", "sentences": "my_wrong_sentences:split"}, views=TEXTS)
     done = workplace.run(status=1)
     assert "input.sentences: my_wrong_sentences:split returned (1, 3) after a sentence that ends at 2" in done.err
 
@@ -206,17 +203,6 @@ def test_field_may_be_named_rejects(workplace):
     assert workplace.verify().out.endswith("pass\n")
 
 
-def test_parquet_and_json_lines_give_same_vectors(workplace):
-    workplace.write("one/a", "".join(json.dumps(record) + "\n" for record in RECORDS))
-    write_table(workplace, "two/a", RECORDS)
-    workplace.configure(input=FIELDS | {"files": ["one/a"], "format": "jsonl"}, views=TEXTS)
-    workplace.run()
-    workplace.run("--input", "two/a", "--set", "input.format=parquet", "--output", "out2")
-    ours, theirs = workplace.rows("t"), workplace.rows("t", "out2")
-    assert ours.drop_columns(["file", "layer_2"]) == theirs.drop_columns(["file", "layer_2"])
-    np.testing.assert_allclose(vectors(ours, "layer_2"), vectors(theirs, "layer_2"), atol=1e-5, rtol=0)
-
-
 def test_pair_separator_equals_extract_features(workplace):
     workplace.write("corpus/a.txt", "one thing ||| and another\nno pair\nhalf ||| \n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
@@ -236,13 +222,12 @@ def test_pair_separator_equals_extract_features(workplace):
 
 def test_verify_accepts_truncated_pairs(workplace):
     lines = [line or "x" for line in random_lines(40)]
-    workplace.write("corpus/a.txt", "".join(f"{a} ||| {b}\n" for a, b in zip(lines, reversed(lines), strict=True)))
-    workplace.configure(
+    workplace.finished(
+        "".join(f"{a} ||| {b}\n" for a, b in zip(lines, reversed(lines), strict=True)),
         input={"pair_separator": " ||| "},
         encoder={"max_seq_length": 16},
         views={"tokens": {"level": "token", "layers": [1]}},
     )
-    workplace.run()
     assert workplace.manifest()["counts"]["truncated_texts"] > 10
     assert workplace.verify().out.endswith("pass\n")
 
@@ -293,27 +278,13 @@ def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypa
 def test_parquet_without_text_field_is_skipped(workplace):
     write_table(workplace, "corpus/bad.parquet", [{"body": "a"}])
     write_table(workplace, "corpus/good.parquet", [{"text": "a"}])
-    workplace.write("corpus/text.txt", "text\n")
-    workplace.configure(input={"format": "parquet"}, views=TEXTS)
+    workplace.prepare({"text.txt": "text\n"}, input={"format": "parquet"}, views=TEXTS)
     done = workplace.run(status=3)
     assert "problem   corpus/bad.parquet: has no column `text`; it has: body" in done.out
     assert "problem   corpus/text.txt: looks like text, not Parquet; set input.format: text" in done.out
     assert [row["file"] for row in sorted_rows(workplace)] == ["corpus/good.parquet"]
     alone = workplace.run("--input", "corpus/bad.parquet", "--output", "alone", status=2).err
     assert "input.text_field: corpus/bad.parquet: has no column `text`; it has: body\n" in alone
-
-
-def test_only_new_rows_are_encoded(workplace):
-    write_table(workplace, "corpus/a.parquet", RECORDS[:50])
-    workplace.configure(input=FIELDS | {"format": "parquet"} | SMALL, views=TEXTS)
-    workplace.run()
-    assert "nothing to do" in workplace.run().err
-    write_table(workplace, "corpus/b.parquet", RECORDS[50:60])
-    workplace.run()
-    again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
-    assert again == len([block for block in blocks(workplace) if block["file"]["path"].endswith("b.parquet")])
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
 
 
 WRAPPED = """\
@@ -327,9 +298,7 @@ of some one or other of their daughters.
 
 
 def test_hard_wrapped_text_is_reported(workplace):
-    workplace.write("corpus/a.txt", (WRAPPED + "\n") * 5)
-    workplace.configure(views=TEXTS)
-    printed = workplace.run().err
+    printed = workplace.finished((WRAPPED + "\n") * 5, views=TEXTS).err
     assert (
         "input: the text looks hard-wrapped: 25 of the first 30 lines end without final punctuation, at nearly the "
         "same length; `record: paragraph` takes the lines up to a blank one as one text"
@@ -346,14 +315,11 @@ def test_hard_wrapped_text_is_reported(workplace):
     ],
 )
 def test_other_text_is_not_reported_as_hard_wrapped(workplace, lines):
-    workplace.write("corpus/a.txt", "\n".join(lines * 20))
-    workplace.configure(views=TEXTS)
+    workplace.prepare("\n".join(lines * 20), views=TEXTS)
     assert "hard-wrapped" not in workplace.run().err
 
 
 def test_latin_1(workplace):
-    workplace.write("corpus/a.txt", "caf\u00e9\n".encode("latin-1"))
-    workplace.configure(input={"encoding": "latin-1"}, views=TEXTS)
-    workplace.run()
+    workplace.finished("caf\u00e9\n".encode("latin-1"), input={"encoding": "latin-1"}, views=TEXTS)
     assert [row["text"] for row in sorted_rows(workplace)] == ["café"]
     assert workplace.run("--set", "input.encoding=iso-8859-1").err.endswith("already\n")

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import random_lines
-from repository import DATA
 from weights import vectors
 
 TEXT = "The River's bank, near the bank; Banks\n\nbank\nno such word here\n"
@@ -50,12 +49,11 @@ def test_words(workplace):
 
 
 def test_words_truncated_by_max_seq_length_are_counted(workplace):
-    workplace.write("corpus/a.txt", "the river the river the unaffable river\nthe\n")
-    workplace.configure(
-        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 8},
+    workplace.finished(
+        "the river the river the unaffable river\nthe\n",
+        encoder={"max_seq_length": 8},
         views={"w": {"level": "word", "layers": [1]}, "s": {"level": "word", "layers": [1], "words": "whitespace"}},
     )
-    workplace.run()
     rows = workplace.rows("w")
     counts = workplace.manifest()["counts"]
     assert rows.num_rows + counts["words_lost:w"] == 8
@@ -178,14 +176,9 @@ def test_keep_words_with_several_words(workplace):
 
 @pytest.mark.parametrize("overlap", [0, 4, 9])
 def test_windows(workplace, overlap):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(40, longest=60)))
-    workplace.configure(
-        encoder={
-            "handle": str(DATA / "hf_uncased"),
-            "max_seq_length": 12,
-            "long_text": "window",
-            "window_overlap": overlap,
-        },
+    workplace.finished(
+        "\n".join(random_lines(40, longest=60)),
+        encoder={"max_seq_length": 12, "long_text": "window", "window_overlap": overlap},
         views={
             "tokens": {"level": "token", "layers": [0, 3]},
             "words": {"level": "word", "layers": [2]},
@@ -194,7 +187,6 @@ def test_windows(workplace, overlap):
             "pooled": {"level": "text", "pooling": "pooler"},
         },
     )
-    workplace.run()
     longest = max(workplace.rows("tokens")["token_index"].to_pylist())
     assert longest > 40
     assert workplace.manifest()["counts"]["dropped_tokens"] == 0
@@ -205,7 +197,7 @@ def test_long_texts_rejected(workplace):
     workplace.write("corpus/a.txt", "the\nthe river of the river of the river\nthe river of the river\n")
     workplace.configure(
         input={"max_reject_rate": 1.0},
-        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 5, "long_text": "reject"},
+        encoder={"max_seq_length": 5, "long_text": "reject"},
         views={"t": {"level": "text", "layers": [-1]}},
     )
     assert json.loads(workplace.plan("--json").out)["rejects_seen"] == {"over max_seq_length 5": 2}

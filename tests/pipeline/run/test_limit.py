@@ -46,8 +46,7 @@ def test_first_records_for_any_workers(workplace, form):
 
 
 def test_limit_belongs_to_the_run(workplace):
-    workplace.write("corpus/a.txt", content("text", TEXTS))
-    workplace.configure(views=VIEWS)
+    workplace.prepare(content("text", TEXTS), views=VIEWS)
     workplace.run("--limit", "10")
     assert "input.limit: 10 -> 20" in workplace.run("--limit", "20", status=2).err
     assert "input.limit: 10 -> not set" in workplace.run(status=2).err
@@ -63,5 +62,4 @@ def test_input_that_grows_moves_the_limit(workplace):
     workplace.write("corpus/a.txt", content("text", TEXTS[:9]) + b"\n")
     workplace.run("--limit", "20")
     assert workplace.rows("t")["text"].to_pylist() == TEXTS[:9] + TEXTS[30:41]
-    workplace.run("--limit", "20", "--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh("--limit", "20")

@@ -32,7 +32,7 @@ def several(workplace) -> None:
 
 def test_all_formats_contain_same_rows(workplace):
     several(workplace)
-    workplace.run()
+    printed = workplace.run().err
     folder = workplace.folder / "out"
     parts = {name: sorted((folder / name).iterdir()) for name in VIEWS}
     assert {len(paths) for paths in parts.values()} == {len(parts["parquet"])}
@@ -62,32 +62,36 @@ def test_all_formats_contain_same_rows(workplace):
     assert [line["text"] for line in objects] == halves["text"].to_pylist()
     np.testing.assert_allclose([line["layer_2"] for line in objects], vectors(halves, "layer_2"), rtol=0, atol=6e-7)
 
+    described = workplace.manifest()["views"]
+    for name in ("records", "lines", "objects"):
+        size, unit = re.search(rf"about ([\d.]+) (kB|MB) in `{name}`", printed).groups()
+        assert described[name]["bytes"] == pytest.approx(float(size) * {"kB": 1e3, "MB": 1e6}[unit], rel=0.5), name
+    formats = {name: view["format"] for name, view in described.items()}
+    assert formats == {name: settings.get("format", "parquet") for name, settings in VIEWS.items()}
+    out = workplace.show().out
+    assert all(f"first rows of {name}" in out for name in VIEWS)
+    assert len(re.findall(r"\[CLS\]  ", out)) == 3
+
 
 def test_equal_runs_write_equal_bytes_in_every_format(workplace):
     several(workplace)
     workplace.run("--output", "one", "--workers", "1")
     workplace.run("--output", "two", "--workers", "2")
-    assert workplace.files("one") == workplace.files("two")
+    files = workplace.files("one")
+    assert {"_SUCCESS", "manifest.json", "parts.jsonl"} < files.keys()
+    assert not [name for name in files if "_commits" in name or "_unfinished" in name]
+    assert workplace.files("two") == files
     before = {path: path.stat().st_mtime_ns for path in (workplace.folder / "one").rglob("*.*") if path.is_file()}
     assert "nothing to do" in workplace.run("--output", "one").err
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_show_and_manifest(workplace):
-    several(workplace)
-    workplace.run()
-    formats = {name: view["format"] for name, view in workplace.manifest()["views"].items()}
-    assert formats == {name: settings.get("format", "parquet") for name, settings in VIEWS.items()}
-    out = workplace.show().out
-    for name in VIEWS:
-        assert f"first rows of {name}" in out
-    assert len(re.findall(r"\[CLS\]  ", out)) == 3
+    workplace.write("corpus/a.txt", "just one line\n")
+    workplace.run("--output", "one")
+    workplace.run("--output", "fresh")
+    assert workplace.files("one") == workplace.files("fresh"), "a stale part"
 
 
 def test_views_without_rows_can_be_read(workplace):
-    workplace.write("corpus/a.txt", "\n\n")
-    workplace.configure(views=VIEWS)
-    workplace.run(status=3)
+    workplace.finished("\n\n", status=3, views=VIEWS)
     for name in ("records", "raw"):
         (path,) = (workplace.folder / "out" / name).iterdir()
         assert path.name.startswith("empty.tfrecord")
@@ -98,41 +102,19 @@ def test_views_without_rows_can_be_read(workplace):
     workplace.verify(status=3)
 
 
-def test_changed_file_leaves_no_stale_part(workplace):
-    several(workplace)
-    workplace.run()
-    workplace.write("corpus/a.txt", "just one line\n")
-    workplace.run()
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
-
-
 @pytest.mark.parametrize(
     "change", ["views.lines.layers=[3, 0]", "views.records.compress=false", "views.lines.format=tfrecord"]
 )
 def test_changed_format_is_another_run(workplace, change):
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure(views=VIEWS)
-    workplace.run()
+    workplace.finished("one line\n", views=VIEWS)
     assert "holds a run with other settings" in workplace.run("--set", change, status=2).err
 
 
 def test_equivalent_layer_numbers_are_the_same_run(workplace):
-    workplace.write("corpus/a.txt", "one line\n")
-    workplace.configure(views={"t": {"level": "token", "layers": [-1]}})
-    workplace.run()
+    workplace.finished("one line\n", views={"t": {"level": "token", "layers": [-1]}})
     assert "nothing to do" in workplace.run("--set", "views.t.layers=[3]").err
     again = ("--set", "views.t.layers=[2]", "--set", "views.t.layer_numbering=extract_features")
     assert "nothing to do" in workplace.run(*again).err
-
-
-def test_estimate_is_close_to_written_size(workplace):
-    several(workplace)
-    printed = workplace.run().err
-    for name in ("records", "lines", "objects"):
-        size, unit = re.search(rf"about ([\d.]+) (kB|MB) in `{name}`", printed).groups()
-        expected = float(size) * {"kB": 1e3, "MB": 1e6}[unit]
-        assert workplace.manifest()["views"][name]["bytes"] == pytest.approx(expected, rel=0.5), name
 
 
 def test_kept_fields_are_in_every_format(workplace):

@@ -30,11 +30,8 @@ def run(workplace: Workplace, name: str) -> dict[str, np.ndarray]:
     workplace.run()
     tokens = workplace.rows("tokens", "plain")
     columns = {name: tokens[name].to_numpy() for name in ("file", "line", "token_index", "word_index")}
-    return (
-        columns
-        | {f"layer_{k}": vectors(tokens, f"layer_{k}") for k in range(4)}
-        | {"pooled": vectors(workplace.rows("pooled", "plain"), "pooled_output")}
-    )
+    pooled = {"pooled": vectors(workplace.rows("pooled", "plain"), "pooled_output")}
+    return columns | {f"layer_{k}": vectors(tokens, f"layer_{k}") for k in range(4)} | pooled
 
 
 def texts(plain: dict[str, np.ndarray]) -> list[np.ndarray]:

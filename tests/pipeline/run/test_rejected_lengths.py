@@ -31,11 +31,8 @@ def test_long_lines_are_rejected_the_same_for_any_workers(workplace, name):
 
 
 def test_the_limit_is_part_of_the_settings_of_a_run(workplace):
-    workplace.write("corpus/a.txt", "one\n" * 200)
-    workplace.configure(views=VIEWS)
-    workplace.run()
-    workplace.configure(input={"max_record_bytes": 4000}, views=VIEWS)
-    assert "max_record_bytes" in workplace.run(status=2).err
+    workplace.finished("one\n" * 200, views=VIEWS)
+    assert "max_record_bytes" in workplace.run("--set", "input.max_record_bytes=4000", status=2).err
 
 
 def test_resumed_run_has_the_same_rejects(workplace):

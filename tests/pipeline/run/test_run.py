@@ -44,12 +44,11 @@ def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.nda
 
 
 def test_layers_and_pooler_agree_with_transformers(workplace):
-    workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
-    workplace.configure(
+    workplace.finished(
+        {"input.txt": (DATA / "input.txt").read_bytes()},
         encoder={"max_seq_length": 32},
         views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
     )
-    workplace.run()
     tokens, pooled = workplace.rows("tokens"), workplace.rows("pooled")
     reference = np.load(DATA / "transformers_uncased.npz")
     lines = sorted(int(name.removeprefix("ids_")) for name in reference.files if name.startswith("ids_"))
@@ -90,9 +89,7 @@ def test_pipeline_equals_loop_over_texts(workplace):
 
 
 def test_spans_refer_to_record(workplace):
-    workplace.write("corpus/a.txt", "Zoë’s naïve  CAFÉ…\n")
-    workplace.configure(views={"t": {"level": "token", "layers": [-1], "special_tokens": False}})
-    workplace.run()
+    workplace.finished("Zoë’s naïve  CAFÉ…\n", views={"t": {"level": "token", "layers": [-1], "special_tokens": False}})
     rows = workplace.rows("t").to_pylist()
     record = "Zoë’s naïve  CAFÉ…"
     words = {}
@@ -119,21 +116,6 @@ def test_minilm_separates_senses_of_bank(workplace):
     assert cosine(robber, vault) == pytest.approx(0.9406, abs=5e-4)
     assert cosine(robber, river) == pytest.approx(0.8887, abs=5e-4)
     assert cosine(vault, river) == pytest.approx(0.8879, abs=5e-4)
-
-
-def test_equal_runs_write_equal_bytes_for_any_workers(workplace):
-    many_blocks(
-        workplace, views={"tokens": {"level": "token", "layers": [3, 1]}, "texts": {"level": "text", "layers": [2]}}
-    )
-    workplace.run("--output", "one", "--workers", "1")
-    workplace.run("--output", "two", "--workers", "2")
-    workplace.run("--output", "again", "--workers", "2")
-    files = workplace.files("one")
-    assert len([name for name in files if name.startswith("tokens/")]) > 10
-    assert {"_SUCCESS", "manifest.json", "parts.jsonl"} < files.keys()
-    assert not [name for name in files if "_commits" in name or "_unfinished" in name]
-    assert workplace.files("two") == files
-    assert workplace.files("again") == files
 
 
 def test_killed_run_resumes(workplace, monkeypatch):
@@ -194,8 +176,7 @@ def test_only_new_and_changed_text_is_encoded(workplace):
     changed = [path.name for path in after if after[path] != parts.get(path)]
     assert len(changed) == 1
     assert changed[0].startswith("a-")
-    workplace.run("--output", "fresh")
-    assert workplace.files() == workplace.files("fresh")
+    workplace.assert_equals_fresh()
     assert "nothing to do" in workplace.run().err
 
 
@@ -222,19 +203,6 @@ def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     assert "nothing to do" in workplace.run(*limit).err
 
 
-def test_rows_of_missing_file_are_kept_until_pruned(workplace):
-    many_blocks(workplace)
-    workplace.run()
-    (workplace.folder / "corpus/b.txt").unlink()
-    done = workplace.run(status=3)
-    assert "corpus/b.txt: is missing; its rows stay until a run with --prune-missing" in done.out
-    assert set(workplace.rows()["file"].to_pylist()) == {"corpus/a.txt", "corpus/b.txt"}
-    assert not (workplace.folder / "out/_SUCCESS").exists()
-    workplace.run("--prune-missing")
-    assert set(workplace.rows()["file"].to_pylist()) == {"corpus/a.txt"}
-    assert (workplace.folder / "out/_SUCCESS").exists()
-
-
 @pytest.mark.parametrize("options", [[], ["--prune-missing"]])
 @pytest.mark.parametrize("files", ["corpus", "corpus/*.txt", "corpus/a.txt"])
 def test_without_any_input_a_finished_run_stays_as_it_is(workplace, files, options):
@@ -249,21 +217,8 @@ def test_without_any_input_a_finished_run_stays_as_it_is(workplace, files, optio
     assert workplace.files() == before
 
 
-def test_missing_part_is_rewritten(workplace):
-    many_blocks(workplace)
-    workplace.run()
-    files = workplace.files()
-    parts = sorted((workplace.folder / "out/tokens").iterdir())
-    parts[1].unlink()
-    parts[2].write_bytes(parts[2].read_bytes()[:-1])
-    workplace.run()
-    assert workplace.files() == files
-
-
 def test_equal_texts_are_encoded_once_and_all_written(workplace):
-    workplace.write("corpus/a.txt", "same words here\n" * 50)
-    workplace.configure(encoder={"batch_tokens": 10_000})
-    workplace.run()
+    workplace.finished("same words here\n" * 50, encoder={"batch_tokens": 10_000})
     rows = workplace.rows()
     tokens = rows.num_rows // 50
     first = vectors(rows.slice(0, tokens), "layer_3")

@@ -96,6 +96,5 @@ def test_saved_model_refuses_xla_and_bfloat16(workplace, setting, value):
 
 
 def test_bucket_over_positions(workplace):
-    workplace.write("corpus/a.txt", "text\n")
-    workplace.configure(encoder={"length_buckets": [32, 4096]})
+    workplace.prepare("text\n", encoder={"length_buckets": [32, 4096]})
     assert "encoder.length_buckets: ends with 4096; " in workplace.run(status=2).err

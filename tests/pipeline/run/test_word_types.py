@@ -100,12 +100,11 @@ def test_every_combination(workplace, format_):
 
 def test_group_by_separates_forms(workplace):
     records = [{"text": "a river", "year": 1611}, {"text": "The river", "year": None}, {"text": "river", "year": 1611}]
-    workplace.write("corpus/a.jsonl", "\n".join(json.dumps(record) for record in records))
-    workplace.configure(
+    workplace.finished(
+        {"a.jsonl": "\n".join(json.dumps(record) for record in records)},
         input={"format": "jsonl", "keep_fields": {"year": "int64"}},
         views={"types": {"level": "word_type", "layers": [1], "group_by": ["year"]}},
     )
-    workplace.run()
     rows = types(workplace).drop(["layer_1", "layer_1_std"]).to_pylist()
     assert rows == [
         {"year": None, "word": "river", "count": 1},
@@ -163,7 +162,7 @@ def test_table_in_parts(workplace, monkeypatch, format_):
     configure(workplace, format=format_)
     workplace.run("--output", "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(word_types, "_RANGE_BYTES", 20_000)
+        patch.setattr(word_types, "RANGE_BYTES", 20_000)
         workplace.run("--output", "one", "--workers", "1")
         workplace.run("--workers", "2")
     assert workplace.files() == workplace.files("one")

@@ -3,13 +3,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from apache_beam.coders import registry
 
 from layerbeam.transforms import coders
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.commits import BlockId, InputFile
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError
@@ -40,12 +38,9 @@ class CountingEncoder:
 def tokens() -> TokenBlock:
     none = np.zeros(len(TEXTS), np.int32)
     ids = np.concatenate(TEXTS).astype(np.int32)
-    text = TextBlock(
-        BlockId(InputFile("a", 1, 0.0), 0, 5, 0, 1, ""), pa.array(["x"] * 5), np.arange(5), none, none, {}, []
-    )
     splits = np.cumsum([0, *map(len, TEXTS)])
     zeros = np.zeros(len(ids), np.int32)
-    return TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none)
+    return TokenBlock(TextBlock.of(["x"] * 5), splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 4, 8, 1000])

@@ -104,14 +104,8 @@ def test_text_with_nan_is_rejected_alone():
         (2, b"1 2 3 4", "encode", NOT_FINITE),
         (2, b"30", "encode", NOT_FINITE),
     ]
-    assert text.counts == {
-        "records_read": 3,
-        "embedded": 3,
-        "rejected": 0,
-        "sentences_read": 6,
-        "sentences_embedded": 4,
-        "sentences_rejected": 2,
-    }
+    of_sentences = {"sentences_read": 6, "sentences_embedded": 4, "sentences_rejected": 2}
+    assert text.counts == {"records_read": 3, "embedded": 3, "rejected": 0} | of_sentences
     assert_equal(got, encode(block_without(3, 5), FakeEncoder()))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from repository import DATA
@@ -18,15 +20,9 @@ from layerbeam.transforms.views import View
 
 TEXTS = ["the river bank", "a well", "the money in the bank and the river", "the", "a river and a bank " * 9]
 VIEWS = [
-    *(
-        (level, "separate", pooling)
-        for level in ("text", "word")
-        for pooling in ("mean", "max", "first", "last", "sum")
-    ),
-    *(
-        ("text", combine, pooling)
-        for combine in ("sum", "concat", "mean")
-        for pooling in ("mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean")
+    *itertools.product(("text", "word"), ["separate"], ("mean", "max", "first", "last", "sum")),
+    *itertools.product(
+        ["text"], ("sum", "concat", "mean"), ("mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean")
     ),
     ("text", "sum", "cls"),
     ("token", "separate", "mean"),

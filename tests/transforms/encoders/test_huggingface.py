@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from repository import DATA, ROOT
+from repository import DATA, python
 from safetensors.numpy import load_file, save_file
 from tampering import edit
 from weights import refused, same_weights
@@ -56,7 +54,7 @@ def test_opening_imports_neither_tensorflow_nor_beam():
         f"pickle.loads(pickle.dumps(open_encoder({str(UNCASED)!r}))); "
         "sys.exit('tensorflow' in sys.modules or 'apache_beam' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    python(code)
 
 
 def test_prefix_and_heads(folder):
@@ -91,8 +89,6 @@ def test_shards(folder):
     assert same_weights(folder, UNCASED)
     (folder / "model-00002-of-00002.safetensors").unlink()
     assert "model-00002-of-00002.safetensors is missing; download it too" in refused(folder)
-    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
-    assert "weight_map must give a file in this folder for each tensor" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +127,6 @@ def test_truncated_weights(folder, keep):
 def test_large_file_pointer(folder):
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     assert "`git lfs pull`" in refused(folder)
-
-
-@pytest.mark.parametrize("header", [b"{}}", b"[1]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [1]}}'])
-def test_header_that_is_none(folder, header):
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert "not a complete safetensors file (" in refused(folder)
 
 
 def test_lines_of_a_vocabulary(folder):
@@ -212,6 +202,12 @@ def test_tensors_that_do_not_cover_the_data_once(folder, entries):
     write_header(folder, f"{{{entries}}}")
     with open(folder / "model.safetensors", "ab") as file:
         file.write(bytes(8))
+    assert "not a complete safetensors file (" in refused(folder)
+
+
+@pytest.mark.parametrize("header", ["{}}", "[1]", '{"a": 1}', '{"a": {"dtype": "F32", "shape": [1]}}'])
+def test_header_that_is_none(folder, header):
+    write_header(folder, header)
     assert "not a complete safetensors file (" in refused(folder)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import pytest
@@ -25,14 +24,6 @@ def test_handles_that_are_no_folder(tmp_path):
     assert refused("").startswith(": the handle is empty; an encoder is minilm, ")
     assert "is a file" in refused(DATA / "input.txt")
     assert "there is no such folder" in refused("x" * 5000)
-
-
-def test_another_encoder_under_the_same_handle():
-    """On a worker the folder may hold other weights than where the run was started."""
-    source = open_encoder(str(DATA / "hf_uncased"))
-    other = dataclasses.replace(source, handle=str(DATA / "google_uncased"))
-    with pytest.raises(EncoderError, match="has changed since the run was started; start it again"):
-        load_encoder(other, layers=[1], pooler=False)
 
 
 def test_layers_that_it_does_not_have():

@@ -6,8 +6,6 @@ import dataclasses
 import errno
 import io
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import S3Options
 from model_server import TFHUB, tar_of
 from object_store import upload
-from repository import DATA, ROOT
+from repository import DATA, python
 from weights import refused
 
 from layerbeam.transforms import storage
@@ -146,7 +144,7 @@ def test_store_that_refuses(memory, monkeypatch):
     upload(DATA / "hf_uncased", "memory://bucket/e")
     monkeypatch.setattr(memory, "open", refuse)
     assert "cannot be fetched ([Errno 5] 403: you have no right to read this" in refused("memory://bucket/e")
-    monkeypatch.setattr(memory, "_list", refuse)
+    monkeypatch.setattr(memory, "match", refuse)
     assert "403: you have no right to read this" in refused("memory://bucket/e")
 
 
@@ -228,8 +226,7 @@ def test_options_of_the_file_systems(workplace, memory, monkeypatch):
     workplace.encoder("memory://bucket/e", "--s3_region_name=elsewhere")
     assert set(seen) == {"elsewhere"}
     seen.clear()
-    workplace.write("corpus/a.txt", "a river\n")
-    workplace.configure(encoder={"handle": "memory://bucket/e"}, beam={"s3_region_name": "here"})
+    workplace.prepare("a river\n", encoder={"handle": "memory://bucket/e"}, beam={"s3_region_name": "here"})
     workplace.run()
     assert set(seen) == {"here"}
     seen.clear()
@@ -249,15 +246,7 @@ def test_local_paths_never_import_beam(workplace):
     for arguments in (["encoder", str(DATA / "hf_uncased")], ["encoder", "nowhere"], ["run", "c.yaml"]):
         code = f"import sys; from layerbeam.pipeline.cli.main import main; main({arguments!r}, version='test'); "
         code += "print([name for name in ('apache_beam', 'tensorflow') if name in sys.modules])"
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=workplace.folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.splitlines()[-1] == "[]", arguments
+        assert python(code, folder=workplace.folder).splitlines()[-1] == "[]", arguments
 
 
 @pytest.mark.parametrize("ending", ["", ".zip"])

@@ -7,14 +7,12 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_server import Answer, Server, nobody
-from repository import DATA, ROOT
+from repository import DATA, python
 from tampering import edit
 from test_locate import PAGE
 from weights import refused
@@ -78,17 +76,9 @@ def opened(tmp_path: Path, server: Server):
     pytest.importorskip("huggingface_hub")
 
     def run(*handles: str, options: tuple[str, ...] = (), endpoint: str = server.address) -> list[dict[str, Any]]:
-        settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", OPEN, json.dumps(handles), *options],
-            cwd=ROOT,
-            env=os.environ | settings | {"HF_HUB_DISABLE_XET": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found = [json.loads(line) for line in done.stdout.splitlines()]
+        settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
+        printed = python(OPEN, json.dumps(handles), *options, HF_ENDPOINT=endpoint, **settings)
+        found = [json.loads(line) for line in printed.splitlines()]
         assert len(found) == len(handles)
         for handle, one in zip(handles, found, strict=True):
             assert one.get("error", f"{handle}: ").startswith(f"{handle}: "), one

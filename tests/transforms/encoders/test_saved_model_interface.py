@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -137,38 +137,29 @@ def test_without_pooled_output(tmp_path):
         load_encoder(source, layers=[1], pooler=True)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        (lambda layers, pooled: layers, "which of its outputs 0, 1, 2 is which cannot be seen; name them"),
-        (
-            lambda layers, pooled: {"one": layers[0], "other": layers[1]},
-            "which of its outputs one, other is which cannot be seen; name them",
-        ),
-        (
-            lambda layers, pooled: {"encoder_outputs": dict(zip(["first", "second", "third"], layers, strict=True))},
-            "the order of its outputs encoder_outputs.first, encoder_outputs.second, encoder_outputs.third is not to "
-            "be seen; number them",
-        ),
-        (
-            lambda layers, pooled: {"default": pooled},
-            "its outputs are default; needed is sequence_output or encoder_outputs, [batch, tokens, size]",
-        ),
-        (
-            lambda layers, pooled: {
-                "sequence_output": tf.raw_ops.PlaceholderWithDefault(input=layers[0], shape=[None, None, None])
-            },
-            "its output sequence_output has no fixed last dimension; export it with one",
-        ),
-        (
-            lambda layers, pooled: {
-                "sequence_output": tf.raw_ops.PlaceholderWithDefault(input=layers[0], shape=tf.TensorShape(None))
-            },
-            "its output sequence_output has no fixed last dimension; export it with one",
-        ),
-    ],
-    ids=["list", "names", "unnumbered", "pooled only", "unknown size", "unknown rank"],
+def of_shape(layer: Any, shape: Any) -> dict[str, Any]:
+    return {"sequence_output": tf.raw_ops.PlaceholderWithDefault(input=layer, shape=shape)}
+
+
+WHICH = "which of its outputs {} is which cannot be seen; name them"
+NO_SIZE = "its output sequence_output has no fixed last dimension; export it with one"
+NO_LAYERS = "its outputs are default; needed is sequence_output or encoder_outputs, [batch, tokens, size]"
+NO_ORDER = (
+    "the order of its outputs encoder_outputs.first, encoder_outputs.second, encoder_outputs.third is not to be seen; "
+    "number them"
 )
+UNUSABLE: dict[str, tuple[Callable[[list[Any], Any], Any], str]] = {
+    "list": (lambda layers, pooled: layers, WHICH.format("0, 1, 2")),
+    "names": (lambda layers, pooled: {"one": layers[0], "other": layers[1]}, WHICH.format("one, other")),
+    "unnumbered": (lambda layers, pooled: {"encoder_outputs": dict(zip(ORDINALS, layers, strict=True))}, NO_ORDER),
+    "pooled only": (lambda layers, pooled: {"default": pooled}, NO_LAYERS),
+    "unknown size": (lambda layers, pooled: of_shape(layers[0], [None, None, None]), NO_SIZE),
+    "unknown rank": (lambda layers, pooled: of_shape(layers[0], tf.TensorShape(None)), NO_SIZE),
+}
+ORDINALS = ("first", "second", "third")
+
+
+@pytest.mark.parametrize(("outputs", "message"), UNUSABLE.values(), ids=UNUSABLE)
 def test_outputs_that_cannot_be_used(tmp_path, outputs, message):
     def call(toy: Toy, inputs: dict[str, Any]) -> Any:
         layers = toy.layers(inputs)

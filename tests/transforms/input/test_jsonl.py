@@ -65,13 +65,8 @@ def test_what_goes_through(corpus):
         "gold": [True, False, None],
     }
     assert next(iter(block.fields)) == "id"
-    assert [column.type for column in block.fields.values()] == [
-        pa.string(),
-        pa.string(),
-        pa.int64(),
-        pa.float64(),
-        pa.bool_(),
-    ]
+    types = [pa.string(), pa.string(), pa.int64(), pa.float64(), pa.bool_()]
+    assert [column.type for column in block.fields.values()] == types
 
 
 def test_types_stand_in_a_block_without_values(corpus):
@@ -208,13 +203,8 @@ def test_lines_that_are_accepted(corpus, line, text):
 
 
 def test_pairs_of_two_fields(corpus):
-    lines = [
-        '{"text": "a", "b": "c"}',
-        '{"text": "d"}',
-        '{"text": "e", "b": " "}',
-        '{"text": " ", "b": "f"}',
-        '{"text": "", "b": null}',
-    ]
+    lines = ['{"text": "a", "b": "c"}', '{"text": "d"}', '{"text": "e", "b": " "}', '{"text": " ", "b": "f"}']
+    lines.append('{"text": "", "b": null}')
     (block,) = read_file(corpus("\n".join(lines)), format="jsonl", pair_field="b")
     assert block.texts.to_pylist() == ["a", "d", "e", " "]
     assert block.pairs.to_pylist() == ["c", None, None, "f"]

@@ -186,12 +186,6 @@ def test_file_is_skipped_after_blocks_before_damage(corpus):
     assert isinstance(left_out, InputFile)
 
 
-def test_line_longer_than_many_slices_is_one_record(corpus):
-    long = b"x" * 1000
-    items = read_file(corpus(b"a\n" + long + b"\nb\nc\n"), slice_bytes=7)
-    assert texts_of(items) == [(0, "a"), (1, long.decode()), (2, "b"), (3, "c")]
-
-
 @pytest.mark.parametrize("record", ["line", "paragraph"])
 def test_a_slice_inside_a_long_line_is_not_read_beyond_its_end(corpus, monkeypatch, record):
     (file,) = storage.find_files([str(corpus(b"x" * 100_000 + b"\n"))])

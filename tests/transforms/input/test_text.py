@@ -8,8 +8,6 @@ import pytest
 from corpora import UNLIMITED, read_file, texts_of
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.settings import BlockLimits
 
 
@@ -40,12 +38,6 @@ def test_byte_order_mark_before_paragraphs(corpus, data, expected, slice_bytes):
     assert texts_of(read_file(corpus(data), record="paragraph", slice_bytes=slice_bytes)) == expected
 
 
-@pytest.mark.parametrize("record", ["line", "paragraph"])
-def test_utf16_in_slices_of_one_byte_is_left_out(corpus, record):
-    (left_out,) = read_file(corpus(b"\xff\xfe\n\na"), record=record, slice_bytes=1)
-    assert isinstance(left_out, InputFile)
-
-
 def test_line_of_unicode_spaces_ends_no_paragraph(corpus):
     path = corpus("a\n\u00a0\nb\n\n\u2003\n\nc")
     (block,) = read_file(path, record="paragraph")
@@ -58,16 +50,6 @@ def test_a_rejected_paragraph_goes_with_its_place_and_bytes(corpus):
     (reject,) = block.rejected
     assert (reject.line, reject.byte_offset, reject.raw) == (2, 5, b"two\nth\xffree")
     assert reject.reason == "invalid UTF-8: invalid start byte at byte 6 (0xff)"
-
-
-def test_done_paragraphs_come_as_their_commits(corpus):
-    path = corpus("one\n\ntwo\n\nthree\n")
-    limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    done = [Commit("f", block.block, block.counts, {}) for block in read_file(path, limits, record="paragraph")]
-    assert len(done) == 3
-    path.write_text("one\n\ntwo\n\nthree\nmore\n\nfour\n")
-    kinds = [type(item) for item in read_file(path, limits, record="paragraph", done=done)]
-    assert kinds == [Commit, Commit, TextBlock, TextBlock]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])

@@ -37,16 +37,8 @@ def test_what_the_breaker_knows_and_what_it_does_not(corpus):
         record="file",
         **TENSORFLOW_TEXT,
     )
-    assert [text for *_, text in sentences(block)] == [
-        "The U.S.",
-        "is big.",
-        "Mr.",
-        "Smith paid 3.",
-        "50.",
-        "A heading\n\nText.",
-        "你好。",
-        "世界！",
-    ]
+    found = "|".join(text for *_, text in sentences(block))
+    assert found == "The U.S.|is big.|Mr.|Smith paid 3.|50.|A heading\n\nText.|你好。|世界！"
 
 
 def test_white_space_of_several_bytes(corpus):

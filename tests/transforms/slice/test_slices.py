@@ -24,7 +24,7 @@ from layerbeam.transforms.slice.slices import (
 
 @pytest.fixture
 def three_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RANGES_TOGETHER", 3)
+    monkeypatch.setattr(module, "RANGES_TOGETHER", 3)
 
 
 def test_a_small_file_is_work_for_all_workers(corpus):

@@ -4,12 +4,11 @@ import errno
 import glob
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 from apache_beam.io.filesystems import FileSystems
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
+from repository import python
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
@@ -25,13 +24,6 @@ def test_globs_give_each_file_once_in_order(tmp_path):
         (tmp_path / name).write_text("x")
     found = storage.find_files([f"{tmp_path}/*.txt", f"{tmp_path}/a*", f"{tmp_path}/c.md"])
     assert names(found) == ["a.txt", "b.txt", "c.md"]
-
-
-def test_stars_twice_cross_folders(tmp_path):
-    (tmp_path / "x" / "y").mkdir(parents=True)
-    (tmp_path / "a.txt").write_text("x")
-    (tmp_path / "x" / "y" / "b.txt").write_text("x")
-    assert names(storage.find_files([f"{tmp_path}/**/*.txt"])) == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "**/**/*.txt", "x/**/*.txt", "**/y/**/*.txt", "[x]/**/y/b.txt"])
@@ -114,12 +106,6 @@ def test_what_is_no_readable_file_is_left_out(tmp_path):
         InputFile.unreadable(f"{tmp_path}/folder", f"is a folder; to read the files in it, write {tmp_path}/folder/*"),
         InputFile.unreadable(f"{tmp_path}/pipe", "is not a regular file"),
     ]
-
-
-def test_folders_that_a_glob_happens_to_match_are_no_problem(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "a.txt").write_text("x")
-    assert names(storage.find_files([f"{tmp_path}/*"])) == ["a.txt"]
 
 
 def test_the_files_of_a_folder_are_not_the_folders_in_it(tmp_path):
@@ -231,20 +217,8 @@ def test_an_object_is_found_again_whatever_its_name(store, name):
 @pytest.mark.parametrize(
     "path",
     [
-        "/a",
-        "a",
-        "gs://b/a",
-        " s3://b",
-        "file:///a",
-        "C:/a",
-        "C:\\a",
-        "c+.-1://x",
-        "1c://x",
-        "a/b://c",
-        "://a",
-        "a:/b",
-        "a\n://b",
-        "",
+        *("/a", "a", "gs://b/a", " s3://b", "file:///a", "C:/a", "C:\\a"),
+        *("c+.-1://x", "1c://x", "a/b://c", "://a", "a:/b", "a\n://b", ""),
     ],
 )
 def test_paths_are_local_by_beam_s_own_rule(path):
@@ -266,8 +240,7 @@ assert FileSystems._pipeline_options.get_all_options()["s3_region_name"] == "her
 storage.set_options([])
 assert FileSystems._pipeline_options.get_all_options()["s3_region_name"] is None
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(script)
 
 
 def test_a_store_that_cannot_be_listed(store):

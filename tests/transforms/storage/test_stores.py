@@ -59,12 +59,8 @@ def test_files_are_written_listed_and_read(store):
     assert storage.list_folder(store.root) == {"ba7816bf.bin": 3}
     assert sorted(storage.list_tree(store.root)) == ["ba7816bf.bin", *[f"in/{number}.txt" for number in range(5)]]
     found = storage.find_files([f"{store.root}/i?/[1-3]*", f"{store.root}/**.bin"])
-    assert [file.path.removeprefix(store.root) for file in found] == [
-        "/ba7816bf.bin",
-        "/in/1.txt",
-        "/in/2.txt",
-        "/in/3.txt",
-    ]
+    paths = [file.path.removeprefix(store.root) for file in found]
+    assert paths == ["/ba7816bf.bin", "/in/1.txt", "/in/2.txt", "/in/3.txt"]
     assert storage.stat_file(found[1].path) == found[1]
     assert storage.read_bytes(f"{store.root}/in/2.txt") == b"0123456789" * 2
     assert storage.read_bytes(f"{store.root}/in/0.txt") == b""

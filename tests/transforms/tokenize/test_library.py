@@ -33,21 +33,7 @@ ROBERTA = SpecialTokens(first=0, between=(2, 2), last=2, pad=1, has_second_segme
 
 def unigram() -> Tokenizer:
     """As XLM-R's: a mark before each word, compatibility characters normalized."""
-    pieces = [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-        "\u2581",
-        "\u2581river",
-        "\u2581bank",
-        "s",
-        "fi",
-        "ne",
-        ".",
-        "'",
-        "\u4f60",
-    ]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁river", "▁bank", "s", "fi", "ne", ".", "'", "你"]
     model = models.Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)], unk_id=3)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
 import random
 import unicodedata
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
-from repository import DATA
+from test_wordpiece import CASES, reference_rows
 
 from layerbeam.transforms.reference import CHINESE, ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-CASES = {"uncased": True, "cased": False}
-# Of Python 3.10's Unicode 13, U+061D is no part; since 14, with which the files were made, it is punctuation.
-NEEDS_UNICODE_14 = {"\u061d"} if unicodedata.unidata_version < "14" else set()
 NUM_TEXTS = 100_000
 BATCH = 4_000
 
@@ -141,11 +137,7 @@ def assert_equal_ids(pair: Pair, texts: Sequence[str]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_gives_google_s_ids(minilm: dict[str, Pair], name: str) -> None:
     reference = minilm[name][1]
-    with open(DATA / f"wordpiece_{name}.jsonl", encoding="utf-8") as lines:
-        rows = [(row["text"], row["ids"]) for row in map(json.loads, lines)]
-    assert len(rows) == 3044
-    compared = [(text, ids) for text, ids in rows if not NEEDS_UNICODE_14 & set(text)]
-    assert [text for text, ids in compared if reference.tokenize(text) != ids] == []
+    assert [text for text, ids in reference_rows(name) if reference.tokenize(text) != ids] == []
 
 
 def test_the_reference_takes_the_last_of_equal_entries() -> None:

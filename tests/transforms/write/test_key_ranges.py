@@ -41,9 +41,9 @@ BLOCKS = [block_sums(seed) for seed in range(7)]
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of 3 keys, and ranges of 25."""
-    monkeypatch.setattr(word_types, "_ROW_GROUP_BYTES", 3 * 32)
-    monkeypatch.setattr(word_types, "_MIN_GROUP_ROWS", 1)
-    monkeypatch.setattr(word_types, "_RANGE_BYTES", 25 * (32 + 256))
+    monkeypatch.setattr(word_types, "ROW_GROUP_BYTES", 3 * 32)
+    monkeypatch.setattr(word_types, "MIN_GROUP_ROWS", 1)
+    monkeypatch.setattr(word_types, "RANGE_BYTES", 25 * (32 + 256))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_ranges_make_the_table_of_a_dictionary(paths):
 
 
 def test_sample_does_not_depend_on_the_order_of_parts(paths, monkeypatch):
-    monkeypatch.setattr(word_types, "_SAMPLED_KEYS", 40)
+    monkeypatch.setattr(word_types, "SAMPLED_KEYS", 40)
     whole = word_types.sample_keys(VIEW, paths)
     assert len(whole) == 40
     pieces = [word_types.sample_keys(VIEW, [path]) for path in reversed(paths)]
