@@ -5,6 +5,7 @@ Like an object store, it shows a file under its name only after the file is clos
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -76,10 +77,12 @@ class FaultyFileSystem(ObjectPaths, FileSystem):
         self.plan.step("list", dir_or_prefix)
         prefix = local(dir_or_prefix)
         folder = prefix if os.path.isdir(prefix) else os.path.dirname(prefix)
-        if os.path.isdir(folder):
-            for found in self._real._list(folder):
-                if found.path.startswith(prefix) and not found.path.endswith(".upload"):
-                    yield FileMetadata(SCHEME + found.path, found.size_in_bytes, found.last_updated_in_seconds)
+        for parent, _, names in os.walk(folder):
+            for path in (os.path.join(parent, name) for name in names):
+                if path.startswith(prefix) and not path.endswith(".upload"):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        found = os.stat(path)
+                        yield FileMetadata(SCHEME + path, found.st_size, found.st_mtime)
 
     def exists(self, path: str) -> bool:
         self.plan.step("stat", path)
