@@ -69,7 +69,7 @@ def build(
     # Which files there are, and what of them is done already.
     files = keep_alive(root | beam.Impulse(), "find", alive) | "find" >> find
 
-    # Only paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
+    # Paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
     slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(
         job.limits, job.records, huge_files=is_remote, num_readers=num_readers
     )

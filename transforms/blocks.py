@@ -65,8 +65,8 @@ class Slice:
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
-    `reader`: (number, of): it keeps the blocks with block number % of == number. `others`: small files that are read
-    together with this one, all of them whole.
+    `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
+    files that are read together with this one, all of them whole.
     """
 
     file: InputFile

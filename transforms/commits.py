@@ -215,7 +215,7 @@ class Member(_Exact):
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """A finished block: written after its last part. The block is done if, and only if, this exists.
+    """A finished block: written after its last part. The block is done if this exists and its parts are intact.
 
     `parts` is keyed by view (`rejects` for the rejected records), `counts` by the names in `transforms/metrics.py`.
     `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.

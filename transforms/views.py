@@ -12,6 +12,8 @@ from pydantic import BeforeValidator
 from layerbeam.transforms.settings import REQUIRED, Settings, setting
 
 Level = Literal["token", "word", "text", "record", "word_type"]
+NumberType = Literal["float32", "float16"]
+FileFormat = Literal["parquet", "tfrecord", "jsonl"]
 Combine = Literal["separate", "sum", "mean", "concat"]
 WordPooling = Literal["first", "last", "mean", "sum", "max"]
 TextPooling = Literal["cls", "pooler", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean"]
@@ -80,8 +82,8 @@ class ViewSettings(Settings):
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
     truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
     normalize: bool = setting(False, "scale to unit length, as the last step")
-    dtype: Literal["float32", "float16"] = setting("float32", "number type of the vectors in the file")
-    format: Literal["parquet", "tfrecord", "jsonl"] = setting("parquet", "file format")
+    dtype: NumberType = setting("float32", "number type of the vectors in the file")
+    format: FileFormat = setting("parquet", "file format")
     compress: bool = setting(True, "tfrecord, jsonl: gzip; Parquet is always compressed with zstd")
 
     @property

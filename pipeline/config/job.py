@@ -325,14 +325,14 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     """How much goes into a block, so that the part of its largest view stays near `target_part_bytes`."""
     part_bytes = config.output.target_part_bytes
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
-    token_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
-    text_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
+    token_row_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
+    text_row_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
     # The rows of a file can be told apart in a part that several share, and taken out.
     columnar = all(parts.FORMATS[view.format].is_columnar and not view.aggregates for view in views)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
-        token_rows=max(part_bytes // token_bytes, 1),
-        text_rows=max(part_bytes // text_bytes, 1),
+        token_rows=max(part_bytes // token_row_bytes, 1),
+        text_rows=max(part_bytes // text_row_bytes, 1),
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
         joins_files=columnar and config.input.limit is None,

@@ -45,7 +45,10 @@ class InputConfig(RecordFormat):
         le=1,
     )
     slice_bytes: int = setting(
-        1 << 20, "the most bytes of a file in a block, and in a worker's unit of work", ge=1, le=1 << 30
+        1 << 20,
+        "bytes of a file after which a block ends, with its last record; also those of a worker's unit of work",
+        ge=1,
+        le=1 << 30,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, ValidationError
@@ -15,7 +15,7 @@ from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema, vector_type
 from layerbeam.transforms.commits import Part, adapter
-from layerbeam.transforms.views import COLUMNS, Level, View, is_aggregated
+from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberType, View, is_aggregated
 
 _NAMED_VECTORS = 4
 
@@ -36,8 +36,8 @@ class DescribedView(TypedDict):
     columns: dict[str, str]
     vectors: Annotated[list[str], Field(min_length=1)]
     width: Annotated[int, Field(ge=0, lt=1 << 31)]
-    dtype: Literal["float32", "float16"]
-    format: Literal["parquet", "tfrecord", "jsonl"]
+    dtype: NumberType
+    format: FileFormat
 
 
 def check_columns(view: Any) -> Any:

@@ -27,8 +27,8 @@ class ReadBlocks(beam.PTransform):
     row group is one slice. To spread its blocks, put a stage with `only_alone` before the `beam.Reshuffle`: this stage
     takes a `TextBlock`, too.
 
-    The stages after it pass a `Commit` on. A runner may compute each output of a stage on its own, and find done then
-    what was not done before: with commits in an output of their own, a block could be missing in both.
+    The stages after it pass a `Commit` on. With commits in an output of their own, a block could be missing in both
+    outputs: a runner may compute each output separately, and a block may be committed in between.
 
     Args:
         limits: Where a block ends; the same as for `SliceFiles`.

@@ -20,8 +20,8 @@ from layerbeam.transforms.input.records import UnreadableFileError, filled_share
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
-# A block of several files ends with the one that fills it so often. Which files are read together is decided by their
-# sizes; this is for records that are much shorter than expected then.
+# A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide
+# which are read together; their records may be much shorter than expected then.
 _OVERFULL = 2.0
 
 
@@ -95,7 +95,7 @@ def _read_files(
         if len(items) == 1 and not isinstance(items[0], InputFile):
             block, content = items[0]
             done = _if_done(block, known(block), fingerprint)
-            if done is not None and done.parts:  # without texts it is no work, and belongs where it was
+            if done is not None and done.parts:  # without texts it is quickly read, and stays with its neighbours
                 yield done
                 continue
             waiting.append((block, content))

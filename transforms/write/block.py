@@ -101,7 +101,7 @@ def write_parts(
     """Write the parts and the rejects of one block. Yields what to commit: `put_commit` makes the block done.
 
     If an earlier commit lists parts of the same texts, these stay as they are. A file that has changed since it was
-    found gives an `InputFile` with its problem and has no rows; a block without another one gives no commit.
+    found gives an `InputFile` with its problem and has no rows. If all files of a block have, there is no commit.
     """
     files = block.tokens.text.files
     changed: set[int] = set()
