@@ -63,7 +63,15 @@ def build(
     write = WriteBlocks(output, encoder, views=job.views)
     alive = KeepAlive(output.path, run_number) if is_remote and run_number is not None else None
     finish = Finish(
-        output, job.views, job.head, config.input.max_reject_rate, job.records, run_number, limit, alive, is_remote
+        output,
+        job.views,
+        job.run_identity,
+        config.input.max_reject_rate,
+        job.records,
+        run_number,
+        limit,
+        alive,
+        is_remote,
     )
 
     # Which files there are, and what of them is done already.

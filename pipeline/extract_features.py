@@ -186,7 +186,7 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
 
 def _concatenate(own: str, parts: Sequence[Part], target: str) -> int:
     """Write the parts one after the other, decompressed. Returns the number of bytes."""
-    with storage.write_whole(target) as file:
+    with storage.write_atomically(target) as file:
         for part in parts:
             with storage.open_binary(storage.join(own, part.path)) as stream:
                 for chunk in storage.read_chunks(stream, part.path):
@@ -206,5 +206,5 @@ def _load(output_folder: str) -> dict[str, Any]:
 
 def _save(output_folder: str, documents: Mapping[str, Any]) -> None:
     own = own_folder(output_folder)
-    with storage.write_whole(storage.join(own, DOCUMENTS)) as file:
+    with storage.write_atomically(storage.join(own, DOCUMENTS)) as file:
         file.write(json.dumps(documents, indent=1, sort_keys=True).encode("ascii") + b"\n")

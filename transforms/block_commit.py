@@ -40,12 +40,12 @@ def put_commit(output: Output, commit: Commit) -> Commit:
     """Commit a block whose parts are written. Returns the commit that counts: another attempt's if that was first."""
     data = json.dumps(commit.to_json(), sort_keys=True).encode("ascii")
     path = _path(output, commit.block)
-    if storage.create_whole(path, data):
+    if storage.create_if_absent(path, data):
         return commit
     first = find_commit(output, commit.block)
     if first is not None:
         return first.now(commit.block, [member.block for member in commit.members])
-    with storage.write_whole(path) as file:
+    with storage.write_atomically(path) as file:
         file.write(data)
     return commit
 

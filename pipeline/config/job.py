@@ -115,7 +115,7 @@ class Job(EmbedJob):
     """Everything a run needs to know."""
 
     config: Config
-    head: RunIdentity
+    run_identity: RunIdentity
     output: Output
     limits: BlockLimits
 
@@ -148,9 +148,9 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     identity = _identify(config, job)
     settings = dataclasses.asdict(config)
     del settings["output"]["path"]  # equal runs into two folders are equal
-    head = identify_run(identity, job.encoder.describe(), settings, job.versions)
-    output = Output(config.output.path, head["fingerprint"], config.output.byte_stream_split)
-    return Job(config, job.encoder, job.views, job.versions, head, output, _block_limits(config, job.views))
+    run_identity = identify_run(identity, job.encoder.describe(), settings, job.versions)
+    output = Output(config.output.path, run_identity["fingerprint"], config.output.byte_stream_split)
+    return Job(config, job.encoder, job.views, job.versions, run_identity, output, _block_limits(config, job.views))
 
 
 def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = ()) -> EmbedJob:

@@ -33,7 +33,7 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
     job = resolve(config)
     if not trust and job.encoder.kind == "savedmodel":
         raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")
-    changed = differences(run["identity"], job.head["identity"])
+    changed = differences(run["identity"], job.run_identity["identity"])
     if changed:
         raise UsageError(
             f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)

@@ -158,5 +158,5 @@ def load_damaged(output_path: str) -> set[str]:
 
 def note_damaged(output_path: str, paths: Iterable[str]) -> None:
     """Make the next run rewrite these files. OSError if the folder cannot be written."""
-    with storage.write_whole(storage.join(output_path, layout.DAMAGED)) as file:
+    with storage.write_atomically(storage.join(output_path, layout.DAMAGED)) as file:
         file.write(json.dumps(sorted(paths), indent=1).encode("ascii") + b"\n")

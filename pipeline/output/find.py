@@ -31,7 +31,7 @@ from layerbeam.transforms.views import View
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
 
-def check_output(path: str, views: Sequence[View], head: RunIdentity, number: int | None = None) -> None:
+def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, number: int | None = None) -> None:
     """UsageError if the folder holds anything else, or rows of a run with other settings.
 
     `number`: of the attempt that asks, if it has one.
@@ -43,7 +43,7 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
         own = {layout.LOCK, layout.RUNS}
         fingerprints = {commit.fingerprint for commit, is_sound in _all_commits(path) if is_sound}
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
-        if has_run and fingerprints <= {head["fingerprint"]}:
+        if has_run and fingerprints <= {run_identity["fingerprint"]}:
             # Its record and its manifest are lost, but all commits have these settings.
             own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.INDEX, layout.MANIFEST, layout.REPORT}
             own |= {layout.SUCCESS, layout.DAMAGED}
@@ -58,11 +58,11 @@ def check_output(path: str, views: Sequence[View], head: RunIdentity, number: in
                 give = "the configuration that wrote it, or "
             raise UsageError(f"output.path: {path} {what} ({', '.join(foreign[:3])}); give {give}a new folder")
     elif (
-        before["fingerprint"] != head["fingerprint"]
-        and not only_adds_views(before["identity"], head["identity"])
+        before["fingerprint"] != run_identity["fingerprint"]
+        and not only_adds_views(before["identity"], run_identity["identity"])
         and not has_no_rows(path)
     ):
-        changed = differences(before["identity"], head["identity"])
+        changed = differences(before["identity"], run_identity["identity"])
         raise UsageError(
             f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
             "give a new folder, or restore the settings (views can be added, and nothing else can change):\n"
@@ -92,15 +92,15 @@ def _all_commits(path: str) -> Iterator[tuple[Commit, bool]]:
     return sound_commits(path, itertools.chain(newer, load_index(path)))
 
 
-def starts_over(path: str, head: RunIdentity) -> bool:
+def starts_over(path: str, run_identity: RunIdentity) -> bool:
     """Whether the last run in the folder had other settings and no rows, so that nothing of it is kept."""
     runs = load_runs(path)
-    return bool(runs) and runs[-1]["fingerprint"] != head["fingerprint"] and has_no_rows(path)
+    return bool(runs) and runs[-1]["fingerprint"] != run_identity["fingerprint"] and has_no_rows(path)
 
 
-def discard_other_settings(path: str, head: RunIdentity) -> None:
+def discard_other_settings(path: str, run_identity: RunIdentity) -> None:
     """Delete what a run with other settings and without rows has left; `check_output` must have allowed it."""
-    if not starts_over(path, head):
+    if not starts_over(path, run_identity):
         return
     for view in load_runs(path)[-1]["views"]:
         folder = storage.join(path, view)

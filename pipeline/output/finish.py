@@ -89,7 +89,7 @@ class Finish(beam.PTransform):
 
     output: Output
     views: tuple[View, ...]
-    head: RunIdentity
+    run_identity: RunIdentity
     max_reject_rate: float | None
     record_format: RecordFormat
     run_number: int | None = None
@@ -218,7 +218,7 @@ class Finish(beam.PTransform):
         reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(output.path, index)
         problems = find_problems(skipped, missing, counts, reasons, self.max_reject_rate, self.record_format.text_field)
         manifest = {
-            **self.head,
+            **self.run_identity,
             "complete": not problems,
             "problems": problems,
             "counts": counts,
@@ -254,7 +254,7 @@ class Finish(beam.PTransform):
             # Without it a power cut could leave the marker over empty parts. A view's folder may be on another disk.
             storage.flush(folders)
             self._refuse_if_superseded()
-            storage.create_whole(storage.join(path, layout.SUCCESS), b"")
+            storage.create_if_absent(storage.join(path, layout.SUCCESS), b"")
 
     def _finish_views(
         self, reports: Sequence[GroupReport], tables: Iterable[TablePart]
@@ -366,11 +366,11 @@ def _write(output: Output, name: str, data: bytes) -> None:
     if before == data:
         return
     try:
-        with storage.write_whole(path, sync=True) as file:
+        with storage.write_atomically(path, sync=True) as file:
             file.write(data)
     except Exception:
         if before is not None and storage.read_if_exists(path) != before:  # a store without atomic writes has lost it
-            with storage.write_whole(path) as file:
+            with storage.write_atomically(path) as file:
                 file.write(before)
         raise
 

@@ -99,5 +99,5 @@ def _modified(path: str) -> float | None:
 
 def beat(path: str) -> None:
     """Write the file, whose time is then that of its disk or store."""
-    with storage.write_whole(path):
+    with storage.write_atomically(path):
         pass

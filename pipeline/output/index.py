@@ -308,7 +308,7 @@ def write_shard(output: Output, lines: Iterable[bytes], files: Sequence[str], *,
     data = b"".join(line + b"\n" for line in lines)
     path = f"{layout.INDEX}/{hashlib.sha256(data).hexdigest()[:16]}{suffix}"
     if getattr(storage.stat_file(storage.join(output.path, path)), "size", None) != len(data):
-        with storage.write_whole(storage.join(output.path, path), sync=True) as file:
+        with storage.write_atomically(storage.join(output.path, path), sync=True) as file:
             file.write(data)
     return Shard(path, files[0], files[-1], len(files), **facts)
 

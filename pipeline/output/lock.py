@@ -91,7 +91,7 @@ def _take_number(output_path: str, token: str, *, locked: bool) -> dict[str, Any
             claim["run"] = 1 + max(run_numbers(output_path), default=claim["run"])
             path = storage.join(output_path, layout.run_path(claim["run"]))
             data = json.dumps(claim | {"state": CLAIMED}).encode("ascii")
-            if storage.create_whole(path, data):
+            if storage.create_if_absent(path, data):
                 break
     except OSError as error:
         if storage.is_local(output_path) or isinstance(error, FileNotFoundError | PermissionError):

@@ -116,9 +116,9 @@ class RunLog:
     _started: float = dataclasses.field(default_factory=time.monotonic)
 
     @staticmethod
-    def begin(output_path: str, head: Mapping[str, Any], *, run: int, **facts: Any) -> RunLog:
+    def begin(output_path: str, run_identity: Mapping[str, Any], *, run: int, **facts: Any) -> RunLog:
         """Write the first record of a run that has taken its number. OSError if the folder cannot be written."""
-        record = {"run": run, "state": "started", "started": _now(), "host": platform.node(), **facts, **head}
+        record = {"run": run, "state": "started", "started": _now(), "host": platform.node(), **facts, **run_identity}
         log = RunLog(output_path, record)
         log.write()
         return log
@@ -179,7 +179,7 @@ class RunLog:
 
     def write(self) -> None:
         path = storage.join(self.output_path, layout.run_path(self.number))
-        with storage.write_whole(path) as file:
+        with storage.write_atomically(path) as file:
             file.write(json.dumps(self.record, indent=1).encode("ascii") + b"\n")
 
 

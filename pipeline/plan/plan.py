@@ -15,9 +15,9 @@ import numpy.typing as npt
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import echo
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
 from layerbeam.pipeline.output.finish import find_problems
-from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.run.estimate import (
@@ -268,8 +268,8 @@ def _find_work(job: Job, found: Sequence[InputFile]) -> tuple[PendingWork, str |
     refuse_other_format(job, work)
     note = None
     try:
-        check_output(job.output.path, job.views, job.head)
-        if not starts_over(job.output.path, job.head):
+        check_output(job.output.path, job.views, job.run_identity)
+        if not starts_over(job.output.path, job.run_identity):
             return work, None
     except UsageError as error:
         note = f"run would refuse: {str(error).splitlines()[0]}"

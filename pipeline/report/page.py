@@ -141,7 +141,7 @@ def _write(path: str, page: bytes, output_path: str | None) -> None:
     if output_path is None and storage.is_local(path) and not os.path.isdir(folder or "."):
         raise UsageError(f"--to {path}: the folder {folder} does not exist; create it, or name another file")
     try:
-        with storage.write_whole(path) as file:
+        with storage.write_atomically(path) as file:
             file.write(page)
     except OSError as error:
         hint = "; --to FILE writes it elsewhere" if output_path is not None else ""

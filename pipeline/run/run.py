@@ -18,6 +18,7 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import count_noun, echo, echo_error, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
+from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import (
     PendingWork,
     check_output,
@@ -26,7 +27,6 @@ from layerbeam.pipeline.output.find import (
     find_work,
     is_finished,
 )
-from layerbeam.pipeline.output.input_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.run_log import RunLog
@@ -84,8 +84,8 @@ class Run:
         with only_writer(path, force=self.force, beam_options=self.beam_options) as claim:
             found = self._find_inputs()
             run = dataclasses.replace(self, job=find_format(self.job, found), claim=claim)
-            check_output(path, run.job.views, run.job.head, claim["run"])
-            discard_other_settings(path, run.job.head)
+            check_output(path, run.job.views, run.job.run_identity, claim["run"])
+            discard_other_settings(path, run.job.run_identity)
             return run._run(found)
 
     def _find_inputs(self) -> list[InputFile]:
@@ -136,7 +136,7 @@ class Run:
         facts["startup_seconds"] = round(startup, 2)
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
-            return RunLog.begin(path, self.job.head, inputs=inputs, views=views, **self.claim, **facts)
+            return RunLog.begin(path, self.job.run_identity, inputs=inputs, views=views, **self.claim, **facts)
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}") from error
 

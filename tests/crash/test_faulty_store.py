@@ -149,7 +149,7 @@ def test_flaky_service_loses_and_duplicates_nothing(prepared, plan, request, mon
     service = request.getfixturevalue({"gs": "google", "s3": "s3"}[kind])
     root = f"{kind}://out"
     for path in (prepared.folder / "corpus").iterdir():
-        with storage.write_whole(f"{root}/corpus/{path.name}") as file:
+        with storage.write_atomically(f"{root}/corpus/{path.name}") as file:
             file.write(path.read_bytes())
     sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 50))

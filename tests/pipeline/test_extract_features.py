@@ -204,14 +204,14 @@ def test_failure_between_documents(workplace, monkeypatch):
     for name in "abc":
         workplace.write(f"texts/{name}.txt", f"document {name}\n")
     arguments = ("texts", "out", "-1", MODEL, "32", "4")
-    write_whole = storage.write_whole
+    write_atomically = storage.write_atomically
 
     def breaks_at_b(path, **how):
         if str(path).endswith("b.jsonl"):
             raise OSError("No space left on device")
-        return write_whole(path, **how)
+        return write_atomically(path, **how)
 
-    monkeypatch.setattr(storage, "write_whole", breaks_at_b)
+    monkeypatch.setattr(storage, "write_atomically", breaks_at_b)
     assert "No space left" in extract(workplace, *arguments, status=1).err
     assert listing(workplace.folder / "out") == [".layerbeam", "a.jsonl"]
     monkeypatch.undo()

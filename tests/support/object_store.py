@@ -78,12 +78,12 @@ def upload(folder: Path, to: str) -> None:
 
 
 def created_at_once(path: str, contents: list[bytes]) -> list[bool]:
-    """What `create_whole` returns to threads that call it at the same time."""
+    """What `create_if_absent` returns to threads that call it at the same time."""
     barrier = threading.Barrier(len(contents))
 
     def create(content: bytes) -> bool:
         barrier.wait()
-        return storage.create_whole(path, content)
+        return storage.create_if_absent(path, content)
 
     with ThreadPoolExecutor(len(contents)) as threads:
         return list(threads.map(create, contents))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,9 +27,9 @@ class Output:
     byte_stream_split: bool = False
     attempt: int | None = None
 
-    def write_whole(self, path_of: Callable[[str], str]) -> contextlib.AbstractContextManager[storage.HashedWriter]:
+    def write_atomically(self, path_of: Callable[[str], str]) -> AbstractContextManager[storage.HashedWriter]:
         """A file of this folder to write, which gets its name, from the SHA-256 of its bytes, when it is whole."""
-        return storage.write_whole(lambda sha256: storage.join(self.path, path_of(sha256)))
+        return storage.write_atomically(lambda sha256: storage.join(self.path, path_of(sha256)))
 
 
 class PartFormat(abc.ABC):

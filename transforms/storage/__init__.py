@@ -14,7 +14,7 @@ from layerbeam.transforms.storage.files import (
     UNFINISHED,
     HashedWriter,
     copy_into,
-    create_whole,
+    create_if_absent,
     delete_empty_folder,
     delete_files,
     delete_folder,
@@ -27,7 +27,7 @@ from layerbeam.transforms.storage.files import (
     read_if_exists,
     read_json,
     unfinished_file,
-    write_whole,
+    write_atomically,
 )
 from layerbeam.transforms.storage.listing import (
     FILES_AT_ONCE,

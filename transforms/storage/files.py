@@ -108,7 +108,7 @@ def copy_into(path: str, file: IO[bytes]) -> None:
         raise OSError(f"{path}: {copied:,} bytes came, not {expected.size:,}")
 
 
-def create_whole(path: str, data: bytes) -> bool:
+def create_if_absent(path: str, data: bytes) -> bool:
     """Create a small file, complete or not at all, unless there is one of that name; False: there is, and it differs.
 
     Two programs that do this at once with different data do not both get True: the file system decides (link, or O_EXCL
@@ -249,7 +249,7 @@ class HashedWriter(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def write_whole(path: str | Callable[[str], str], *, sync: bool = False) -> Iterator[HashedWriter]:
+def write_atomically(path: str | Callable[[str], str], *, sync: bool = False) -> Iterator[HashedWriter]:
     """Write a file that appears under its name complete or not at all. A file of that name is replaced.
 
     If it fails, nothing is deleted: what has the name may be another program's.

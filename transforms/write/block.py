@@ -49,7 +49,7 @@ def _write(output: Output, view: View, path_of: Callable[[str], str], tables: Se
     """Write a file whose path `path_of` gives from the SHA-256 of its bytes; the suffix is always the same."""
     any_path = path_of("")
     with contextlib.ExitStack() as stack:
-        file: Any = stack.enter_context(output.write_whole(path_of))
+        file: Any = stack.enter_context(output.write_atomically(path_of))
         stream = file
         if any_path.endswith(".gz"):  # without time and name in the header, so that equal data gives equal bytes
             stream = stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
@@ -63,7 +63,7 @@ def write_rejects(output: Output, name: str, rejected: Sequence[Rejected]) -> Pa
     def path_of(sha256: str) -> str:
         return rejects_path(part_name(name, sha256))
 
-    with output.write_whole(path_of) as file:
+    with output.write_atomically(path_of) as file:
         for reject in rejected:
             file.write(json.dumps(reject.to_json()).encode("ascii") + b"\n")
     return Part(path_of(file.sha256), len(rejected), file.num_bytes, file.sha256)

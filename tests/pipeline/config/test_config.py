@@ -212,8 +212,8 @@ def test_view_settings_reach_view_and_identity():
     assert view == job.views[0]
     assert (view.name, view.layers, view.given_layers) == ("tokens", (3, 2, 1, 0), (-1, -2, -3, -4))
     assert names <= vars(view).keys()
-    assert job.head["settings"]["views"]["tokens"].keys() == names
-    assert job.head["identity"]["views"]["tokens"].keys() == names - {"layer_numbering"}
+    assert job.run_identity["settings"]["views"]["tokens"].keys() == names
+    assert job.run_identity["identity"]["views"]["tokens"].keys() == names - {"layer_numbering"}
 
 
 def test_fingerprint_has_splitter_and_language_of_sentences():
@@ -224,9 +224,9 @@ def test_fingerprint_has_splitter_and_language_of_sentences():
 
     changes = [{}, {"sentences": "tensorflow_text"}, {"language": "de"}, {"sentences": "textwrap:wrap"}]
     jobs = [job_of(unit="sentence", **change) for change in changes]
-    assert len({job.head["fingerprint"] for job in jobs}) == len(jobs)
-    assert jobs[2].head["identity"]["input"]["language"] == "de"
-    assert not {"sentences", "language"} & job_of().head["identity"]["input"].keys()
+    assert len({job.run_identity["fingerprint"] for job in jobs}) == len(jobs)
+    assert jobs[2].run_identity["identity"]["input"]["language"] == "de"
+    assert not {"sentences", "language"} & job_of().run_identity["identity"]["input"].keys()
 
 
 def test_overrides_and_files(tmp_path):

@@ -103,13 +103,13 @@ def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeyp
     workplace.run()
     os.remove("corpus/b.txt")
 
-    def full_disk(path, real=storage.write_whole, **how):
+    def full_disk(path, real=storage.write_atomically, **how):
         if str(path).endswith("parts.jsonl"):
             raise OSError(28, "No space left on device")
         return real(path, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "write_whole", full_disk)
+        patch.setattr(storage, "write_atomically", full_disk)
         err = workplace.run("--prune-missing", status=1).err
     assert err.splitlines()[-2:] == [
         "layerbeam: failed: OSError: [Errno 28] No space left on device",

@@ -40,7 +40,7 @@ def pipeline(workplace):
 
 
 def record(job, number: int, state: str) -> None:
-    RunLog.begin("out", job.head, run=number, views={}, inputs={}, runner="FlinkRunner").submit(job=None)
+    RunLog.begin("out", job.run_identity, run=number, views={}, inputs={}, runner="FlinkRunner").submit(job=None)
     path = f"out/_runs/{number}.json"
     with open(path) as file:
         written = json.load(file)

@@ -118,12 +118,12 @@ def test_missing_or_forbidden_path_raises_os_error(google):
         storage.read_bytes("gs://nowhere/b")
 
     def create(path: str) -> bool:
-        return storage.create_whole(path, b"")
+        return storage.create_if_absent(path, b"")
 
     for refused in (storage.read_bytes, storage.exists, create, storage.list_folder):
         with pytest.raises(PermissionError, match="does not have storage access to closed"):
             refused("gs://closed/b")
-    with pytest.raises(PermissionError), storage.write_whole("gs://closed/b") as file:
+    with pytest.raises(PermissionError), storage.write_atomically("gs://closed/b") as file:
         file.write(b"abc")
     assert storage.stat_file("gs://closed/b").problem.startswith(f"{google_cloud.ACCOUNT} does not have storage access")
     assert storage.find_files(["gs://in/c*"]) == []

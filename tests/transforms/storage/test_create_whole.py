@@ -28,8 +28,8 @@ def test_a_disk_without_links_creates_it_too(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(os, "link", link)
     path = str(tmp_path / "file")
-    assert storage.create_whole(path, b"first")
-    assert not storage.create_whole(path, b"second")
+    assert storage.create_if_absent(path, b"first")
+    assert not storage.create_if_absent(path, b"second")
     assert storage.read_bytes(path) == b"first"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -40,7 +40,7 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(OSError, match="Input/output error"):
-        storage.create_whole(str(tmp_path / "file"), b"x")
+        storage.create_if_absent(str(tmp_path / "file"), b"x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,13 +51,13 @@ def test_a_disk_that_loses_bytes_creates_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "open", Lossy, raising=False)
     with pytest.raises(OSError, match="only 7 of 10 bytes were written"):
-        storage.create_whole(str(tmp_path / "file"), b"some bytes")
+        storage.create_if_absent(str(tmp_path / "file"), b"some bytes")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_file_is_created_once(tmp_path):
-    assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
-    assert storage.create_whole(str(tmp_path / "_SUCCESS"), b"")
+    assert storage.create_if_absent(str(tmp_path / "_SUCCESS"), b"")
+    assert storage.create_if_absent(str(tmp_path / "_SUCCESS"), b"")
     assert os.listdir(tmp_path) == ["_SUCCESS"]
 
 
@@ -70,6 +70,6 @@ def test_folder_removed_by_another_program_is_recreated(tmp_path, monkeypatch):
             removed.append(os.rmdir(path))
 
     monkeypatch.setattr(os, "makedirs", make_and_lose)
-    assert storage.create_whole(str(tmp_path / "_runs/1.json"), b"x")
+    assert storage.create_if_absent(str(tmp_path / "_runs/1.json"), b"x")
     assert os.listdir(tmp_path / "_runs") == ["1.json"]
     assert len(removed) == 3

@@ -123,7 +123,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
     path = str(tmp_path / "out" / "file")
 
     def write_and_fail() -> None:
-        with storage.write_whole(path) as file:
+        with storage.write_atomically(path) as file:
             file.write(b"half")
             (unfinished,) = os.listdir(tmp_path / "out")
             # Readers of a folder skip names that begin with `_`, and globs of a suffix skip names without it.
@@ -133,7 +133,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_and_fail()
     assert os.listdir(tmp_path / "out") == []
-    with storage.write_whole(path) as file:
+    with storage.write_atomically(path) as file:
         file.write(b"abc")
     assert (file.num_bytes, file.sha256[:8]) == (3, "ba7816bf")
     assert storage.read_bytes(path) == b"abc"
@@ -148,7 +148,7 @@ def store(tmp_path, monkeypatch):
 
 
 def write_to(path: str) -> None:
-    with storage.write_whole(path) as file:
+    with storage.write_atomically(path) as file:
         file.write(b"some bytes")
 
 
@@ -176,7 +176,7 @@ def test_what_is_raised_while_a_file_is_written_uploads_nothing(store):
     root, _ = store
 
     def interrupted() -> None:
-        with storage.write_whole(f"{root}/a") as file:
+        with storage.write_atomically(f"{root}/a") as file:
             file.write(b"half")
             raise KeyboardInterrupt
 

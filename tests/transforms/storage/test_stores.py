@@ -41,7 +41,7 @@ def no_pauses(monkeypatch) -> None:
 
 
 def put(store, name: str, data: bytes) -> InputFile:
-    with storage.write_whole(f"{store.root}/{name}") as file:
+    with storage.write_atomically(f"{store.root}/{name}") as file:
         file.write(data)
     found = storage.stat_file(f"{store.root}/{name}")
     assert not found.problem
@@ -53,7 +53,7 @@ def put(store, name: str, data: bytes) -> InputFile:
 def test_files_are_written_listed_and_read(store):
     for number in range(5):
         put(store, f"in/{number}.txt", b"0123456789" * number)
-    with storage.write_whole(lambda sha256: f"{store.root}/{sha256[:8]}.bin") as file:
+    with storage.write_atomically(lambda sha256: f"{store.root}/{sha256[:8]}.bin") as file:
         file.write(b"abc")
     assert storage.list_folder(f"{store.root}/in") == {f"{number}.txt": 10 * number for number in range(5)}
     assert storage.list_folder(store.root) == {"ba7816bf.bin": 3}
@@ -87,8 +87,8 @@ def test_a_file_rewritten_in_the_same_second_is_another(store):
 
 def test_a_file_is_created_once(store):
     path = f"{store.root}/commit"
-    assert storage.create_whole(path, b"first")
-    assert not storage.create_whole(path, b"second")
+    assert storage.create_if_absent(path, b"first")
+    assert not storage.create_if_absent(path, b"second")
     assert storage.read_bytes(path) == b"first"
     assert sorted(created_at_once(f"{path}2", [bytes([number]) for number in range(8)])) == [False] * 7 + [True]
 
@@ -97,7 +97,7 @@ def test_a_failed_write_uploads_and_deletes_nothing(store):
     put(store, "part", b"committed")
 
     def interrupted() -> None:
-        with storage.write_whole(f"{store.root}/part") as file:
+        with storage.write_atomically(f"{store.root}/part") as file:
             file.write(bytes(40 << 20))
             raise KeyboardInterrupt
 
@@ -171,7 +171,7 @@ def test_a_head_is_a_small_download(store):
 
 
 def upload(path: str, megabytes: int) -> None:
-    with storage.write_whole(path) as file:
+    with storage.write_atomically(path) as file:
         for _ in range(megabytes):
             file.write(bytes(1 << 20))
 
@@ -209,7 +209,7 @@ def test_an_upload_in_parts_to_s3_that_fails_is_aborted(s3):
 
 def test_a_conflict_on_s3_is_tried_again(s3):
     s3.conflicts = 2
-    assert storage.create_whole("s3://out/a", b"x")
+    assert storage.create_if_absent("s3://out/a", b"x")
     assert [call for call in s3.calls if call.startswith("PUT")] == ["PUT /out/a"] * 3
 
 
@@ -217,7 +217,7 @@ def test_one_client_per_process(store):
     storage.exists(f"{store.root}/a")
     first = dict(stores._stores)
     storage.list_folder(store.root)
-    assert storage.create_whole(f"{store.root}/b", b"x")
+    assert storage.create_if_absent(f"{store.root}/b", b"x")
     assert stores._stores == first
 
 
@@ -231,12 +231,12 @@ def test_a_request_whose_answer_fails_is_repeated(store, no_pauses, fault):
         store.faults.planned = [*planned, fault]
 
     failing()
-    assert storage.create_whole(f"{root}/in/a", data)
+    assert storage.create_if_absent(f"{root}/in/a", data)
     failing()
-    assert not storage.create_whole(f"{root}/in/a", b"others")
+    assert not storage.create_if_absent(f"{root}/in/a", b"others")
     for name in "bcde":
         failing()
-        with storage.write_whole(f"{root}/in/{name}") as file:
+        with storage.write_atomically(f"{root}/in/{name}") as file:
             file.write(data[:5])
     failing()
     assert storage.read_bytes(f"{root}/in/a") == data
