@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
-from layerbeam.pipeline.errors import NoRunError, did_you_mean
+from layerbeam.pipeline.errors import NoRunError, OutputError, did_you_mean
 from layerbeam.pipeline.output.commits import broken_parts
 from layerbeam.pipeline.output.index import Index, input_entries, parts_by_view, read_index
-from layerbeam.pipeline.output.integrity import check_listing, check_part, read_finished
+from layerbeam.pipeline.output.integrity import check_listing, check_part
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
@@ -46,19 +46,14 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, al
         parent = path.rstrip("/").rpartition("/")[0]
         inside = bool(parent) and load_manifest(parent) is not None
         raise NoRunError(
-            f"{path}: holds no layerbeam run (neither {MANIFEST} nor {RUNS} in it); give the folder that was the run's "
+            f"{path}: holds no layerbeam run (neither {MANIFEST} nor {RUNS} in it); give a run's "
             f"output.path{f'; did you mean {parent}?' if inside else ''}"
         )
     if not storage.exists(storage.join(path, SUCCESS)):
         _check_ended(path, last or {}, allow_incomplete)
     if storage.read_json(storage.join(path, MANIFEST)) is None:
-        raise ValueError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
-    return ended_run(path)
-
-
-def ended_run(path: str) -> Run:
-    """The run that `manifest.json` describes, complete or not. OutputError if a later run has begun, or none ended."""
-    manifest = read_finished(path)
+        raise OutputError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
+    manifest = read_manifest(path)
     index = read_index(path, manifest)
     return Run(path, dict(manifest), index, parts_by_view(manifest, index))
 
@@ -73,17 +68,17 @@ def _unfinished_run(path: str) -> Run:
 
 
 def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> None:
-    """ValueError if a run without `_SUCCESS` must not be read."""
+    """OutputError if a run without `_SUCCESS` must not be read."""
     state = last.get("state", "unknown")
     manifest = read_manifest(path) if state == "incomplete" else None
     if manifest is None or manifest["fingerprint"] != last["fingerprint"]:
-        raise ValueError(
+        raise OutputError(
             f"{path}: the run is not finished (no {SUCCESS} in it, its last state is: {state}); run its configuration "
             f"again to resume it; `layerbeam show {path}` says what is left"
         )
     if not allow_incomplete:
         problems = "".join(f"\n  {problem}" for problem in manifest["problems"])
-        raise ValueError(
+        raise OutputError(
             f"{path}: the run ended without {SUCCESS}:{problems}\nfix that and run the configuration again, or read "
             "what has been written with open_run(..., allow_incomplete=True)"
         )

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.console import underlying
-from layerbeam.pipeline.dataset.reader import Run, ended_run
+from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.view import UnknownNameError, draw_evenly
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.progress import Steps, show_progress
@@ -67,7 +67,7 @@ def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> 
 
     `trust`: as for `Run.job`.
     """
-    run = ended_run(output_path)
+    run = open_run(output_path, allow_incomplete=True)
     job = run.job(trust=trust)
     try:
         recomputed = RecomputedJob(job)

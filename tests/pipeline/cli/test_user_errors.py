@@ -90,7 +90,7 @@ show nothing
 report nothing
     nothing: holds no layerbeam run (no record in _runs and no manifest.json that can be read)
 verify nothing
-    nothing: holds no finished run (no manifest.json in it); run its configuration to the end
+    nothing: holds no layerbeam run (neither manifest.json nor _runs in it); give a run's output.path
 plan c.yaml --input no/*
     input.files: no file matches no/* (from {here})
 run c.yaml --num_workers=many

@@ -403,14 +403,15 @@ def test_damaged_records_of_a_run(workplace):
     (out / "parts.jsonl").write_text("{}\n")
     assert "parts.jsonl: cannot be read" in workplace.verify(status=2).err
     (out / "_SUCCESS").unlink()
-    assert "out: a later run has begun here and not ended" in workplace.verify(status=2).err
+    assert "out: the run is not finished (no _SUCCESS in it, its last state is: done)" in workplace.verify(status=2).err
+    (out / "_SUCCESS").touch()
     (out / "manifest.json").write_text('{"name": "x"}')
     assert (
         "is not a manifest of layerbeam: it has no complete, counts, encoder, fingerprint, identity"
         in workplace.verify(status=2).err
     )
     (out / "manifest.json").write_text("{")
-    assert "holds no finished run (manifest.json cannot be read)" in workplace.verify(status=2).err
+    assert "out: manifest.json cannot be read; run the configuration again" in workplace.verify(status=2).err
 
 
 def test_a_view_that_the_manifest_does_not_describe(workplace):
