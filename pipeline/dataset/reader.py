@@ -31,7 +31,7 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, al
         path: The output folder.
         allow_incomplete: Also open a run that ended without `_SUCCESS` because files were skipped or too many records
             were rejected (exit status 3).
-        allow_unfinished: Open any run, also one that is at work or was killed, with the finished blocks whose files are
+        allow_unfinished: Open any run, also one that is active or was killed, with the finished blocks whose files are
             intact. `manifest` is then the record of the last attempt, with the rows of these blocks in `views`.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Which attempts are at work in an output folder, by their records in `_runs`.
+"""Which attempts are active in an output folder, by their records in `_runs`.
 
-A program that is at work beats, and so do the workers of a job that it submitted (`heartbeat`). A job on Dataflow is
+A program that is active beats, and so do the workers of a job that it submitted (`heartbeat`). A job on Dataflow is
 asked for its state. All times that are compared are those of files in the folder, so that no clock but its own counts.
 """
 
@@ -33,10 +33,10 @@ held_tokens: set[str] = set()
 def refuse_if_busy(
     output_path: str, number: int, *, locked: bool, force: bool = False, beam_options: Any = None
 ) -> None:
-    """BusyError if an attempt before this one is at work. Records how submitted jobs have ended.
+    """BusyError if an attempt before this one is active. Records how submitted jobs have ended.
 
-    `locked`: whether this process holds the file lock, so that no other program is at work on this disk. `force`: start
-    although an earlier attempt may be at work, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
+    `locked`: whether this process holds the file lock, so that no other program is active on this disk. `force`: start
+    although an earlier attempt may be active, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
     program cannot ask; RuntimeError if Dataflow does not answer.
     """
     for record in _records(output_path, range(number - 1, 0, -1)):
@@ -54,22 +54,22 @@ def refuse_if_busy(
         if record["state"] == "submitted":
             RunLog.end_unattended(output_path, record["run"], end)
         if record["state"] != CLAIMED:
-            return  # as it began, none before it was at work
+            return  # as it began, none before it was active
 
 
 def newer_attempt(output_path: str, number: int) -> int | None:
-    """The number of a newer attempt that is at work or has finalized the folder; None if there is none."""
+    """The number of a newer attempt that is active or has finalized the folder; None if there is none."""
     for record in _records(output_path, range(number + 1, sys.maxsize)):
         ended = record["state"] in ("done", "incomplete")
-        if ended or (record["state"] in ACTIVE and _is_at_work(output_path, record, number)):
+        if ended or (record["state"] in ACTIVE and _is_active(output_path, record, number)):
             return int(record["run"])
     return None
 
 
-def _is_at_work(output_path: str, record: Mapping[str, Any], number: int) -> bool:
+def _is_active(output_path: str, record: Mapping[str, Any], number: int) -> bool:
     job = DataflowJob.of(record)
     if job is not None:
-        with contextlib.suppress(UsageError, RuntimeError):  # its signs of life are second best
+        with contextlib.suppress(UsageError, RuntimeError):  # its heartbeats are second best
             state = job.state()
             if state is not None:
                 return end_of(state) is None
@@ -80,7 +80,7 @@ def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
     """The records of attempts with these numbers, in this order, also of those that have not begun.
 
     Those that are deleted meanwhile are skipped. A damaged one may be a claim that is being written, on a disk without
-    links. One that cannot be read is an OSError: its attempt may be at work.
+    links. One that cannot be read is an OSError: its attempt may be active.
     """
     found = filter(numbers.__contains__, run_numbers(output_path))
     for number in sorted(found, reverse=numbers.step < 0):
@@ -139,15 +139,15 @@ def _modified(path: str) -> float | None:
 
 
 def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:
-    job, at_work = DataflowJob.of(record), "is at work in this folder"
+    job, problem = DataflowJob.of(record), "is active in this folder"
     if job is not None and state is not None:
         return (
-            f"{output_path}: run {record['run']} {at_work}, as Dataflow job {job.id} ({state}): {job.page}\n"
+            f"{output_path}: run {record['run']} {problem}, as Dataflow job {job.id} ({state}): {job.page}\n"
             f"wait for it, or stop it: {job.cancel_command}"
         )
     if record["state"] == "submitted":
         return (
-            f"{output_path}: run {record['run']} {at_work}, on {record.get('runner', 'some engine')}; wait for it or "
+            f"{output_path}: run {record['run']} {problem}, on {record.get('runner', 'some engine')}; wait for it or "
             f"stop it (a job without a sign of life is forgotten after {_JOB_DEAD_AFTER_SECONDS} s; if you know that "
             "it has ended, --force starts)"
         )
@@ -155,13 +155,13 @@ def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str
     host = owner.get("host") if isinstance(owner, dict) else None
     forced = "" if _is_answered(record) else "; if you know that it has ended, --force starts"
     return (
-        f"{output_path}: another run {at_work}, on {host or 'some machine'}; wait for it or stop it (a killed run is "
+        f"{output_path}: another run {problem}, on {host or 'some machine'}; wait for it or stop it (a killed run is "
         f"forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s{forced})"
     )
 
 
 def _is_answered(record: Mapping[str, Any]) -> bool:
-    """Whether this machine's process ids tell if the attempt is at work."""
+    """Whether this machine's process ids tell if the attempt is active."""
     return record["state"] != "submitted" and _is_process_here(record.get("owner"))
 
 

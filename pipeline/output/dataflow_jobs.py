@@ -13,7 +13,7 @@ from layerbeam.transforms.storage.errors import reason_of_service
 
 RUNNER = "DataflowRunner"
 _TIMEOUT_SECONDS = 30
-# Of a job and of its record. In all other states the job is at work, will be, or is about to end.
+# Of a job and of its record. In all other states the job is active, will be, or is about to end.
 _ENDS = {
     "JOB_STATE_DONE": "done",
     "JOB_STATE_FAILED": "failed",

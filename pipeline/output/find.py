@@ -76,12 +76,12 @@ def has_no_rows(path: str) -> bool:
     if not runs or runs[-1]["state"] in (*ACTIVE, "lost"):
         return False
     if manifest is None and any(storage.exists(storage.join(path, name)) for name in (layout.MANIFEST, layout.PARTS)):
-        return False  # damaged: nobody knows
+        return False  # damaged: unknown
     if manifest is not None and metrics.embedded_texts(manifest["counts"]):
         return False
     begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
     if any(commit is None or metrics.embedded_texts(commit.counts) for _, commit in begun):
-        return False  # of a damaged one nobody knows
+        return False  # a damaged one may have texts
     return not any(metrics.embedded_texts(commit.counts) for commit in load_index(path))
 
 
@@ -93,7 +93,7 @@ def _all_commits(path: str) -> Iterator[tuple[Commit, bool]]:
 
 
 def starts_over(path: str, run_identity: RunIdentity) -> bool:
-    """Whether the last run in the folder had other settings and no rows, so that nothing of it is kept."""
+    """Whether the last run in the folder had other settings and no rows, so it can be discarded."""
     runs = load_runs(path)
     return bool(runs) and runs[-1]["fingerprint"] != run_identity["fingerprint"] and has_no_rows(path)
 
@@ -134,7 +134,7 @@ def is_finished(path: str, max_reject_rate: float | None, fingerprint: str) -> b
 
 
 def _has_its_files(output_path: str, manifest: Manifest) -> bool:
-    """Whether the files made of all blocks at the end of a run are there in full size, and no part that is not listed.
+    """Whether the final tables are complete, and no unlisted part exists.
 
     An attempt that was given up may have written one after the end of another.
     """

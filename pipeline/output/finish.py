@@ -53,7 +53,7 @@ _REJECT_RATES = 0.01, 0.001
 
 
 class SupersededError(Exception):
-    """A newer run is at work in the folder, or has finalized it; the argument is its number."""
+    """A newer run is active in the folder, or has finalized it; the argument is its number."""
 
 
 class _Gather(beam.DoFn):
@@ -80,10 +80,10 @@ class Finish(beam.PTransform):
     Two levels: each group of files is finished on its own, then the run. Commits do not cross a shuffle: what does are
     16 bytes for each block, and the groups' reports. In between many workers make the tables of `word_type` views.
 
-    Nothing if a newer run is at work in the folder, or has finalized it.
+    Nothing if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows. `alive`: how workers give signs of life.
+    has not, it writes the record once more, with what only it knows. `alive`: how workers write heartbeats.
     `is_remote`: many workers delete the commits; on the local runner the last step does, which is a stage less.
     """
 

@@ -52,7 +52,8 @@ class GroupReport:
 def finish_group(
     output: Output, views: Sequence[View], gathered: Gathered, record_format: RecordFormat, *, limited: bool = False
 ) -> GroupReport:
-    """Check a group's commits and list them in the index. Replaces nothing that another attempt could have written.
+    """Check a group's commits and list them in the index. Never overwrites another
+    attempt's files.
 
     `limited`: where the last input file ends does not matter, because it is not read to its end. AssertionError if a
     line is in no block or in two.
@@ -109,7 +110,7 @@ def _finish_group(
         marks = gathered.marks_of(path) if path in gathered.blocks else None
         return candidates.choose(marks, iter(in_index))
 
-    # Which rows are left of a file that several input files share must be known before the first of them is listed.
+    # Decide which rows of a shared part survive before listing any of its files.
     in_index = index.between(group.first, group.end) if work.shares_parts or together else ()
     shared = _by_path(commit for commit in in_index if commit.shares_parts or _path_of(commit) in together)
     chosen = {

@@ -109,8 +109,8 @@ class Boundaries:
 
 @dataclasses.dataclass(frozen=True)
 class GroupWork:
-    """What `find` knows of a group. `current`: paths of the files that need no reading; `begun`: those of them of which
-    a commit in `_commits`, of several files, counts and not the index. `shares_parts`: whether the index has
+    """What `find` knows of a group. `current`: paths of the files that need no reading; `begun`: those of them whose
+    commit of several files is still in `_commits`, not in the index. `shares_parts`: whether the index has
     parts with rows of several files.
 
     `missing`: of files of an earlier run that no glob matches any more, and whose rows stay. `skipped`: files that

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from layerbeam.transforms import storage
 
 _INTERVAL_SECONDS = 30
-# The question lists a folder; hundreds of processes ask it.
+# The check lists a folder, and hundreds of processes run it.
 _BEATS_PER_QUESTION = 4
 _lock = threading.Lock()
 _threads: dict[str, _Beats] = {}
 
 
 class Holder:
-    """Somebody who works for an attempt. Its process beats until it lets go, or no longer exists.
+    """Keeps the heartbeat file of an attempt fresh, until it is released or collected.
 
     `is_over`: asked now and then whether the attempt has been given up.
     """

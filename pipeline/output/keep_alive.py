@@ -19,7 +19,7 @@ from layerbeam.transforms import layout, storage
 class KeepAlive(beam.PTransform):
     """The same elements. A worker process beats as long as it has the stage into which this transform is fused.
 
-    Once the process knows that a newer attempt is at work in the folder, the elements end here: the rest is left to
+    Once the process knows that a newer attempt is active in the folder, the elements end here: the rest is left to
     that one, and the job ends without an error.
 
     `attempt`: the number of the run.
@@ -33,7 +33,7 @@ class KeepAlive(beam.PTransform):
 
 
 def keep_alive(elements: Any, stage: str, alive: KeepAlive | None, hints: Mapping[str, str] | None = None) -> Any:
-    """The same elements, in a stage whose workers give signs of life; None: in a stage that gives none.
+    """The same elements, in a stage whose workers write heartbeats; None: in a stage without.
 
     `hints`: the resource hints of the stage.
     """

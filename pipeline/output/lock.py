@@ -1,11 +1,11 @@
-"""One attempt at work in each output folder.
+"""One active attempt in each output folder.
 
 An attempt takes a number by creating `_runs/<n>.json`, which only one program can do. Then it looks whether one with a
-lower number is at work (`attempts`). So of two that start together the one with the lower number works.
+lower number is active (`attempts`). So of two that start together the one with the lower number works.
 
 On disks a file in the folder is locked too (flock), which the kernel frees when the process ends, however it ends. On
 NFS it holds between machines if the server and the mounts support locks. Elsewhere a killed program is known by its
-missing signs of life.
+missing heartbeats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 def only_writer(output_path: str, *, force: bool = False, beam_options: Any = None) -> Iterator[dict[str, Any]]:
     """Hold the output folder for an attempt; gives its `run` (number) and `owner`, for its record.
 
-    Raises BusyError while another attempt is at work; one that died does not count. `force` and `beam_options` as for
+    Raises BusyError while another attempt is active; one that died does not count. `force` and `beam_options` as for
     `refuse_if_busy`. If the attempt leaves no record, nothing of it stays.
     """
     _refuse_links(output_path)
@@ -70,7 +70,7 @@ def _file_lock(output_path: str) -> Iterator[bool]:
     try:
         lock.enter_context(storage.locked_file(path, wait=False))
     except BlockingIOError as error:
-        raise BusyError(f"{output_path}: another run is at work in this folder; wait for it or stop it") from error
+        raise BusyError(f"{output_path}: another run is active in this folder; wait for it or stop it") from error
     except OSError as error:
         if error.filename is not None:
             raise _not_writable(output_path, error) from error
@@ -84,7 +84,7 @@ def _file_lock(output_path: str) -> Iterator[bool]:
 
 
 def _take_number(output_path: str, token: str, *, locked: bool) -> dict[str, Any]:
-    """Create the first file `_runs/<n>.json` that nobody has."""
+    """Create the first file `_runs/<n>.json` that no attempt has."""
     claim: dict[str, Any] = {"run": 0, "owner": owner_of_this_process(token)}
     try:
         while True:

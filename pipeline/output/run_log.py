@@ -135,7 +135,7 @@ class RunLog:
         """
         now = load_run(self.output_path, self.number)
         if now is not None and now["state"] == "superseded":
-            raise BusyError(f"{self.output_path}: a newer run is at work in this folder, and completes it")
+            raise BusyError(f"{self.output_path}: a newer run is active in this folder, and completes it")
         try:
             found = result.metrics().query()
         except Exception:  # some runners have no metrics

@@ -184,7 +184,7 @@ class _NotWholeError(Exception):
 def load_blocks(output_path: str) -> Blocks:
     """The blocks of an output folder, from its index if that is all there is to know, commit by commit.
 
-    While a run is at work, or after one that was killed, all commits are in memory.
+    While a run is active, or after one that was killed, all commits are in memory.
     """
     blocks = Blocks(load_index(output_path))
     if next(storage.file_names(storage.join(output_path, layout.COMMITS)), None) is None:

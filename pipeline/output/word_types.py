@@ -44,7 +44,7 @@ class TablePart:
 class WordTypes(beam.PTransform):
     """All shards of the index in one element -> `TablePart`, after it is written; at least one for each view.
 
-    `views`: those of level `word_type`. `alive`: how workers give signs of life.
+    `views`: those of level `word_type`. `alive`: how workers write heartbeats.
     """
 
     output: Output

@@ -65,7 +65,7 @@ def mistakes_in(options: PipelineOptions) -> Iterator[str]:
     yield from _workers(portable, endpoint)
 
 
-def job_at_work(endpoint: str) -> str | None:
+def active_job(endpoint: str) -> str | None:
     """The name of a job that the server is running; None if it is idle."""
     with _service(endpoint) as service:
         jobs = service.GetJobs(job_api.GetJobsRequest(), timeout=_ANSWER_SECONDS).job_info

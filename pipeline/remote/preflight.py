@@ -13,7 +13,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.config.schema import Config
 from layerbeam.pipeline.console import count_noun, echo
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.remote.job_server import job_at_work, mistakes_in, pool_note
+from layerbeam.pipeline.remote.job_server import active_job, mistakes_in, pool_note
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.versions import tpu_mistake
 from layerbeam.transforms import storage
@@ -48,10 +48,10 @@ def check(config: Config, remote: RemoteRunner) -> None:
     if mistakes:
         raise UsageError("\n".join(mistakes))
     endpoint = remote.options.view_as(pipeline_options.PortableOptions).job_endpoint
-    at_work = job_at_work(endpoint) if remote.name == "SparkRunner" and endpoint not in (None, "embed") else None
-    if at_work is not None:
+    job = active_job(endpoint) if remote.name == "SparkRunner" and endpoint not in (None, "embed") else None
+    if job is not None:
         raise BusyError(
-            f"beam.job_endpoint: {endpoint}: Spark's job server runs one job at a time, now {at_work}; wait for its "
+            f"beam.job_endpoint: {endpoint}: Spark's job server runs one job at a time, now {job}; wait for its "
             "end, or start another job server"
         )
     if remote.name == "FlinkRunner" and remote.options.view_as(pipeline_options.FlinkRunnerOptions).parallelism < 1:
@@ -62,7 +62,7 @@ def check(config: Config, remote: RemoteRunner) -> None:
 
 
 def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner) -> str | None:
-    """What limits the number of threads at work, from the files' sizes; None if there is work for all of them."""
+    """What limits the number of active threads, from the files' sizes; None if there is work for all of them."""
     worker = remote.options.view_as(pipeline_options.WorkerOptions)
     engines = remote.options.view_as(pipeline_options.FlinkRunnerOptions)
     is_one_process = _ONE_PROCESS in _experiments(remote)

@@ -215,7 +215,7 @@ def test_job_outlives_the_program_that_submitted_it(engine):
 def test_forced_start_beside_an_interrupted_job(engine):
     """The older job ends without an error, so its engine does not try it again."""
     interrupt(engine, "both")
-    assert "is at work in this folder" in engine.on_engine("both", status=4)
+    assert "is active in this folder" in engine.on_engine("both", status=4)
     engine.on_engine("both", "--force")
     assert engine.state("both", 1) in ("lost", "done")  # nobody could know of it, unless it ended before
     assert engine.state("both", 2) == "done"

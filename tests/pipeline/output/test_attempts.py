@@ -1,4 +1,4 @@
-"""Which attempts are at work, and what becomes of the records of those that are not."""
+"""Which attempts are active, and what becomes of the records of those that are not."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_killed_local_run_is_no_obstacle_for_who_holds_the_file_lock(out):
 
 
 def test_only_the_last_attempt_that_began_counts_and_those_with_a_number_after_it(out):
-    """When it began, none before it was at work."""
+    """When it began, none before it was active."""
     attempt(out, 1, "submitted", runner="FlinkRunner")
     attempt(out, 2, "failed", runner="FlinkRunner")
     dead = attempt(out, 3, "claimed")
     with only_writer(out) as claim:
         assert claim["run"] == 4
     attempt(out, 2, "submitted", runner="FlinkRunner")
-    with pytest.raises(BusyError, match="run 2 is at work"), only_writer(out):
+    with pytest.raises(BusyError, match="run 2 is active"), only_writer(out):
         pass
     assert dead.exists()
 
@@ -81,7 +81,7 @@ def test_a_job_of_an_engine_is_at_work_while_its_record_is_young(out):
     with pytest.raises(BusyError) as refused, only_writer(out):
         pass
     assert str(refused.value) == (
-        f"{out}: run 1 is at work in this folder, on FlinkRunner; wait for it or stop it (a job without a sign of life "
+        f"{out}: run 1 is active in this folder, on FlinkRunner; wait for it or stop it (a job without a sign of life "
         "is forgotten after 600 s; if you know that it has ended, --force starts)"
     )
     assert states(out) == ["submitted"]
@@ -94,7 +94,7 @@ def test_a_job_of_an_engine_is_at_work_while_its_workers_beat(out):
     alive = Path(out, "_runs/1.alive")
     alive.touch()
     age(alive, 590)
-    with pytest.raises(BusyError, match="run 1 is at work in this folder, on FlinkRunner"), only_writer(out):
+    with pytest.raises(BusyError, match="run 1 is active in this folder, on FlinkRunner"), only_writer(out):
         pass
     age(alive, 610)
     with only_writer(out):
@@ -113,7 +113,7 @@ def test_a_dataflow_job_at_work_is_named_with_its_page_and_how_to_cancel_it(out,
         with pytest.raises(BusyError) as refused, only_writer(out, force=force):
             pass
     assert str(refused.value) == (
-        f"{out}: run 2 is at work in this folder, as Dataflow job 2026-01-01_00_00_00-7 ({state}): "
+        f"{out}: run 2 is active in this folder, as Dataflow job 2026-01-01_00_00_00-7 ({state}): "
         "https://console.cloud.google.com/dataflow/jobs/r1/2026-01-01_00_00_00-7?project=proj\n"
         "wait for it, or stop it: gcloud dataflow jobs cancel 2026-01-01_00_00_00-7 --region=r1 --project=proj"
     )

@@ -58,7 +58,7 @@ def test_second_job_is_refused_while_the_first_runs(workplace, cloud):
     cloud.states = ["JOB_STATE_RUNNING"]
     for refused in (submit(workplace, cloud, status=4), start(workplace, cloud, "--force", status=4)):
         assert refused.err.startswith(
-            f"layerbeam: gs://out/v: run 1 is at work in this folder, as Dataflow job {JOB} (JOB_STATE_RUNNING): "
+            f"layerbeam: gs://out/v: run 1 is active in this folder, as Dataflow job {JOB} (JOB_STATE_RUNNING): "
             f"https://console.cloud.google.com/dataflow/jobs/europe-west1/{JOB}?project=proj\n"
         )
         assert refused.err.endswith(f"gcloud dataflow jobs cancel {JOB} --region=europe-west1 --project=proj\n")

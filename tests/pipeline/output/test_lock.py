@@ -51,7 +51,7 @@ def test_a_second_run_is_refused_while_the_first_lives(workplace):
     first = workplace.at_work()
     first.send_signal(signal.SIGSTOP)  # it lives, however long the second one takes
     assert workplace.run(status=4).err == (
-        "layerbeam: out: another run is at work in this folder; wait for it or stop it\n"
+        "layerbeam: out: another run is active in this folder; wait for it or stop it\n"
     )
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=120)
@@ -75,7 +75,7 @@ def test_who_is_refused_takes_nothing_away(tmp_path):
     out = str(tmp_path / "out")
     with only_writer(out):
         for _ in range(2):
-            with pytest.raises(BusyError, match="another run is at work"), only_writer(out):
+            with pytest.raises(BusyError, match="another run is active"), only_writer(out):
                 pass
         assert sorted(os.listdir(out)) == ["_lock", "_runs"]
         assert os.listdir(f"{out}/_runs") == ["1.json"]
@@ -110,7 +110,7 @@ def test_twins_started_by_a_scheduler_one_works_and_one_is_refused(workplace):
     twins = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = {twin.returncode: err for twin in twins for _, err in [twin.communicate(timeout=240)]}
     assert sorted(errors) == [0, 4]
-    assert errors[4].endswith("layerbeam: out: another run is at work in this folder; wait for it or stop it\n")
+    assert errors[4].endswith("layerbeam: out: another run is active in this folder; wait for it or stop it\n")
     assert os.listdir("out/_runs") == ["1.json"]
     workplace.verify(status=0)
 
@@ -118,7 +118,7 @@ def test_twins_started_by_a_scheduler_one_works_and_one_is_refused(workplace):
 def test_a_refused_attempt_and_one_without_a_record_leave_nothing(store, tmp_path):
     with only_writer(store) as claim:
         assert claim["run"] == 1
-        with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
+        with pytest.raises(BusyError, match="another run is active in this folder, on "), only_writer(store):
             pass
         assert os.listdir(tmp_path / "out/_runs") == ["1.json"]
     with only_writer(store) as claim:
@@ -134,7 +134,7 @@ def test_on_a_store_the_second_is_refused_while_the_first_beats(store, tmp_path,
         while not alive.exists():
             time.sleep(0.01)
         monkeypatch.setattr(attempts, "host_id", lambda: "elsewhere")  # else it would know its own process
-        with pytest.raises(BusyError, match="another run is at work in this folder, on "), only_writer(store):
+        with pytest.raises(BusyError, match="another run is active in this folder, on "), only_writer(store):
             pass
     assert not alive.exists()
 
@@ -242,7 +242,7 @@ def test_a_lower_number_that_was_chosen_before_and_taken_after_is_seen(tmp_path,
     no_locks(monkeypatch)
     age(other_attempt(tmp_path, 1), 151)
     monkeypatch.setattr(time, "sleep", lambda _: other_attempt(tmp_path, 1))
-    with pytest.raises(BusyError, match="is at work"), only_writer(str(tmp_path / "out")):
+    with pytest.raises(BusyError, match="is active"), only_writer(str(tmp_path / "out")):
         pass
 
 
@@ -301,7 +301,7 @@ def test_force_starts_next_to_a_program_that_nobody_can_ask(store, tmp_path):
     with pytest.raises(BusyError) as refused, only_writer(store):
         pass
     assert str(refused.value) == (
-        f"{store}: another run is at work in this folder, on elsewhere; wait for it or stop it (a killed run is "
+        f"{store}: another run is active in this folder, on elsewhere; wait for it or stop it (a killed run is "
         "forgotten after 150 s; if you know that it has ended, --force starts)"
     )
     with only_writer(store, force=True) as claim:
@@ -309,7 +309,7 @@ def test_force_starts_next_to_a_program_that_nobody_can_ask(store, tmp_path):
 
 
 def test_force_does_not_start_next_to_a_process_of_this_machine(store):
-    with only_writer(store), pytest.raises(BusyError, match="is at work") as refused, only_writer(store, force=True):
+    with only_writer(store), pytest.raises(BusyError, match="is active") as refused, only_writer(store, force=True):
         pass
     assert "--force" not in str(refused.value)
 

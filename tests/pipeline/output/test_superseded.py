@@ -1,4 +1,4 @@
-"""The end of a job in whose folder a newer attempt has started: it leaves the folder to one that is at work, only."""
+"""The end of a job in whose folder a newer attempt has started: it leaves the folder to one that is active, only."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_leaves_the_folder_to_a_newer_attempt_at_work(pipeline, workplace):
     assert not {"_SUCCESS", "manifest.json", "parts.jsonl"} & set(os.listdir("out"))
     assert len(os.listdir("out/_commits")) > 1
     assert (workplace.folder / "out/tokens/newer-0123456789abcdef-000000000000-0123456789abcdef.parquet").exists()
-    with pytest.raises(BusyError, match="out: a newer run is at work in this folder, and completes it"):
+    with pytest.raises(BusyError, match="out: a newer run is active in this folder, and completes it"):
         RunLog("out", {"run": NUMBER}).end_measured(None)
     assert states()[NUMBER] == "superseded"
 

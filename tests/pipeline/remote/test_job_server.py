@@ -20,7 +20,7 @@ from workplace import Workplace
 
 from layerbeam.pipeline.cli.beam_options import as_arguments, check_arguments
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.remote.job_server import job_at_work, mistakes_in, pool_note
+from layerbeam.pipeline.remote.job_server import active_job, mistakes_in, pool_note
 
 # Not loopback by its name, and this machine all the same.
 HOST = socket.gethostname()
@@ -160,9 +160,9 @@ def test_job_at_work():
     ended = job_api.JobInfo(job_name="first", state=job_api.JobState.FAILED)
     runs = job_api.JobInfo(job_name="second", state=job_api.JobState.RUNNING)
     with serve(JobServer("", jobs=[ended, runs])) as port:
-        assert job_at_work(f"localhost:{port}") == "second"
+        assert active_job(f"localhost:{port}") == "second"
     with serve(JobServer("", jobs=[ended])) as port:
-        assert job_at_work(f"localhost:{port}") is None
+        assert active_job(f"localhost:{port}") is None
 
 
 def test_options_of_the_engine():

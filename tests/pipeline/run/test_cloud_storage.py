@@ -105,7 +105,7 @@ def test_second_run_in_same_folder_is_refused(workplace, google, lines):
     elsewhere = {"run": 1, "state": "started", "owner": {"host": "another machine", "pid": 1, "token": "x"}}
     google.put("gs://out/v/_runs/1.json", json.dumps(elsewhere).encode())
     done = workplace.run("--output", "gs://out/v", status=4)
-    assert done.err.startswith("layerbeam: gs://out/v: another run is at work in this folder, on another machine")
+    assert done.err.startswith("layerbeam: gs://out/v: another run is active in this folder, on another machine")
 
 
 def test_missing_or_forbidden_path_raises_os_error(google):
