@@ -164,7 +164,7 @@ test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing st
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
 
 soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (40 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash --soak -rA
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash tests/pipeline/output/test_random_folders.py --soak -rA
 	$(BIN)/python -m pytest tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
