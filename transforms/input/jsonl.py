@@ -6,13 +6,12 @@ and silently drops one of two equal keys. The parser takes some 1 % of the encod
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -125,51 +124,72 @@ def _depth(line: str) -> int:
 def _read_field(record: dict[str, Any], name: str, type_: str) -> Any:
     """The field as a value of its type, an id as a string; None if it is missing or null."""
     value = record.get(name)
-    if value is None or (type_ == "bool" and isinstance(value, bool)):
-        return value
+    if value is None:
+        return None
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
-    shown, expected = _kind_of(value), type_
-    if type_ in ("int64", "id"):
-        number = _integer(value)
-        if number is not None:
-            return str(number) if type_ == "id" else _in_range(number, name)
-        if type_ == "int64" and isinstance(value, float):
+    return _CONVERT[type_](value, name)
+
+
+def _to_string(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not a string")
+    surrogate = lone_surrogate(value)
+    if surrogate is not None:
+        raise _RejectedRecordError(f"field `{name}`: {surrogate}")
+    return value
+
+
+def _to_id(value: Any, name: str) -> str:
+    number = _integer(value)
+    return _to_string(value, name) if number is None else str(number)
+
+
+def _to_int64(value: Any, name: str) -> int:
+    number = _integer(value)
+    if number is None:
+        shown = _kind_of(value)
+        if isinstance(value, float):
             shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
-    if type_ in ("string", "id"):
-        if isinstance(value, str):
-            return _without_surrogates(value, name)
-        expected = "a string"
-    if type_ == "float64" and isinstance(value, int | float) and not isinstance(value, bool):
-        return _finite(value, name)
-    raise _RejectedRecordError(f"field `{name}` is {shown}, not {expected}")
-
-
-def _integer(value: Any) -> int | None:
-    """The value as an integer, if it is one; so is 30284.0: how pandas writes integers with gaps."""
-    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _in_range(number: int, name: str) -> int:
+        raise _RejectedRecordError(f"field `{name}` is {shown}, not int64")
     if number not in INT64:
         raise _RejectedRecordError(f"field `{name}` does not fit in int64")
     return number
 
 
-def _finite(value: float, name: str) -> float:
-    with contextlib.suppress(OverflowError):  # of an integer
-        if math.isfinite(value):
-            return float(value)
-    raise _RejectedRecordError(f"field `{name}` does not fit in float64")
+def _to_float64(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not float64")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _RejectedRecordError(f"field `{name}` does not fit in float64")
+    return number
 
 
-def _without_surrogates(text: str, name: str) -> str:
-    surrogate = lone_surrogate(text)
-    if surrogate is not None:
-        raise _RejectedRecordError(f"field `{name}`: {surrogate}")
-    return text
+def _to_bool(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not bool")
+    return value
+
+
+# By the types of `RecordFormat.fields_read`.
+_CONVERT: Mapping[str, Callable[[Any, str], Any]] = {
+    "string": _to_string,
+    "id": _to_id,
+    "int64": _to_int64,
+    "float64": _to_float64,
+    "bool": _to_bool,
+}
+
+
+def _integer(value: Any) -> int | None:
+    """The value as an integer; 30284.0 is one, because pandas writes integers with gaps so."""
+    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _kind_of(value: Any) -> str:
