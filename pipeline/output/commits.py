@@ -59,6 +59,12 @@ def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Com
                 yield name, parse_commit(data)
 
 
+def load_begun(output_path: str, blocks: Iterable[str]) -> Iterator[tuple[Commit, bool]]:
+    """The commits in `_commits` of these blocks that can be read, and whether their parts are intact."""
+    found = committed(output_path, (f"{name}.json" for name in blocks))
+    return sound_commits(output_path, (commit for _, commit in found if commit is not None))
+
+
 @dataclasses.dataclass
 class CommittedBlocks:
     """Looks up the valid commit of a block that has the same bytes: in `_commits`, else in the index."""

@@ -14,7 +14,7 @@ import apache_beam as beam
 
 from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import committed, load_damaged, sound_commits
+from layerbeam.pipeline.output.commits import committed, load_begun, load_damaged, sound_commits
 from layerbeam.pipeline.output.groups import Boundaries, Group, GroupWork, make_groups
 from layerbeam.pipeline.output.index import input_entries, load_index
 from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manifest, table_parts
@@ -321,7 +321,7 @@ def compare_group(
     # A file without rows is read again with the others of its block, which are the same block then.
     for path in itertools.chain.from_iterable(of_blocks[name] for name in damaged):
         tallies[path].up_to_date = 0
-    together = _load_together(output_path, group)
+    together = list(load_begun(output_path, group.begun_together))
     begun = set[str]() if reread else _done_together(together, files, fingerprint)
     current, to_read, skipped = set[str](), list[FileToRead](), list[InputFile]()
     for file in group.files:
@@ -361,12 +361,6 @@ def compare_group(
             skipped.append(InputFile.unreadable(path, LOST_WITH_ITS_FILE))
     work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), shares_parts)
     return work, to_read, pruned
-
-
-def _load_together(output_path: str, group: Group) -> list[tuple[Commit, bool]]:
-    """The group's commits of several files in `_commits`, and whether their parts are intact."""
-    found = committed(output_path, (f"{name}.json" for name in group.begun_together))
-    return list(sound_commits(output_path, (commit for _, commit in found if commit is not None)))
 
 
 def _done_together(

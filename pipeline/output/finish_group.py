@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.pipeline.output.commits import broken_parts, committed, sound_commits
+from layerbeam.pipeline.output.commits import broken_parts, committed, load_begun
 from layerbeam.pipeline.output.groups import Gathered, mark
 from layerbeam.pipeline.output.index import SHARD_COMMITS, Shard, count_part, load_index, path_hash, write_shard
 from layerbeam.transforms import layout, metrics, storage
@@ -52,8 +52,7 @@ class GroupReport:
 def finish_group(
     output: Output, views: Sequence[View], gathered: Gathered, record_format: RecordFormat, *, limited: bool = False
 ) -> GroupReport:
-    """Check a group's commits and list them in the index. Never overwrites another
-    attempt's files.
+    """Check a group's commits and list them in the index. Never overwrites files of another attempt.
 
     `limited`: where the last input file ends does not matter, because it is not read to its end. AssertionError if a
     line is in no block or in two.
@@ -86,11 +85,10 @@ def _finish_group(
     writer = _IndexWriter(output, is_only=group.is_only)
     entries = []
     index = load_index(output.path)
-    begun_together = sorted({*gathered.together, *group.begun_together})
-    found_together = committed(output.path, (f"{name}.json" for name in begun_together))
-    whole = sound_commits(output.path, (commit for _, commit in found_together if commit is not None))
-    together = _by_path(of_file for commit, is_sound in whole if is_sound for of_file in commit.of_files())
-    checked: dict[str, bool] = {}
+    begun = load_begun(output.path, sorted({*gathered.together, *group.begun_together}))
+    sound = [commit for commit, is_sound in begun if is_sound]
+    together = _by_path(of_file for commit in sound for of_file in commit.of_files())
+    checked = {path: True for commit in sound for path in commit.part_paths}
 
     def choose(path: str, in_index: Iterable[Commit]) -> Iterator[Commit | None]:
         candidates = _Candidates(
