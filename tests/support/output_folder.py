@@ -100,13 +100,11 @@ class OutputFolder:
     def output(self) -> Output:
         return Output(self.path, self.fingerprint, attempt=self.attempt)
 
-    def find(self, *, prune_missing: bool = False, reread: bool = False) -> PendingWork:
+    def find(self) -> PendingWork:
         """What a run would do now."""
         return find_work(
             self.patterns,
             self.path,
-            prune_missing=prune_missing,
-            reread=reread,
             fingerprint=self.fingerprint,
             limit=self.limit,
             record_format=LINES,
