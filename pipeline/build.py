@@ -62,17 +62,8 @@ def build(
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device)
     write = WriteBlocks(output, encoder, views=job.views)
     alive = KeepAlive(output.path, run_number) if is_remote and run_number is not None else None
-    finish = Finish(
-        output,
-        job.views,
-        job.run_identity,
-        config.input.max_reject_rate,
-        job.records,
-        run_number,
-        limit,
-        alive,
-        is_remote,
-    )
+    rate = config.input.max_reject_rate
+    finish = Finish(output, job.views, job.run_identity, rate, job.records, run_number, limit, alive, is_remote)
 
     # Which files there are, and what of them is done already.
     files = keep_alive(root | beam.Impulse(), "find", alive) | "find" >> find

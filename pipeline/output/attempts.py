@@ -139,24 +139,25 @@ def _modified(path: str) -> float | None:
 
 
 def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:
-    job, problem = DataflowJob.of(record), "is active in this folder"
+    job = DataflowJob.of(record)
     if job is not None and state is not None:
         return (
-            f"{output_path}: run {record['run']} {problem}, as Dataflow job {job.id} ({state}): {job.page}\n"
-            f"wait for it, or stop it: {job.cancel_command}"
+            f"{output_path}: run {record['run']} is active in this folder, as Dataflow job {job.id} ({state}): "
+            f"{job.page}\nwait for it, or stop it: {job.cancel_command}"
         )
     if record["state"] == "submitted":
+        runner = record.get("runner", "some engine")
         return (
-            f"{output_path}: run {record['run']} {problem}, on {record.get('runner', 'some engine')}; wait for it or "
-            f"stop it (a job without a sign of life is forgotten after {_JOB_DEAD_AFTER_SECONDS} s; if you know that "
-            "it has ended, --force starts)"
+            f"{output_path}: run {record['run']} is active in this folder, on {runner}; wait for it or stop it (a job "
+            f"without a sign of life is forgotten after {_JOB_DEAD_AFTER_SECONDS} s; if you know that it has ended, "
+            "--force starts)"
         )
     owner = record.get("owner")
     host = owner.get("host") if isinstance(owner, dict) else None
     forced = "" if _is_answered(record) else "; if you know that it has ended, --force starts"
     return (
-        f"{output_path}: another run {problem}, on {host or 'some machine'}; wait for it or stop it (a killed run is "
-        f"forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s{forced})"
+        f"{output_path}: another run is active in this folder, on {host or 'some machine'}; wait for it or stop it (a "
+        f"killed run is forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s{forced})"
     )
 
 

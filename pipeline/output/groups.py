@@ -110,8 +110,8 @@ class Boundaries:
 @dataclasses.dataclass(frozen=True)
 class GroupWork:
     """What `find` knows of a group. `current`: paths of the files that need no reading; `begun`: those of them whose
-    commit of several files is still in `_commits`, not in the index. `shares_parts`: whether the index has
-    parts with rows of several files.
+    commit of several files is still in `_commits`, not in the index. `shares_parts`: whether the index has parts with
+    rows of several files.
 
     `missing`: of files of an earlier run that no glob matches any more, and whose rows stay. `skipped`: files that
     cannot be read, or not all.

@@ -154,9 +154,7 @@ def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
     """The views with rows, but not those over the whole corpus."""
     settings = run.manifest["identity"]["views"]
     return [
-        SampledView(
-            **vars(view), has_all_words=settings[name]["keep_words"] is None, sample_rows=sample_rows, seed=seed
-        )
+        SampledView(view.path, name, view.entry, view.parts, settings[name]["keep_words"] is None, sample_rows, seed)
         for name in run
         if (view := run[name]).num_rows and not is_aggregated(view.level)
     ]

@@ -46,7 +46,7 @@ def word_senses(context: ReportContext) -> Section:
             figures[word] = {"occurrences": 0, "similar": similar}
             details = {"problem": _not_found(context, word, search, similar)}
         shown.append({"word": word, "search": search, **details})
-    return Section(figures, {"words": shown}, problems=[of["problem"] for of in shown if "problem" in of])
+    return Section(figures, {"words": shown}, problems=[word["problem"] for word in shown if "problem" in word])
 
 
 def _not_found(context: ReportContext, word: str, search: WordSearch | None, similar: Sequence[str]) -> str:

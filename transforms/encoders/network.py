@@ -118,9 +118,8 @@ class Network:
                 f"{self.architecture.max_length} positions: lower max_seq_length"
             )
         segment_ids = segment_ids if self._has_segments else np.zeros_like(segment_ids)
-        # XLA compiles where the variables are.
-        device = tf.device(next(iter(self._variables.values())).device)
-        with device if self._is_compiled else contextlib.nullcontext():
+        variable = next(iter(self._variables.values()))
+        with tf.device(variable.device) if self._is_compiled else contextlib.nullcontext():  # where XLA compiles
             outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
         pooled = np.asarray(outputs.pop()) if self.pooler else None
         if self._is_compiled:  # with padding, which the processor, or a GPU, takes out
