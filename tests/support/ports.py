@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
+import os
 import socket
 import subprocess
 import threading
@@ -12,12 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# Below those that a system gives for port 0: a server of another test would get one before its own server starts. Two
+# gRPC servers can have the same port. Processes begin in different places.
+_FIRST_PORT, _PORTS = 20_000, 10_000
+_numbers = itertools.count(os.getpid() * 97)
+
 
 def free_port() -> int:
-    """A port on which nothing listens at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return int(listener.getsockname()[1])
+    """A port on which nothing listens at the moment; another one each time."""
+    while True:
+        port = _FIRST_PORT + next(_numbers) % _PORTS
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("", port))
+            return port
 
 
 def is_open(port: int, host: str = "localhost") -> bool:
