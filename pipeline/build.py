@@ -34,7 +34,7 @@ def build(
     """The transforms of a job on a pipeline or its root; they give one element, the manifest as JSON.
 
     `num_threads`: blocks processed concurrently in each worker process; None: one for each core.
-    `num_readers`: workers that share a compressed file, or a large row group, and each read all of it.
+    `num_readers`: the workers, if that is known: a compressed file of a few blocks is work for all of them.
     `run_number`: the attempt's; the pipeline records its own end in `_runs`, because the submitter may exit.
     `is_remote`: its workers write heartbeats, because the submitter may exit.
     """
@@ -69,16 +69,10 @@ def build(
     files = keep_alive(root | beam.Impulse(), "find", alive) | "find" >> find
 
     # Paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
-    slices, unreadable = files[FindWork.TO_READ] | "slice" >> SliceFiles(
-        job.limits, job.records, huge_files=is_remote, num_readers=num_readers
-    )
+    slice_files = SliceFiles(job.limits, job.records, num_readers)
+    slices, unreadable = files[FindWork.TO_READ] | "slice" >> slice_files
 
-    # A compressed file has one reader: on remote runners its text is shuffled, so that all workers encode.
     # Flink ignores the second of two Reshuffles without a grouping between them.
-    unread = []
-    if is_remote:
-        slices, skipped = slices | "read alone" >> dataclasses.replace(read, only_alone=True)
-        unread.append(skipped)
     slices = slices | "spread slices" >> beam.Reshuffle()
 
     # From here to the commit everything fuses: one worker takes a block from its bytes to its parts. So the machines
@@ -94,7 +88,7 @@ def build(
 
     # Only the hashes of blocks are grouped; the reports of the groups are combined in one place, which finalizes the
     # folder.
-    of_blocks = [*unread, blocks[ReadBlocks.SKIPPED], commits]
+    of_blocks = [blocks[ReadBlocks.SKIPPED], commits]
     if is_remote:  # Spark would encode once for each output. The local runner would keep what meets here in memory.
         of_blocks = [of_blocks | "of blocks" >> beam.Flatten()]
     reports = (unreadable, *of_blocks)

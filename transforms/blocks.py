@@ -34,9 +34,6 @@ Float32Array = npt.NDArray[np.float32]
 # [n, H]
 Layer: TypeAlias = "Float32Array | DeviceLayer"
 
-# A compressed file of an eighth of a block's bytes, or less, is taken for one block.
-_MOST_COMPRESSED = 8
-
 # The types of kept fields.
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
@@ -82,12 +79,6 @@ class Slice:
         """Bytes of its files, as they are stored."""
         own = (self.file.size if self.end is None else self.end) - self.start
         return own + sum(file.size for file in self.others)
-
-    def has_one_reader(self, text_bytes: int) -> bool:
-        """Whether one thread must read several blocks: of a compressed file, or of a large row group."""
-        if self.end is None:
-            return self.file.size > text_bytes / _MOST_COMPRESSED
-        return self.end - self.start > 2 * text_bytes
 
 
 def counts_of_file(counts: Mapping[str, int]) -> dict[str, Int64Array]:

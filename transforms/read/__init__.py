@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +15,7 @@ from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import BlockId, Commit, InputFile
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.read.block import look_up, read_blocks
+from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 
@@ -23,9 +23,7 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 class ReadBlocks(beam.PTransform):
     """`Slice` -> `TextBlock`, or `Commit` for a block that is done; tagged `SKIPPED`, what cannot be read.
 
-    Put a `beam.Reshuffle` before this stage, or one worker may read all slices of a file. A compressed file or a large
-    row group is one slice. To spread its blocks, put a stage with `only_alone` before the `beam.Reshuffle`: this stage
-    takes a `TextBlock`, too.
+    Put a `beam.Reshuffle` before this stage, or one worker may read all slices of a file.
 
     The stages after it pass a `Commit` on. With commits in an output of their own, a block could be missing in both
     outputs: a runner may compute each output separately, and a block may be committed in between.
@@ -38,7 +36,6 @@ class ReadBlocks(beam.PTransform):
             it again would take minutes. None: nothing is looked up, and there is no `Commit`.
         known: Gives the commit of a block with the same bytes, also one of earlier runs, if there is one. None: only
             the commits of this run are found.
-        only_alone: Read only the slices of several blocks, which one thread must read; the other slices are passed on.
 
     Returns (from `expand`):
         Two PCollections: `TextBlock` or `Commit`, and `InputFile` with its problem. Unpack them, or index by `BLOCKS`
@@ -57,7 +54,6 @@ class ReadBlocks(beam.PTransform):
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     output: Output | None = None
     known: Callable[[BlockId], Commit | None] | None = None
-    only_alone: bool = False
 
     BLOCKS = "blocks"
     SKIPPED = "skipped"
@@ -82,19 +78,9 @@ class _ReadSlice(beam.DoFn):
         if record_format.unit == "sentence" and record_format.sentences == "tensorflow_text":
             load_tensorflow(self._stage.hardware)
 
-    def process(self, given: Slice | TextBlock | Commit) -> Iterator[Any]:
+    def process(self, slice_: Slice) -> Iterator[Any]:
         stage = self._stage
-        items: Iterable[TextBlock | Commit | InputFile]
-        if isinstance(given, Commit):
-            yield given
-            return
-        if isinstance(given, TextBlock):
-            items = [look_up(given, self._fingerprint, self._known)]
-        elif stage.only_alone and not given.has_one_reader(stage.limits.text_bytes):
-            yield given
-            return
-        else:
-            items = read_blocks(given, stage.limits, stage.record_format, self._fingerprint, known=self._known)
+        items = read_blocks(slice_, stage.limits, stage.record_format, self._fingerprint, known=self._known)
         for item in counters.timed_items("read", items):
             if isinstance(item, Commit) and item.attempt is not None:  # the index knows no attempts
                 counters.count(metrics.blocks_found(item.attempt, self._attempt), 1)

@@ -139,12 +139,6 @@ def join_files(block: BlockId, texts: Sequence[TextBlock]) -> TextBlock:
     )
 
 
-def look_up(block: TextBlock, fingerprint: str | None, known: Callable[[BlockId], Commit | None]) -> TextBlock | Commit:
-    """A block that was read, or its commit if it is done meanwhile; see `read_blocks`."""
-    commit = known(block.block)
-    return _if_done(block.block, commit, fingerprint) or dataclasses.replace(block, earlier=commit)
-
-
 def _if_done(
     block: BlockId, commit: Commit | None, fingerprint: str | None, members: Sequence[BlockId] = ()
 ) -> Commit | None:

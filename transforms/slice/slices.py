@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -16,15 +17,15 @@ from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
-# Ranges of a file that are numbered together, in one element.
-RANGES_TOGETHER = 1024
-
 # Files that fill less than this share of a block are read together. So few of them are not worth it: each is a block.
 _SMALL = 1 / 16
 _FEWEST = 16
 # Bytes in a record and per byte of a compressed file, before anything is read.
 _RECORD_BYTES = 64
 _COMPRESSION = 8
+# What one thread must read has a reader for so many blocks, and no more than so many readers.
+_BLOCKS_OF_READER = 16
+_MOST_READERS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +91,11 @@ def join_small_files(
     A block ends with the file that fills it, and the next small file begins another one. So if some of the blocks are
     done, the files that are left are put together as before.
     """
-    format_ = FORMATS[record_format.format]
     waiting: list[FileToRead] = []
     filled = 0.0
     for work in files:
-        size = work.file.size * (_COMPRESSION if storage.is_compressed(work.file.path) else 1)
-        records = 1 if format_.is_one_record(record_format) else 1 + size // _RECORD_BYTES
-        share = filled_share(size, records, limits)
-        is_whole = format_.joins_files and work.max_records is None and size
+        share = _expected_blocks(work.file, work.file.size, limits, record_format)
+        is_whole = FORMATS[record_format.format].joins_files and work.max_records is None and work.file.size
         if not (limits.joins_files and is_whole and share <= _SMALL):
             yield work
             continue
@@ -107,6 +105,13 @@ def join_small_files(
             yield from _together(waiting)
             waiting, filled = [], 0.0
     yield from _together(waiting)
+
+
+def _expected_blocks(file: InputFile, stored_bytes: int, limits: BlockLimits, record_format: RecordFormat) -> float:
+    """The blocks in so many bytes of a file, before anything is read."""
+    size = stored_bytes * (_COMPRESSION if storage.is_compressed(file.path) else 1)
+    is_one_record = FORMATS[record_format.format].is_one_record(record_format)
+    return filled_share(size, 1 if is_one_record else 1 + size // _RECORD_BYTES, limits)
 
 
 def _together(files: Sequence[FileToRead]) -> Iterator[FileToRead]:
@@ -190,68 +195,43 @@ def scan_range(
         return RangeScan(work, start, problem=storage.reason_of(error))
 
 
-@dataclasses.dataclass
-class LineCount:
-    """The line ends or rows in each stretch of a file, whose ranges are numbered stretch by stretch.
+def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
+    """The slices of a file, from the scans of all its ranges in any order.
 
-    `problem`: why the file cannot be read; `is_empty`: no range has a slice.
-    """
-
-    of_stretch: dict[int, int] = dataclasses.field(default_factory=dict)
-    problem: str | None = None
-    is_empty: bool = True
-
-    @classmethod
-    def of(cls, stretch: int, scan: RangeScan) -> LineCount:
-        """Those of one range."""
-        return cls({stretch: sum(lines for _, _, lines in scan.pieces)}, scan.problem, not scan.pieces)
-
-    def update(self, other: LineCount) -> None:
-        """Take in other ranges of the file. Of several problems the same one counts, whatever their order."""
-        for stretch, lines in other.of_stretch.items():
-            self.of_stretch[stretch] = self.of_stretch.get(stretch, 0) + lines
-        self.problem = min((problem for problem in (self.problem, other.problem) if problem), default=None)
-        self.is_empty &= other.is_empty
-
-    def before(self, stretch: int) -> int:
-        """The line ends or rows before a stretch."""
-        return sum(lines for number, lines in self.of_stretch.items() if number < stretch)
-
-
-def stretch_of(file: InputFile, start: int, slice_bytes: int) -> tuple[int, bool]:
-    """(the stretch of a file that holds a range, whether the file has others)."""
-    size = slice_bytes * RANGES_TOGETHER
-    return start // size, file.size > size
-
-
-def number_slices(
-    ranges: Iterable[RangeScan], stretch: int = 0, count: LineCount | None = None
-) -> Iterator[Slice | InputFile]:
-    """The slices of one stretch of a file, from the scans of all its ranges in any order.
-
-    An `InputFile` with the problem instead if the file cannot be read, from its first stretch. `count`: of all
-    stretches; None if there is only one.
+    An `InputFile` with the problem instead if the file cannot be read.
     """
     in_order = sorted(ranges, key=lambda scan: scan.start)
-    if count is None:
-        count = LineCount()
-        for scan in in_order:
-            count.update(LineCount.of(stretch, scan))
     if not in_order:
         return
     file = in_order[0].work.file
-    skipped = None if count.problem is None else InputFile.unreadable(file.path, count.problem)
-    if skipped is None and count.is_empty:
-        skipped = storage.find_change(file)  # the file may have been emptied after it was found
+    problem = min((scan.problem for scan in in_order if scan.problem), default=None)
+    skipped = None if problem is None else InputFile.unreadable(file.path, problem)
+    if skipped is None and not any(scan.pieces for scan in in_order):
+        skipped = storage.find_change(file)  # it may have been emptied after it was found
     if skipped is not None:
-        if stretch == 0:
-            yield skipped
+        yield skipped
         return
-    first_line = count.before(stretch)
+    first_line = 0
     for scan in in_order:
         for start, end, num_lines in scan.pieces:
             left = None if scan.max_records is None else scan.max_records - first_line
             if left is not None and left <= 0:
                 break
-            yield Slice(scan.work.file, start, end, first_line, left, others=scan.work.others)
+            yield Slice(file, start, end, first_line, left, others=scan.work.others)
             first_line += num_lines
+
+
+def share_slice(
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat = LINES, num_workers: int = 1
+) -> list[Slice]:
+    """The slice once for each of its readers. They are several if one thread must read several blocks.
+
+    >>> len(share_slice(Slice(InputFile("a.txt.gz", 10 << 20, 0.0), 0, None, 0), BlockLimits()))
+    23
+    """
+    readers = 1
+    has_blocks = slice_.end is None or slice_.end - slice_.start > 2 * limits.text_bytes
+    if has_blocks and not FORMATS[record_format.format].is_one_record(record_format):
+        blocks = _expected_blocks(slice_.file, slice_.size, limits, record_format)
+        readers = math.ceil(np.clip(max(blocks / _BLOCKS_OF_READER, min(blocks, num_workers)), 1, _MOST_READERS))
+    return [dataclasses.replace(slice_, reader=(number, readers)) for number in range(readers)]

@@ -15,7 +15,6 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.output import finish, finish_group, groups, index
 from layerbeam.pipeline.output.index import load_index
 from layerbeam.pipeline.run import run
-from layerbeam.transforms.slice import slices
 
 LINES = random_lines(120)
 VIEWS = {
@@ -40,7 +39,6 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_GROUP_SLICES", 6)
     monkeypatch.setattr(index, "SHARD_COMMITS", 2)
     monkeypatch.setattr(finish_group, "SHARD_COMMITS", 2)
-    monkeypatch.setattr(slices, "RANGES_TOGETHER", 2)
 
 
 def shards(workplace, output: str = "out") -> list[str]:

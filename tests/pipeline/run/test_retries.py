@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import shutil
@@ -23,6 +22,7 @@ from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import encode, read
 from layerbeam.transforms.block_commit import put_commit
+from layerbeam.transforms.slice import slices
 
 
 @pytest.fixture
@@ -80,18 +80,23 @@ def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_sli
 
 
 def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, one_slice, monkeypatch):
-    """Also if every bundle is executed twice: the second time a block is found after the shuffle."""
-    spread = []
-    real = read.look_up
+    """Also if every bundle is executed twice: the second time each reader finds its blocks committed."""
+    readers = []
+    real = read.read_blocks
 
-    def look_up(block: Any, *args: Any) -> Any:
-        spread.append(block.block.name)
-        return real(block, *args)
+    def read_blocks(slice_: Any, *args: Any, **settings: Any) -> Any:
+        readers.append(slice_.reader)
+        return real(slice_, *args, **settings)
 
-    monkeypatch.setattr(read, "look_up", look_up)
-    monkeypatch.setattr(run, "build", functools.partial(build, is_remote=True))
+    def build_remote(*args: Any, num_readers: int, **settings: Any) -> Any:
+        return build(*args, is_remote=True, **settings)
+
+    monkeypatch.setattr(slices, "_BLOCKS_OF_READER", 4)
+    monkeypatch.setattr(read, "read_blocks", read_blocks)
+    monkeypatch.setattr(run, "build", build_remote)
     workplace.run("--direct_runner_bundle_repeat=1")
-    assert len(set(spread)) == len(encoded) == len(set(encoded)) == blocks_of(workplace) > 5
+    assert len(set(readers)) > 1
+    assert len(encoded) == len(set(encoded)) == blocks_of(workplace) > 5
     assert workplace.files() == workplace.files("undisturbed")
 
 

@@ -1,41 +1,29 @@
 from __future__ import annotations
 
-import apache_beam as beam
+import dataclasses
+
 import pytest
 from corpora import UNLIMITED, read_file
 
-from layerbeam.pipeline.run.engines import local_runner
 from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.slice import FindFiles, SliceFiles, _Number
-from layerbeam.transforms.slice import slices as module
-from layerbeam.transforms.slice.slices import (
-    FileToRead,
-    LineCount,
-    RangeScan,
-    cut_file,
-    number_slices,
-    scan_range,
-    stretch_of,
-)
+from layerbeam.transforms.slice import SliceFiles, _Number
+from layerbeam.transforms.slice.slices import FileToRead, RangeScan, number_slices, scan_range, share_slice
 
-
-@pytest.fixture
-def three_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RANGES_TOGETHER", 3)
+LIMITS = BlockLimits(100, 1 << 30, 1 << 30, 128)
 
 
 def test_a_small_file_is_work_for_all_workers(corpus):
     path = corpus(b"".join(b"line %d\n" % number for number in range(100)))
     (file,) = storage.find_files([str(path)])
-    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
-    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, limits)]))
+    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, LIMITS)]))
     assert len(slices) == 8
-    blocks = [list(read_blocks(slice_, limits)) for slice_ in slices]
+    blocks = [list(read_blocks(slice_, LIMITS)) for slice_ in slices]
     assert [len(of_slice) for of_slice in blocks] == [1] * 8
-    assert [block.block for (block,) in blocks] == [block.block for block in read_file(path, limits)]
+    assert [block.block for (block,) in blocks] == [block.block for block in read_file(path, LIMITS)]
 
 
 def test_vanished_file_is_left_out(tmp_path):
@@ -47,42 +35,31 @@ def test_vanished_file_is_left_out(tmp_path):
     assert left_out == InputFile.unreadable(str(path), "No such file or directory")
 
 
-def test_a_huge_file_is_numbered_stretch_by_stretch(tmp_path, three_together):
-    path = tmp_path / "a.txt"
-    path.write_text("".join(f"line {number}\n" for number in range(400)))
-    (file,) = storage.find_files([str(path)])
-    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
-    scans = [scan_range(*range_, limits) for range_ in cut_file(file, 100)]
-    whole = list(number_slices(scans))
-    stretches: dict[int, list[RangeScan]] = {}
-    count = LineCount()
-    for scan in reversed(scans):
-        stretch, is_huge = stretch_of(file, scan.start, 100)
-        assert is_huge
-        stretches.setdefault(stretch, []).append(scan)
-        count.update(LineCount.of(stretch, scan))
-    assert len(stretches) > 10
-    found = [slice_ for stretch, ranges in stretches.items() for slice_ in number_slices(ranges, stretch, count)]
-    assert sorted(found, key=lambda slice_: slice_.start) == whole
-    count.problem = "Permission denied"
-    skipped = [item for stretch, ranges in stretches.items() for item in number_slices(ranges, stretch, count)]
-    assert skipped == [InputFile.unreadable(str(path), "Permission denied")]
+@pytest.mark.parametrize(
+    ("slice_", "num_workers", "expected"),
+    [
+        (Slice(InputFile("a.txt.gz", 10, 0.0), 0, None, 0), 8, 1),
+        (Slice(InputFile("a.txt.gz", 40, 0.0), 0, None, 0), 8, 4),  # a handful of blocks, for some of the workers
+        (Slice(InputFile("a.txt.gz", 40, 0.0), 0, None, 0), 2, 2),
+        (Slice(InputFile("a.txt.gz", 40, 0.0), 0, None, 0), 1, 1),
+        (Slice(InputFile("a.txt.gz", 400, 0.0), 0, None, 0), 1, 2),
+        (Slice(InputFile("a.txt.gz", 400, 0.0), 0, None, 0), 8, 8),
+        (Slice(InputFile("a.txt.gz", 1 << 40, 0.0), 0, None, 0), 1, 64),
+        (Slice(InputFile("a.txt.gz", 1 << 40, 0.0), 0, None, 0), 100, 64),
+        (Slice(InputFile("a.parquet", 9000, 0.0), 5000, 5150, 9), 8, 1),
+        (Slice(InputFile("a.parquet", 9000, 0.0), 0, 3200, 0), 1, 2),
+        (Slice(InputFile("a.txt", 100, 0.0), 0, 100, 0, others=(InputFile("b.txt", 900, 0.0),)), 8, 1),
+    ],
+)
+def test_readers_of_what_one_thread_must_read(slice_, num_workers, expected):
+    shared = share_slice(slice_, LIMITS, num_workers=num_workers)
+    assert [one.reader for one in shared] == [(number, expected) for number in range(expected)]
+    assert all(dataclasses.replace(one, reader=(0, 1)) == slice_ for one in shared)
 
 
-def test_slices_do_not_depend_on_how_ranges_are_grouped(tmp_path, three_together):
-    for name, lines in (("a", 400), ("b", 2), ("c", 0)):
-        (tmp_path / f"{name}.txt").write_text("".join(f"line {number}\n" for number in range(lines)))
-    found = []
-    for huge_files in (True, False):
-        local = local_runner([])
-        with beam.Pipeline(runner=local.runner, options=local.options) as pipeline:
-            stage = SliceFiles(BlockLimits(100, 1 << 30, 1 << 30, 128), RecordFormat(), huge_files=huge_files)
-            slices, _ = pipeline | FindFiles(f"{tmp_path}/*.txt") | stage
-            lines = slices | beam.Map(repr)
-            _ = lines | beam.io.WriteToText(f"{tmp_path}/{huge_files}", num_shards=1, shard_name_template="")
-        found.append(sorted((tmp_path / str(huge_files)).read_text().splitlines()))
-    assert len(found[0]) > 30
-    assert found[0] == found[1]
+def test_a_file_that_is_one_record_has_one_reader():
+    slice_ = Slice(InputFile("a.txt.gz", 1 << 40, 0.0), 0, None, 0)
+    assert share_slice(slice_, LIMITS, RecordFormat(record="file"), 8) == [slice_]
 
 
 def test_large_slices_of_a_bundle_come_first():
@@ -92,5 +69,5 @@ def test_large_slices_of_a_bundle_come_first():
     for size in (10, 90, 20, 89, 80):
         file = InputFile(f"{size}.txt", size, 0.0)
         scan = RangeScan(FileToRead(file), 0, ((0, size, 1),))
-        assert list(number.process(((file.path.encode(), 0), [scan]), {})) == []
+        assert list(number.process((file.path.encode(), [scan]))) == []
     assert [value.value.file.size for value in number.finish_bundle()] == [90, 89, 80, 20, 10]
