@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, StrictFloat, StrictInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, TypeAdapter, ValidationError
 
 from layerbeam.transforms import layout
 
@@ -70,8 +70,9 @@ class BlockId(_Exact):
     """Where a block comes from, and the hash that says whether it still holds the same bytes.
 
     `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
-    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines). A block of several files counts
-    the lines and bytes of all of them, and its file's path names the first and a hash of all paths.
+    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines). `is_last`: no further block of
+    the file follows. A block of several files counts the lines and bytes of all of them, and its file's path names the
+    first and a hash of all paths.
     """
 
     file: InputFile
@@ -80,6 +81,7 @@ class BlockId(_Exact):
     first_byte: StrictInt
     end_byte: StrictInt
     sha256: str
+    is_last: StrictBool = False
 
     @staticmethod
     def of_files(blocks: Sequence[BlockId]) -> BlockId:

@@ -242,7 +242,7 @@ class _Candidates:
             for (_, hashes, old), one, other in zip(batch, chosen, self._whole(others), strict=True):
                 commit = one or other
                 if commit is not None:
-                    yield dataclasses.replace(commit, block=self._now(commit.block)) if hashes else commit
+                    yield commit
                 elif hashes or (self.is_current and old is not None and old.block.file == self.file):
                     yield None
 
@@ -251,10 +251,10 @@ class _Candidates:
         if self.is_current:
             return {}
         newer: dict[int, Commit | None] = {
-            line: commit
+            line: counted
             for line, hashes, _ in lines
             for commit in self.together
-            if commit.block.first_line == line and self._if_counts(commit, hashes, keeps_all) is not None
+            if commit.block.first_line == line and (counted := self._if_counts(commit, hashes, keeps_all))
         }
         names = {f"{self._name(line)}.json": (line, hashes) for line, hashes, _ in lines if line not in newer}
         for name, commit in committed(self.output.path, names):
@@ -298,20 +298,20 @@ class _Candidates:
         return layout.block_name(self.path, line)
 
     def _if_counts(self, commit: Commit | None, hashes: Container[int], keeps_all: bool) -> Commit | None:
-        """The commit if it is of this block as it is now."""
+        """The commit, if it is of this block as it is now, of the file as it is now."""
         if commit is None:
             return None
         if commit.block.file.path != self.path:
             raise AssertionError(f"two blocks were written as {commit.block.name}; run again with other file names")
-        if hashes:
-            is_block = commit.fingerprint == self.output.fingerprint and mark(commit.block)[1] in hashes
-        else:
+        if not hashes:
             is_block = commit.block.file == self.file or (self.is_excused and keeps_all)
-        return commit if is_block else None
-
-    def _now(self, block: BlockId) -> BlockId:
-        """The block of the file as it is now: its bytes are the same, and the file may have grown."""
-        return block if self.file is None else dataclasses.replace(block, file=self.file)
+            return commit if is_block else None
+        # Its bytes are the same, and the file may have grown.
+        for is_last in (False, True) if commit.fingerprint == self.output.fingerprint else ():
+            block = dataclasses.replace(commit.block, file=self.file or commit.block.file, is_last=is_last)
+            if mark(block)[1] in hashes:
+                return dataclasses.replace(commit, block=block)
+        return None
 
 
 def _first(item: tuple[int, Any, Any]) -> int:
@@ -382,25 +382,20 @@ class GapCheck:
 
     def __init__(self, file: InputFile, record_format: RecordFormat, *, has_end: bool = True) -> None:
         self._file = file
-        self._paragraphs = record_format.format == "text" and record_format.record == "paragraph"
         self._has_end = has_end and not storage.is_compressed(file.path) and record_format.format != "parquet"
-        # Blank lines before a file's first paragraph are in no block.
-        self._line: int | None = None if self._paragraphs else 0
-        self._end = 0
+        self._line = self._end = 0
         self._problem: str | None = None
 
     def add(self, block: BlockId) -> None:
         """The next block in the order of its lines."""
-        line = block.first_line if self._line is None else self._line
-        if self._problem is None and block.first_line > line:
-            self._problem = f"lines {line} to {block.first_line - 1} are in no block"
-        elif self._problem is None and block.first_line < line:
+        if self._problem is None and block.first_line > self._line:
+            self._problem = f"lines {self._line} to {block.first_line - 1} are in no block"
+        elif self._problem is None and block.first_line < self._line:
             self._problem = f"line {block.first_line} is in two blocks"
         self._line, self._end = block.first_line + block.num_lines, block.end_byte
 
     def end(self) -> str | None:
         """What is wrong, as a message; None if every line is in exactly one block."""
-        is_empty = self._paragraphs and self._line is None
-        if self._problem is None and self._has_end and not is_empty and self._end != self._file.size:
+        if self._problem is None and self._has_end and self._end != self._file.size:
             self._problem = f"bytes {self._end:,} to {self._file.size:,} are in no block"
         return None if self._problem is None else f"{printable(self._file.path)}: {self._problem}"

@@ -165,6 +165,6 @@ class Gathered:
 
 
 def mark(block: BlockId) -> tuple[int, int]:
-    """The first line of a block, and a hash of what it holds."""
-    content = hashlib.blake2b(repr(block.content).encode(), digest_size=8).digest()
+    """The first line of a block, and a hash of what it holds and of whether it is the last."""
+    content = hashlib.blake2b(repr((*block.content, block.is_last)).encode(), digest_size=8).digest()
     return block.first_line, int.from_bytes(content, "big")

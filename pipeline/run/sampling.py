@@ -199,7 +199,7 @@ def _slices_of(job: Job, work: FileToRead, slice_bytes: int) -> Iterator[tuple[S
         ]
     else:
         ranges = [(start, end) for _, start, end in cut_file(work, slice_bytes, job.records)]
-    sizes = [1 if end is None or work.others else _left_between(work, start, end) for start, end in ranges]
+    sizes = [1 if not end or work.others else _left_between(work, start, end) for start, end in ranges]
     for (start, end), size in zip(ranges, sizes, strict=True):
         if size > 0:
             slice_ = Slice(work.file, start, end, 0, work.max_records, others=work.others)

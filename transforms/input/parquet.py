@@ -85,13 +85,15 @@ class ParquetInput(InputFormat):
     ) -> Iterator[tuple[BlockId, pa.Table]]:
         """Identity and needed columns of each block of the slice."""
         with _opened(slice_.file, record_format) as (parquet, schema, file):
+            of_file = list(_groups(parquet, record_format))
             groups = [
                 group
-                for group in _groups(parquet, record_format)
+                for group in of_file
                 if slice_.start <= group.start and (slice_.end is None or group.start < slice_.end)
             ]
             if not groups:
                 return
+            ends_file = groups[-1] is of_file[-1]
             rows_in_slice = sum(group.rows for group in groups)
             size = groups[-1].end - slice_.start
             done = 0  # rows of the slice that are in a block
@@ -99,8 +101,9 @@ class ParquetInput(InputFormat):
 
             def block_of(table: pa.Table) -> tuple[BlockId, pa.Table]:
                 first, end = (slice_.start + row * size // rows_in_slice for row in (done, done + table.num_rows))
-                digest = _hash_of(table)
-                return BlockId(slice_.file, slice_.first_line + done, table.num_rows, first, end, digest), table
+                first_line, rows = slice_.first_line + done, table.num_rows
+                is_last = ends_file and done + rows == rows_in_slice
+                return BlockId(slice_.file, first_line, rows, first, end, _hash_of(table), is_last), table
 
             pending = schema.empty_table()
             for batch in _batches(parquet, schema, groups, file):
@@ -177,7 +180,7 @@ def find_pieces(file: InputFile, slice_bytes: int, record_format: RecordFormat) 
             if size >= slice_bytes:
                 yield start, end, rows
                 start, rows, size = end, 0, 0
-        if rows:
+        if rows or not end:  # a file without rows is one slice
             yield start, end, rows
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import BoolArray, Int64Array, TextBlock, counts_of_file
+from layerbeam.transforms.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
 from layerbeam.transforms.commits import BlockId, Rejected
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
@@ -101,6 +101,13 @@ def lone_surrogate(text: str) -> str | None:
     except UnicodeEncodeError as error:
         return f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
     return None
+
+
+def no_records(block: BlockId, record_format: RecordFormat) -> TextBlock:
+    """The texts of a file that is readable and has nothing in it."""
+    nothing = np.zeros(0, np.int64)
+    columns = [pa.array([], FIELD_TYPES.get(type_, pa.string())) for _, type_ in record_format.fields_read]
+    return Records(block, record_format, nothing, nothing, pa.array([], pa.binary())).to_block(columns)
 
 
 @dataclasses.dataclass

@@ -5,7 +5,8 @@ any encoding with the line end of ASCII.
 
 Paragraphs are runs of lines between blank ones, so that hard-wrapped text keeps its sentences whole. A paragraph begins
 at a nonblank line after a blank one or at the file's start, and belongs to the slice in which its first byte lies. Its
-text is its lines joined by `\\n`. A line is blank here if it holds nothing but ASCII white space.
+text is its lines joined by `\\n`. A line is blank here if it holds nothing but ASCII white space. Blank lines belong to
+the block of the paragraph before them; those before a file's first paragraph to its first block.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class TextInput(InputFormat):
             yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)
 
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
-        """Identity and bytes of each block of the slice. Blank lines belong to the paragraph before them."""
+        """Identity and bytes of each block of the slice."""
         runs = _find_records(slice_, record_format, self.record_of(record_format))
         return into_blocks(slice_, limits, record_format, runs)
 
@@ -128,7 +129,8 @@ def into_blocks(
     `runs`: consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all
     is the end of the last record. `also_hashed`: bytes before those of each block in its hash.
 
-    A record that is too long is a block, of whose bytes only the first ones are given.
+    A record that is too long is a block, of whose bytes only the first ones are given. What is before the first record
+    of the file is in its block; if one of the two is too long, it is a block of its own, of which no bytes are given.
     """
     pending = bytearray()
     most = record_format.max_record_bytes
@@ -137,39 +139,49 @@ def into_blocks(
     digest, dropped = hashlib.sha256(also_hashed), 0
     left = sys.maxsize if slice_.max_records is None else slice_.max_records
     # Where the records in `pending` begin in the file, and the numbers of their first lines. The last of these is where
-    # the last record ends, unless the end is not known yet.
-    places = lines = np.zeros(0, np.int64)
+    # the last record ends, unless the end is not known yet. At first, `lead` is 1: the first place is the file's start.
+    lead = int(slice_.start == 0)
+    places = lines = np.zeros(lead, np.int64)
 
-    def take(count: int) -> tuple[BlockId, bytes]:
-        nonlocal digest, dropped, places, lines, left
+    def take(records: int) -> tuple[BlockId, bytes]:
+        nonlocal digest, dropped, places, lines, left, lead
+        count = lead + records
+        is_long = records == 1 and places[count] - places[lead] > most
         first_byte, end_byte, first_line, end_line = map(int, (places[0], places[count], lines[0], lines[count]))
         raw = bytes(memoryview(pending)[: end_byte - first_byte - dropped])
         del pending[: len(raw)]
         digest.update(raw[head:] if dropped else raw)
         block = BlockId(slice_.file, first_line, end_line - first_line, first_byte, end_byte, digest.hexdigest())
         digest, dropped = hashlib.sha256(also_hashed), 0
-        places, lines, left = places[count:], lines[count:], left - count
-        return block, raw[:head] if count == 1 and end_byte - first_byte > most else raw
+        places, lines, left, lead = places[count:], lines[count:], left - records, 0
+        return block, raw[:head] if is_long else raw if records else b""
+
+    def take_blocks(records: int) -> Iterator[tuple[BlockId, bytes]]:
+        before = places[lead] - places[0]
+        if before > most or (before and (not records or places[lead + 1] - places[lead] > most)):
+            yield take(0)
+        if records:
+            yield take(records)
 
     for data, more_places, more_lines in runs:
         pending += data
         places, lines = np.concatenate([places, more_places]), np.concatenate([lines, more_lines])
-        is_full = len(places) > left
+        is_full = len(places) - lead > left
         if is_full:
-            places, lines = places[: left + 1], lines[: left + 1]
+            places, lines = places[: lead + left + 1], lines[: lead + left + 1]
         # So many records fill a block. A chunk of empty lines has a million.
-        while count := _next_block(np.diff(places[: limits.text_rows + 1]), limits, most):
-            yield take(count)
+        while count := _next_block(np.diff(places[lead : lead + limits.text_rows + 1]), limits, most):
+            yield from take_blocks(count)
         if is_full:
             break
         if len(pending) + dropped - (places[-1] - places[0]) > most:
-            if len(places) > 1:
-                yield take(len(places) - 1)
+            if len(places) > lead:
+                yield from take_blocks(len(places) - lead - 1)
             digest.update(memoryview(pending)[head if dropped else 0 :])
             dropped += len(pending) - head
             del pending[head:]
-    if len(places) > 1:
-        yield take(len(places) - 1)
+    if len(places) > lead:
+        yield from take_blocks(len(places) - lead - 1)
 
 
 def _next_block(lengths: Int64Array, limits: BlockLimits, most: int) -> int:
@@ -184,14 +196,15 @@ def _find_records(
 ) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
     """Runs of bytes from the slice's first record to the end of its last one, and where the records begin in them.
 
-    Yields (bytes, places in the file, line numbers). The last place of all is the end of the last record.
+    Yields (bytes, places in the file, line numbers). The last place of all is the end of the last record. Paragraphs of
+    a file's start come with the blank lines before them.
     """
     end = sys.maxsize if slice_.end is None else slice_.end
     # One byte back: a line begins at `start` if that byte is a line end.
     position, line = max(slice_.start - 1, 0), slice_.first_line
     most = record_format.max_record_bytes
     # `in_line`: what was read ends inside a line that is too long. Such a line is never blank.
-    begun = in_line = False
+    begun, in_line = record == "paragraph" and slice_.start == 0, False
     with storage.open_binary(slice_.file.path, slice_.end) as file:
         blank_bytes = _blank_before(file, position, most) if record == "paragraph" else 0
         after_blank = blank_bytes <= most
@@ -264,7 +277,7 @@ def _blank_before(file: BinaryIO, position: int, most: int) -> int:
 def _line_bounds(data: bytes) -> Int64Array:
     """0 and the end of each line, after its line end; a last line without one ends with the data."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_END) + 1
-    if not data.endswith(b"\n"):
+    if data and not data.endswith(b"\n"):
         ends = np.append(ends, len(data))
     return np.concatenate([np.zeros(1, np.int64), ends])
 
@@ -301,7 +314,7 @@ def decode(block: BlockId, raw: bytes, record_format: RecordFormat, record: str)
 
     The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.
     """
-    is_cut = len(raw) < block.end_byte - block.first_byte
+    is_cut = 0 < len(raw) < block.end_byte - block.first_byte
     record = "file" if is_cut else record
     bounds = _line_bounds(raw)
     starts, ends, line = bounds[:-1].copy(), bounds[1:], block.first_line + np.arange(len(bounds) - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.commits import BlockId, Commit, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
-from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank
+from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
@@ -151,14 +152,28 @@ def _if_done(
 def _cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
 ) -> Iterator[tuple[BlockId, Any] | InputFile]:
+    """Identity and content of each block, one held back: the last one may be the file's. A file has at least one."""
+    held: tuple[BlockId, Any] | None = None
     try:
-        yield from FORMATS[record_format.format].cut(slice_, limits, record_format)
+        for item in FORMATS[record_format.format].cut(slice_, limits, record_format):
+            if held is not None:
+                yield held
+            held = item
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
         change = storage.find_change(slice_.file)
         if change is not None:
             raise UnreadableFileError(change.problem)
     except OSError as error:
+        if held is not None:
+            yield held
         yield InputFile.unreadable(slice_.file.path, storage.reason_of(error))
+        return
+    if held is None and slice_.start == 0:
+        held = BlockId(slice_.file, 0, 0, 0, 0, hashlib.sha256().hexdigest(), is_last=True), None
+    if held is not None:
+        block, content = held
+        is_at_end = block.end_byte == slice_.file.size or (slice_.end is None and slice_.max_records is None)
+        yield dataclasses.replace(block, is_last=block.is_last or is_at_end), content
 
 
 def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock:
@@ -169,12 +184,16 @@ def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock
     now = storage.stat_file(block.file.path)
     if now.problem:
         raise UnreadableFileError(now.problem)
-    return _decode(block, FORMATS[record_format.format].read(block, record_format), record_format)
+    content = FORMATS[record_format.format].read(block, record_format) if block.num_lines else None
+    return _decode(block, content, record_format)
 
 
 def _decode(block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
     """The block's texts: blank records dropped or kept, each record counted once, pairs and sentences split."""
-    result = FORMATS[record_format.format].decode(block, content, record_format)
+    if block.num_lines:
+        result = FORMATS[record_format.format].decode(block, content, record_format)
+    else:
+        result = no_records(block, record_format)
     keep_blank = record_format.blank == "keep"
     if not keep_blank:
         full = ~is_blank(result.texts)

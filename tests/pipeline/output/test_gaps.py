@@ -45,13 +45,6 @@ def test_what_is_missing_or_duplicated(blocks, message):
     assert find_gap(blocks) == message
 
 
-def test_blank_lines_before_the_first_paragraph_are_in_no_block():
-    record_format = RecordFormat(record="paragraph")
-    assert find_gap(WHOLE[1:], FILE, record_format) is None
-    assert find_gap([], FILE, record_format) is None  # nothing but blank lines
-    assert find_gap([WHOLE[0], WHOLE[2]], FILE, record_format) == "a.txt: lines 3 to 4 are in no block"
-
-
 def test_a_compressed_file_does_not_record_where_it_ends():
     file = InputFile("a.txt.gz", 20, 0.0)
     blocks = [block(0, 3, 0, 30, file), block(3, 2, 30, 50, file)]

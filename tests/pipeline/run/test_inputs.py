@@ -145,6 +145,55 @@ def test_files_as_records(workplace):
     assert "nothing to do" in workplace.run().err
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_files_without_texts_are_a_block_each(workplace, together):
+    workplace.write("corpus/a.txt", "\n \none\ntwo\n\nthree\n")
+    workplace.write("corpus/blank.txt", "\n \n")
+    workplace.write("corpus/empty.txt", "")
+    workplace.write("corpus/nothing.txt.gz", gzip.compress(b""))
+    for number in range(20 if together else 0):
+        workplace.write(f"corpus/{number}.txt", f"text {number}\n")
+    workplace.configure(input={"record": "paragraph", "slice_bytes": 1000}, views=TEXTS)
+    workplace.run()
+    entries = {entry["path"].removeprefix("corpus/"): entry for entry in workplace.manifest()["inputs"]}
+    names = ["a.txt", "blank.txt", "empty.txt", "nothing.txt.gz"]
+    assert [(entries[name]["blocks"], entries[name]["records"]) for name in names] == [(1, 2), (1, 0), (0, 0), (1, 0)]
+    assert sum(row["file"] == "corpus/a.txt" for row in sorted_rows(workplace)) == 2
+    assert all(block["is_last"] for block in blocks(workplace))
+    assert "nothing to do" in workplace.run().err
+    assert workplace.verify("--trust").out.endswith("pass\n")
+    workplace.assert_equals_fresh()
+
+
+def test_parquet_files_without_rows(workplace):
+    write_table(workplace, "corpus/a.parquet", [{"text": "one"}])
+    workplace.write("corpus/b.parquet", b"")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), workplace.folder / "corpus/b.parquet")
+    workplace.configure(views=TEXTS)
+    assert "2 blocks" in workplace.plan().out
+    workplace.run()
+    assert [(entry["blocks"], entry["records"]) for entry in workplace.manifest()["inputs"]] == [(1, 1), (1, 0)]
+    assert "nothing to do" in workplace.run().err
+    assert workplace.verify("--trust").out.endswith("pass\n")
+
+
+def test_nothing_but_files_without_texts(workplace):
+    workplace.write("corpus/nothing.txt.gz", gzip.compress(b""))
+    workplace.configure(views=TEXTS)
+    assert "nothing was embedded: the files are empty" in workplace.plan(status=3).out
+    assert "nothing was embedded: the files are empty" in workplace.run(status=3).out
+
+
+def test_file_that_grew_where_a_block_ended(workplace):
+    """The block that was the last one is not encoded again."""
+    lines = "a line of words\n" * 20
+    workplace.finished(lines, input={"slice_bytes": 160}, views=TEXTS)
+    workplace.write("corpus/a.txt", lines * 2)
+    workplace.run()
+    assert [block["is_last"] for block in blocks(workplace)] == [False] * 3 + [True]
+    workplace.assert_equals_fresh()
+
+
 def write_table(workplace, name: str, records: list[dict], **options) -> None:
     workplace.write(name, b"")
     pq.write_table(pa.Table.from_pylist(records), workplace.folder / name, **options)

@@ -156,20 +156,15 @@ def check_blocks(items: Sequence[Any], data: bytes, kind: str) -> None:
     for item in items:
         assert isinstance(item, TextBlock)
         block = item.block
-        assert block.first_byte < block.end_byte
-        if position is None and kind == "paragraph":
-            assert data[: block.first_byte].removeprefix(MARK if block.first_byte else b"").strip(BLANKS) == b""
-        else:
-            assert block.first_byte == (position or 0)
+        assert block.first_byte < block.end_byte or not data
+        assert block.first_byte == (position or 0)
         assert block.first_line == line_number(data, block.first_byte)
         assert block.first_byte == 0 or data[block.first_byte - 1 : block.first_byte] == b"\n"
         assert block.num_lines == len(plain_lines(data[block.first_byte : block.end_byte]))
         assert metrics.unbalanced(item.counts) is None
         position = block.end_byte
-    if position is not None:
-        assert position == len(data)
-    else:
-        assert PLAIN[kind](data) == []
+    assert (position or 0) == len(data)
+    assert [item.block.is_last for item in items] == [False] * (len(items) - 1) + [True] * bool(items)
 
 
 def check_records(items: Sequence[TextBlock], expected: Sequence[Record], kind: str, *, keep_blank: bool) -> None:
@@ -191,11 +186,11 @@ def is_full(lengths: Sequence[int], limits: BlockLimits) -> bool:
 
 
 def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
-    """Bytes of each record of a block, to where the next one begins."""
+    """Bytes of each record of a block, to where the next one begins; blank lines at the file's start do not count."""
     block = item.block
-    lines = [block.first_line, block.first_line + block.num_lines]
-    begins = [record.begin for record in PLAIN[kind](data) if lines[0] < record.line < lines[1]]
-    places = [block.first_byte, *begins, block.end_byte]
+    lines = range(block.first_line, block.first_line + block.num_lines)
+    begins = [data.rfind(b"\n", 0, record.begin) + 1 for record in PLAIN[kind](data) if record.line in lines]
+    places = [*begins, block.end_byte]
     return [end - begin for begin, end in itertools.pairwise(places)]
 
 
