@@ -11,7 +11,6 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.output.find import FindWork
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.hardware import Hardware
 from layerbeam.transforms.read import ReadBlocks
@@ -36,7 +35,7 @@ def build(
     `num_threads`: blocks processed concurrently in each worker process; None: one for each core.
     `num_readers`: the workers, if that is known: a compressed file of a few blocks is work for all of them.
     `run_number`: the attempt's; the pipeline records its own end in `_runs`, because the submitter may exit.
-    `is_remote`: its workers write heartbeats, because the submitter may exit.
+    `is_remote`: its workers are in other processes, as on a cluster.
     """
     config, encoder = job.config, job.encoder
     output = dataclasses.replace(job.output, attempt=run_number)
@@ -61,12 +60,11 @@ def build(
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device)
     write = WriteBlocks(output, encoder, views=job.views)
-    alive = KeepAlive(output.path, run_number) if is_remote and run_number is not None else None
     rate = config.input.max_reject_rate
-    finish = Finish(output, job.views, job.run_identity, rate, job.records, run_number, limit, alive, is_remote)
+    finish = Finish(output, job.views, job.run_identity, rate, job.records, run_number, limit, is_remote)
 
     # Which files there are, and what of them is done already.
-    files = keep_alive(root | beam.Impulse(), "find", alive) | "find" >> find
+    files = root | beam.Impulse() | "find" >> find
 
     # Paths, byte ranges and line numbers cross a shuffle: the local runner keeps what is shuffled in memory.
     slice_files = SliceFiles(job.limits, job.records, num_readers)
@@ -80,7 +78,7 @@ def build(
     hints = config.encoder.resource_hints
     blocks = slices | "read" >> read.with_resource_hints(**hints)
     commits = (
-        keep_alive(blocks[ReadBlocks.BLOCKS], "read", alive, hints)
+        blocks[ReadBlocks.BLOCKS]
         | "tokenize" >> tokenize.with_resource_hints(**hints)
         | "encode" >> encode.with_resource_hints(**hints)
         | "write" >> write.with_resource_hints(**hints)

@@ -27,7 +27,7 @@ BEAM = {
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     *(f"layerbeam.pipeline.{name}" for name in ("build", "cli.beam_options", "cli.flex_template")),
-    *(f"layerbeam.pipeline.output.{name}" for name in ("find", "finish", "word_types", "dataflow_jobs", "keep_alive")),
+    *(f"layerbeam.pipeline.output.{name}" for name in ("find", "finish", "word_types", "dataflow_jobs", "engine_jobs")),
 }
 BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 

@@ -1,7 +1,8 @@
 """Which attempts are active in an output folder, by their records in `_runs`.
 
-A program that is active beats, and so do the workers of a job that it submitted (`heartbeat`). A job on Dataflow is
-asked for its state. All times that are compared are those of files in the folder, so that no clock but its own counts.
+Who runs an attempt is asked: this machine for its processes, Dataflow or a job server for a submitted job. A program on
+another machine beats (`heartbeat`). All times that are compared are those of files in the folder, so that no clock but
+its own counts.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output.dataflow_jobs import DataflowJob, end_of
+from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
+from layerbeam.pipeline.output.engine_jobs import EngineJob
 from layerbeam.pipeline.output.heartbeat import beat
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
 from layerbeam.transforms import layout, storage
 
 # The state of an attempt that has a number and has not begun.
 CLAIMED = "claimed"
-# An attempt without a sign of life for so long is dead: on a slow store a few beats may be late.
-_PROGRAM_DEAD_AFTER_SECONDS = 150
-# A job waits for its workers, and an engine waits before it replaces one.
-_JOB_DEAD_AFTER_SECONDS = 600
+# A program without a sign of life for so long is dead: on a slow store a few beats may be late.
+_DEAD_AFTER_SECONDS = 150
+# Of a job and of its record. In all other states the job is active, will be, or is about to end.
+_ENDS = {"DONE": "done", "FAILED": "failed", "CANCELLED": "cancelled", "DRAINED": "cancelled", "UPDATED": "cancelled"}
 
 # Of the attempts of this process.
 held_tokens: set[str] = set()
@@ -36,23 +38,21 @@ def refuse_if_busy(
     """BusyError if an attempt before this one is active. Records how submitted jobs have ended.
 
     `locked`: whether this process holds the file lock, so that no other program is active on this disk. `force`: start
-    although an earlier attempt may be active, if nobody knows. `beam_options`: for asking Dataflow. UsageError if this
-    program cannot ask; RuntimeError if Dataflow does not answer.
+    although an earlier attempt may be active, if nobody knows. `beam_options`: for asking for a job. UsageError if this
+    program cannot ask Dataflow; RuntimeError if that does not answer.
     """
     for record in _records(output_path, range(number - 1, 0, -1)):
         if record["state"] not in (CLAIMED, *ACTIVE):
             return
-        state = _ask_dataflow(output_path, record, force=force, beam_options=beam_options)
-        if state is not None:
-            end = end_of(state)
-        elif (locked and "runner" not in record) or (force and not _is_answered(record)):
-            end = "lost"
-        else:
-            end = "lost" if _is_silent(output_path, record, number, locked=locked) else None
-        if end is None:
-            raise BusyError(_busy(output_path, record, state))
         if record["state"] == "submitted":
+            end = _end_of_job(output_path, record, force=force, beam_options=beam_options)
             RunLog.end_unattended(output_path, record["run"], end)
+        elif not (
+            (locked and "runner" not in record)
+            or (force and not _is_process_here(record.get("owner")))
+            or _is_silent(output_path, record, number, locked=locked)
+        ):
+            raise BusyError(_busy(output_path, record))
         if record["state"] != CLAIMED:
             return  # as it began, none before it was active
 
@@ -67,13 +67,12 @@ def newer_attempt(output_path: str, number: int) -> int | None:
 
 
 def _is_active(output_path: str, record: Mapping[str, Any], number: int) -> bool:
-    job = DataflowJob.of(record)
-    if job is not None:
-        with contextlib.suppress(UsageError, RuntimeError):  # its heartbeats are second best
-            state = job.state()
-            if state is not None:
-                return end_of(state) is None
-    return not _is_silent(output_path, record, number)
+    if record["state"] != "submitted":
+        return not _is_silent(output_path, record, number)
+    try:
+        return _end_in(_job_of(record).state()) is None
+    except (BusyError, UsageError, RuntimeError):  # nobody says that it has ended
+        return True
 
 
 def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
@@ -97,29 +96,45 @@ def _records(output_path: str, numbers: range) -> Iterator[dict[str, Any]]:
         yield record if is_record else {"run": number, "state": CLAIMED}
 
 
-def _ask_dataflow(output_path: str, record: Mapping[str, Any], *, force: bool, beam_options: Any) -> str | None:
-    """The state of the attempt's job; None if it has none that Dataflow knows."""
-    job = DataflowJob.of(record)
-    if job is None:
-        return None
+def _job_of(record: Mapping[str, Any]) -> DataflowJob | EngineJob:
+    return DataflowJob.of(record) or EngineJob.of(record)
+
+
+def _end_in(state: str) -> str | None:
+    """How a job in this state has ended, in the words of a run's record; None if it has not.
+
+    >>> _end_in("JOB_STATE_DRAINED"), _end_in("DONE"), _end_in("CANCELLING")
+    ('cancelled', 'done', None)
+    """
+    return _ENDS.get(state.removeprefix("JOB_STATE_"))
+
+
+def _end_of_job(output_path: str, record: Mapping[str, Any], *, force: bool, beam_options: Any) -> str:
+    """How the attempt's job has ended; `lost` if nobody knows, and `force`. BusyError if it has not ended."""
+    job = _job_of(record)
     try:
-        return job.state(beam_options)
-    except (UsageError, RuntimeError) as error:
+        state = job.state(beam_options)
+    except (BusyError, UsageError, RuntimeError) as error:
         if force:
-            return None
+            return "lost"
         raise type(error)(
-            f"{output_path}: run {record['run']} was submitted as Dataflow job {job.id}, whose state is unknown: "
+            f"{output_path}: run {record['run']} was submitted as {job.name}, whose state is unknown: "
             f"{str(error).rstrip('.')}; look at {job.page}: if the job has ended, --force starts"
         ) from error
+    end = _end_in(state)
+    if end is None:
+        raise BusyError(
+            f"{output_path}: run {record['run']} is active in this folder, as {job.name} ({state}){job.advice}"
+        )
+    return end
 
 
 def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, locked: bool = False) -> bool:
-    """Whether the attempt's program or job shows no sign of life. `number`: of the attempt that asks."""
-    submitted = record["state"] == "submitted"
-    if not submitted and owner_is_dead(record.get("owner")):
+    """Whether the attempt's program shows no sign of life. `number`: of the attempt that asks."""
+    if owner_is_dead(record.get("owner")):
         return True
     signs = [layout.alive_path(record["run"])]
-    if submitted or not locked:  # else the program that wrote the record has ended
+    if not locked:  # else the program that wrote the record has ended
         signs.append(layout.run_path(record["run"]))
     times = [_modified(storage.join(output_path, path)) for path in signs]
     if times == [None] * len(times):
@@ -127,9 +142,8 @@ def _is_silent(output_path: str, record: Mapping[str, Any], number: int, *, lock
     own = storage.join(output_path, layout.alive_path(number))
     beat(own)
     now = _modified(own)
-    dead_after = _JOB_DEAD_AFTER_SECONDS if submitted else _PROGRAM_DEAD_AFTER_SECONDS
     # A time in the future is no sign of life either: it would hold the folder until then.
-    return now is not None and all(time is None or abs(now - time) >= dead_after for time in times)
+    return now is not None and all(time is None or abs(now - time) >= _DEAD_AFTER_SECONDS for time in times)
 
 
 def _modified(path: str) -> float | None:
@@ -138,32 +152,15 @@ def _modified(path: str) -> float | None:
     return None if file is None else file.modified
 
 
-def _busy(output_path: str, record: Mapping[str, Any], state: str | None) -> str:
-    job = DataflowJob.of(record)
-    if job is not None and state is not None:
-        return (
-            f"{output_path}: run {record['run']} is active in this folder, as Dataflow job {job.id} ({state}): "
-            f"{job.page}\nwait for it, or stop it: {job.cancel_command}"
-        )
-    if record["state"] == "submitted":
-        runner = record.get("runner", "some engine")
-        return (
-            f"{output_path}: run {record['run']} is active in this folder, on {runner}; wait for it or stop it (a job "
-            f"without a sign of life is forgotten after {_JOB_DEAD_AFTER_SECONDS} s; if you know that it has ended, "
-            "--force starts)"
-        )
+def _busy(output_path: str, record: Mapping[str, Any]) -> str:
     owner = record.get("owner")
     host = owner.get("host") if isinstance(owner, dict) else None
-    forced = "" if _is_answered(record) else "; if you know that it has ended, --force starts"
+    # This machine's process ids tell if the attempt is active.
+    forced = "" if _is_process_here(owner) else "; if you know that it has ended, --force starts"
     return (
         f"{output_path}: another run is active in this folder, on {host or 'some machine'}; wait for it or stop it (a "
-        f"killed run is forgotten after {_PROGRAM_DEAD_AFTER_SECONDS} s{forced})"
+        f"killed run is forgotten after {_DEAD_AFTER_SECONDS} s{forced})"
     )
-
-
-def _is_answered(record: Mapping[str, Any]) -> bool:
-    """Whether this machine's process ids tell if the attempt is active."""
-    return record["state"] != "submitted" and _is_process_here(record.get("owner"))
 
 
 def owner_of_this_process(token: str) -> dict[str, Any]:

@@ -7,20 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.transforms import storage
 from layerbeam.transforms.storage.errors import reason_of_service
 
 RUNNER = "DataflowRunner"
 _TIMEOUT_SECONDS = 30
-# Of a job and of its record. In all other states the job is active, will be, or is about to end.
-_ENDS = {
-    "JOB_STATE_DONE": "done",
-    "JOB_STATE_FAILED": "failed",
-    "JOB_STATE_CANCELLED": "cancelled",
-    "JOB_STATE_DRAINED": "cancelled",
-    "JOB_STATE_UPDATED": "cancelled",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +32,10 @@ class DataflowJob:
         return cls(*map(str, values)) if known and record.get("runner") == RUNNER else None
 
     @property
+    def name(self) -> str:
+        return f"Dataflow job {self.id}"
+
+    @property
     def page(self) -> str:
         return f"https://console.cloud.google.com/dataflow/jobs/{self.region}/{self.id}?project={self.project}"
 
@@ -47,11 +43,15 @@ class DataflowJob:
     def cancel_command(self) -> str:
         return f"gcloud dataflow jobs cancel {self.id} --region={self.region} --project={self.project}"
 
-    def state(self, options: Any = None) -> str | None:
-        """Its state as Dataflow names it; None if Dataflow does not know the job.
+    @property
+    def advice(self) -> str:
+        return f": {self.page}\nwait for it, or stop it: {self.cancel_command}"
 
-        `options`: Beam's, with credentials and endpoint. UsageError if this program cannot ask; RuntimeError if the
-        service does not answer.
+    def state(self, options: Any = None) -> str:
+        """Its state as Dataflow names it.
+
+        `options`: Beam's, with credentials and endpoint. BusyError if Dataflow does not know the job; UsageError if
+        this program cannot ask; RuntimeError if the service does not answer.
         """
         from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
@@ -72,16 +72,5 @@ class DataflowJob:
             return str(dataflow.JobState(client.get_job(asked, timeout=_TIMEOUT_SECONDS).current_state).name)
         except Exception as error:  # of the client, of its transport, of the credentials
             status = getattr(error, "code", None)
-            if status == 404:
-                return None
-            kind = UsageError if status in (400, 401, 403) else RuntimeError
+            kind = BusyError if status == 404 else UsageError if status in (400, 401, 403) else RuntimeError
             raise kind(reason_of_service(str(error))) from error
-
-
-def end_of(state: str) -> str | None:
-    """How a job in this state has ended, in the words of a run's record; None if it has not.
-
-    >>> end_of("JOB_STATE_CANCELLED"), end_of("JOB_STATE_CANCELLING")
-    ('cancelled', None)
-    """
-    return _ENDS.get(state)

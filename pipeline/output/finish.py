@@ -32,7 +32,6 @@ from layerbeam.pipeline.output.index import (
     path_hash,
     unlisted_paths,
 )
-from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
 from layerbeam.pipeline.output.manifest import count_rows, describe_views
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
@@ -83,7 +82,7 @@ class Finish(beam.PTransform):
     Nothing if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows. `alive`: how workers write heartbeats.
+    has not, it writes the record once more, with what only it knows.
     `is_remote`: many workers delete the commits; on the local runner the last step does, which is a stage less.
     """
 
@@ -94,7 +93,6 @@ class Finish(beam.PTransform):
     record_format: RecordFormat
     run_number: int | None = None
     limit: int | None = None
-    alive: KeepAlive | None = None
     is_remote: bool = False
 
     def expand(self, inputs: tuple[Any, Sequence[Any], Any]) -> Any:
@@ -104,29 +102,24 @@ class Finish(beam.PTransform):
             gathered.append(of_stage | f"gather {number}" >> beam.ParDo(_Gather(), beam.pvalue.AsSingleton(boundaries)))
         of_groups = gathered | "reports" >> beam.Flatten() | "of one group" >> beam.GroupByKey()
         reports = (
-            keep_alive(of_groups, "finish group", self.alive)
+            of_groups
             | "finish group" >> beam.FlatMap(self._finish_group)
             | "under one key" >> beam.WithKeys(0)
             | "all groups" >> beam.GroupByKey()
         )
-        indexed = keep_alive(reports, "index", self.alive) | "index" >> beam.FlatMap(self._index)
+        indexed = reports | "index" >> beam.FlatMap(self._index)
         aggregated = tuple(view for view in self.views if view.aggregates)
         tables: tuple[Any, ...] = ()
         if aggregated:
             shards = indexed | "shards" >> beam.Map(_shards_of)
-            written = shards | "word types" >> WordTypes(self.output, aggregated, self.alive)
+            written = shards | "word types" >> WordTypes(self.output, aggregated)
             tables = (beam.pvalue.AsList(written),)
-            indexed = keep_alive(indexed, "write manifest", self.alive)
         listed = indexed | "write manifest" >> beam.FlatMap(self._write_manifest, *tables)
         if not self.is_remote:
             return listed | "finish run" >> beam.FlatMap(self._finish_run)
         spread = listed | "new shards" >> beam.FlatMap(lambda found: found[2]) | "spread shards" >> beam.Reshuffle()
-        deleted = keep_alive(spread, "delete commits", self.alive) | "delete commits" >> beam.FlatMap(
-            self._delete_commits
-        )
-        return keep_alive(listed, "finish run", self.alive) | "finish run" >> beam.FlatMap(
-            self._finish_run, beam.pvalue.AsList(deleted)
-        )
+        deleted = spread | "delete commits" >> beam.FlatMap(self._delete_commits)
+        return listed | "finish run" >> beam.FlatMap(self._finish_run, beam.pvalue.AsList(deleted))
 
     def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> Iterator[GroupReport]:
         gathered = Gathered()

@@ -47,7 +47,7 @@ UNFINISHED = {
     "failed": "unfinished: failed",
     "submitted": "unfinished: submitted, not ended yet",
     "cancelled": "unfinished: cancelled",
-    "lost": "unfinished: lost, its job gives no sign of life",
+    "lost": "unfinished: lost, nobody knows how its job ended",
     "superseded": "unfinished: left to a newer run",
 }
 

@@ -13,7 +13,6 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.output.index import Index, Shard
-from layerbeam.pipeline.output.keep_alive import KeepAlive, keep_alive
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.parts.part_format import Output
@@ -44,25 +43,22 @@ class TablePart:
 class WordTypes(beam.PTransform):
     """All shards of the index in one element -> `TablePart`, after it is written; at least one for each view.
 
-    `views`: those of level `word_type`. `alive`: how workers write heartbeats.
+    `views`: those of level `word_type`.
     """
 
     output: Output
     views: tuple[View, ...]
-    alive: KeepAlive | None = None
 
     def expand(self, shards: Any) -> Any:
         parts = shards | "list sums" >> beam.FlatMap(self._list) | "spread parts" >> beam.Reshuffle()
         ranges = (
-            keep_alive(parts, "sample keys", self.alive)
+            parts
             | "sample keys" >> beam.MapTuple(self._sample)
             | "join samples" >> beam.CombinePerKey(merge_samples)
             | "cut ranges" >> beam.FlatMapTuple(self._cut)
             | "spread ranges" >> beam.Reshuffle()
         )
-        return keep_alive(ranges, "add sums", self.alive) | "add sums" >> beam.Map(
-            self._make, beam.pvalue.AsSingleton(shards)
-        )
+        return ranges | "add sums" >> beam.Map(self._make, beam.pvalue.AsSingleton(shards))
 
     def _list(self, shards: Sequence[Shard]) -> Iterator[tuple[int, Sequence[str]]]:
         """Some paths of the sums of a view, or none, so that each view has a table."""

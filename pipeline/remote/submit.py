@@ -18,6 +18,7 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.console import echo, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
+from layerbeam.pipeline.output.engine_jobs import endpoint_of
 from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.progress import JobProgress, show_progress
@@ -134,7 +135,7 @@ class RemoteRun(Run):
         """What its record needs for finding the job."""
         cloud, job = self.remote.options.view_as(GoogleCloudOptions), self._job(result)
         if not self.remote.is_dataflow:
-            return {"job": getattr(result, "_job_id", None)}
+            return {"job": getattr(result, "_job_id", None), "endpoint": endpoint_of(self.remote.options)}
         # The service names the template's file after the job that it has made for the launch.
         launch = re.search(r"/template_launches/([^/]+)/", cloud.template_location or "")
         id_ = job.id if job is not None else launch and launch[1]
@@ -159,7 +160,7 @@ class RemoteRun(Run):
             with contextlib.suppress(Exception):  # the engine may have died
                 result.cancel()
             if self.remote.name == "FlinkRunner":  # its job server does not pass it on
-                again = f"check on its page that the job has ended, then {again} with --force"
+                again = f"check on its page that the job has ended, then {again}"
         return f"interrupted; completed blocks are kept: {again} to resume"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -15,10 +13,9 @@ from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
-from layerbeam.pipeline.output import heartbeat, keep_alive, word_types
+from layerbeam.pipeline.output import word_types
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.run.engines import local_runner
-from layerbeam.transforms import write
 
 NUMBER = 3
 
@@ -77,47 +74,9 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
     assert len(os.listdir("out/_commits")) > 1
 
 
-@pytest.mark.usefixtures("quick_beats")
-def test_it_encodes_nothing_more_once_it_knows(pipeline, monkeypatch):
-    """The blocks that are left are the newer attempt's, and the end does not call them missing."""
-
-    def put(*arguments, put=write.put_commit):
-        record(pipeline.job, 4, "submitted")
-        deadline = time.monotonic() + 60
-        while not heartbeat._threads["out/_runs/3.alive"].over:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return put(*arguments)
-
-    monkeypatch.setattr(write, "put_commit", put)
-    pipeline()
-    assert states() == {3: "superseded", 4: "submitted"}
-    assert len(os.listdir("out/_commits")) == 1
-    assert not {"_SUCCESS", "manifest.json", "parts.jsonl"} & set(os.listdir("out"))
-
-
 @pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])
 def test_it_completes_the_folder_if_the_newer_attempt_has_ended_without_result(pipeline, workplace, state):
     record(pipeline.job, 4, state)
     pipeline()
     assert states() == {3: "done", 4: state}
     workplace.verify(status=0)
-
-
-def test_workers_of_all_stages_beat(pipeline, monkeypatch):
-    held, let_go = [], []
-
-    class Holder:
-        is_over = False
-
-        def __init__(self, path: str, is_over: Any) -> None:
-            held.append(path)
-
-        def let_go(self) -> None:
-            let_go.append(self)
-
-    monkeypatch.setattr(keep_alive, "Holder", Holder)
-    pipeline()
-    assert set(held) == {"out/_runs/3.alive"}
-    assert len(held) >= 7  # find; read to write; finish group; index; sample keys; add sums; finish run
-    assert len(let_go) == len(held)

@@ -177,8 +177,8 @@ def test_gpu_machines_read_encode_and_write_only(workplace, cloud):
     of_blocks = ("read", "tokenize", "encode", "write")
     asked = {stage: submission.hints(stage) for stage in submission.stages}
     with_gpu = {stage for stage, hints in asked.items() if hints == {"accelerator": L4}}
-    assert with_gpu == {stage for stage in asked if stage.split("/")[0] in (*of_blocks, "alive in read")}
-    assert {stage.split("/")[0] for stage in with_gpu} == {*of_blocks, "alive in read"}
+    assert with_gpu == {stage for stage in asked if stage.split("/")[0] in of_blocks}
+    assert {stage.split("/")[0] for stage in with_gpu} == {*of_blocks}
     assert {str(hints) for stage, hints in asked.items() if stage not in with_gpu} == {"{}"}
     assert {"find", "slice", "finish"} <= {stage.split("/")[0] for stage in asked.keys() - with_gpu}
     assert len({submission.environment(stage) for stage in with_gpu}) == 1
