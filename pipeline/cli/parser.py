@@ -239,7 +239,7 @@ def _add_run_options(command: argparse.ArgumentParser, prunes: str) -> None:
     command.add_argument(
         "--force",
         action="store_true",
-        help="start even if the disk looks too small, a field missing or an earlier job active",
+        help="start even if the disk looks too small, a field missing or the end of an earlier run unknown",
     )
     command.add_argument("--prune-missing", action="store_true", help=f"delete the {prunes} that no longer exist")
     rereads = "read all files, also those of equal size and time; only changed blocks are encoded"

@@ -118,6 +118,13 @@ def interrupt(engine: Engine, output: str) -> None:
     assert "interrupted; the job continues. To stop it: cancel layerbeam-" in engine.stderr_of(process, 130)
 
 
+def start_job_server_again(engine: Engine) -> None:
+    """It has forgotten its jobs."""
+    engine.cluster.start("job_server", engine.cluster.commands["job_server"])
+    (endpoint,) = (option for option in engine.cluster.options if option.startswith("--job_endpoint="))
+    engine.cluster.wait("job server", lambda: is_open(int(endpoint.rpartition(":")[2])))
+
+
 def check_resumed(engine: Engine, output: str, commits: list[tuple[int, int, str]]) -> None:
     """Only the blocks in hand at the kill, one on each of two nodes, were encoded again; the others were found."""
     assert BLOCKS <= len(commits) <= BLOCKS + 2
@@ -215,7 +222,9 @@ def test_job_outlives_the_program_that_submitted_it(engine):
 def test_forced_start_beside_an_interrupted_job(engine):
     """The older job ends without an error, so its engine does not try it again."""
     interrupt(engine, "both")
-    assert "is active in this folder" in engine.on_engine("both", status=4)
+    engine.cluster.stop("job_server")
+    start_job_server_again(engine)
+    assert "whose state is unknown" in engine.on_engine("both", status=4)
     engine.on_engine("both", "--force")
     assert engine.state("both", 1) in ("lost", "done")  # nobody could know of it, unless it ended before
     assert engine.state("both", 2) == "done"
@@ -264,9 +273,7 @@ def test_killed_job_server_ends_the_command(engine):
     process = engine.start_and_wait("server")
     engine.cluster.stop("job_server")
     assert "the job server does not answer, and its job may continue" in engine.stderr_of(process, 1)
-    engine.cluster.start("job_server", engine.cluster.commands["job_server"])
-    (endpoint,) = (option for option in engine.cluster.options if option.startswith("--job_endpoint="))
-    engine.cluster.wait("job server", lambda: is_open(int(endpoint.rpartition(":")[2])))
+    start_job_server_again(engine)
     if engine.cluster.engine == "flink":
         engine.wait_until(lambda: engine.state("server") != "submitted")
         assert engine.state("server") == "done"

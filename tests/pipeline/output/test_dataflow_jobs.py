@@ -14,7 +14,7 @@ pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not instal
 
 from google_cloud import GoogleCloud, ServiceError
 
-from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 
 JOB = "2026-01-01_00_00_00-1"
@@ -124,7 +124,8 @@ def test_unknown_job_and_missing_packages(google, monkeypatch):
 
     monkeypatch.setattr(GoogleCloud, "_job", unknown)
     job = DataflowJob(JOB, "proj", "europe-west1")
-    assert job.state(Options) is None
+    with pytest.raises(BusyError, match="The job is unknown"):
+        job.state(Options)
     assert google.calls[-1] == ASKED
     monkeypatch.setitem(sys.modules, "apache_beam.internal.gcp.auth", None)
     with pytest.raises(UsageError, match=r"packages are missing; run: pip install .*\[gcp\]"):

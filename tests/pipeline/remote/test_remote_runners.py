@@ -84,8 +84,10 @@ def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, po
     workplace.write("corpus/d.txt", b"one\n\xff\n")
     out = workplace.run(*where, *external(job_server, pool), "--no_wait_until_finish").out
     assert f"{workplace.folder}/out: unfinished: submitted, not ended yet" in out
-    err = workplace.run(*where, status=4).err
-    assert "out: run 1 is active in this folder, on PortableRunner; wait for it or stop it" in err
+    for again in ([], ["--force"]):
+        err = workplace.run(*where, *again, status=4).err
+        assert "out: run 1 is active in this folder, as job job-" in err
+        assert " on PortableRunner (RUNNING); wait for it, or stop it on the engine's page" in err
     assert state_at_end(workplace) == "incomplete"
     assert "1 of 122 records were rejected" in workplace.show().out
 
@@ -103,7 +105,7 @@ def test_interrupt_while_waiting(workplace, job_server, pool):
     assert last.endswith(" on the engine's page")
     job = last_run(workplace)["job"]
     assert f"job       {job} on PortableRunner" in workplace.show().out
-    assert "is active in this folder, on PortableRunner" in workplace.run(*where, status=4).err
+    assert f"is active in this folder, as job {job} on PortableRunner (RUNNING)" in workplace.run(*where, status=4).err
     state_at_end(workplace)
     workplace.verify(status=0)
 
@@ -130,7 +132,13 @@ class LostJobServer(grpc.RpcError):
 @pytest.mark.parametrize(
     ("runner", "ends", "status", "state", "message"),
     [
-        ("FlinkRunner", KeyboardInterrupt, 130, "submitted", "the job has ended, then run the same command again with"),
+        (
+            "FlinkRunner",
+            KeyboardInterrupt,
+            130,
+            "submitted",
+            "check on its page that the job has ended, then run the same command",
+        ),
         ("SparkRunner", KeyboardInterrupt, 130, "interrupted", "completed blocks are kept: run the same command again"),
         ("SparkRunner", LostJobServer, 1, "submitted", "the job server does not answer, and its job may continue"),
         ("FlinkRunner", RuntimeError, 1, "failed", "layerbeam: failed: RuntimeError"),
@@ -153,7 +161,7 @@ def test_record_of_a_job_that_may_continue_stays(workplace, monkeypatch, runner,
     assert message in workplace.run(*arguments, status=status).err
     assert last_run(workplace)["state"] == state
     again = workplace.run(*where, status=4) if state == "submitted" else None
-    assert again is None or f"run 1 is active in this folder, on {runner}" in again.err
+    assert again is None or f"run 1 was submitted as a job on {runner}, whose state is unknown: nobody" in again.err
 
 
 def test_device_missing_on_worker(workplace, job_server, pool):
