@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import parts_of
-from layerbeam.pipeline.output.index import input_entries, read_index
+from layerbeam.pipeline.output.index import read_index
 from layerbeam.pipeline.output.manifest import read_manifest
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
@@ -146,10 +145,11 @@ def assemble(output_folder: str, *, prune_missing: bool = False) -> dict[str, li
     """
     own = own_folder(output_folder)
     manifest = read_manifest(own)
-    inputs = {entry["path"]: entry for entry in input_entries(own, manifest)}
+    index = read_index(own)
+    inputs = {entry["path"]: entry for entry in index.inputs(manifest["left_out"])}
     parts: dict[str, list[Part]] = collections.defaultdict(list)
-    for commit in read_index(own, manifest):
-        parts[commit.block.file.path] += parts_of(VIEW, [commit])
+    for commit in index:
+        parts[commit.files[0].file.path] += [commit.parts[VIEW]] if VIEW in commit.parts else []
     wanted = {}
     for path, entry in inputs.items():
         if entry["left_out"] is None:

@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from layerbeam.pipeline.console import count_noun, duration_text, plain_console
@@ -52,7 +52,7 @@ class Progress:
     def update(self, now: float | None = None) -> None:
         """Read the new commits. `now`: seconds, for tests."""
         for name in sorted(self._list_commits() - self._known):
-            counts = (storage.read_json(storage.join(self._folder, name)) or {}).get("counts")
+            counts = _counts_of(storage.read_json(storage.join(self._folder, name)))
             if counts is None:
                 continue  # it is still being written
             self._known.add(name)
@@ -104,6 +104,12 @@ class Progress:
         return set()
 
 
+def _counts_of(commit: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """What a commit counts in all of its files; None if it is not whole yet."""
+    files = None if commit is None else commit.get("files")
+    return None if files is None else metrics.total(file["counts"] for file in files)
+
+
 @dataclasses.dataclass
 class JobProgress:
     """What a job on another runner has done, by its commits. Nobody has estimated the whole, so there is no fraction.
@@ -136,7 +142,7 @@ class JobProgress:
                 sample[random.randrange(_SAMPLE)] = name  # noqa: S311
         if blocks >= self.blocks:  # the end of the job deletes them
             records = (storage.read_json(storage.join(folder, name)) or {} for name in sample)
-            texts = [metrics.embedded_texts(record.get("counts", {})) for record in records]
+            texts = [metrics.embedded_texts(_counts_of(record) or {}) for record in records]
             self.blocks, self.texts = blocks, round(blocks * sum(texts) / len(texts)) if texts else 0
         now = time.monotonic()
         self._next = now + max(_JOB_POLL_SECONDS, (now - began) / _LISTING_SHARE)

@@ -13,45 +13,38 @@ lives, or a job that was given up continues. What keeps them from damaging each 
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from collections.abc import Sequence
 
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import BlockId, Commit
+from layerbeam.transforms.commits import Commit, FileRange, name_of, parse_commit
 from layerbeam.transforms.parts.part_format import Output
 
 
-def find_commit(output: Output, block: BlockId) -> Commit | None:
+def find_commit(output: Output, files: Sequence[FileRange]) -> Commit | None:
     """The block's commit in `_commits`, if it has the run's settings, this content, and parts of full size."""
-    record = storage.read_json(_path(output, block))
-    if record is None:
+    data = storage.read_if_exists(_path(output, name_of(files)))
+    commit = None if data is None else parse_commit(data)
+    if commit is None or commit.fingerprint != output.fingerprint or not commit.has_content(files):
         return None
-    try:
-        commit = Commit.from_json(record)
-    except ValueError:
-        return None
-    is_same = (commit.fingerprint, commit.block.content) == (output.fingerprint, block.content)
-    if not is_same or not all(_has_part(output, part.path, part.bytes) for part in commit.parts.values()):
-        return None
-    return dataclasses.replace(commit, block=block)
+    return commit if all(_has_part(output, part.path, part.bytes) for part in commit.parts.values()) else None
 
 
 def put_commit(output: Output, commit: Commit) -> Commit:
     """Commit a block whose parts are written. Returns the commit that counts: another attempt's if that was first."""
-    data = json.dumps(commit.to_json(), sort_keys=True).encode("ascii")
-    path = _path(output, commit.block)
-    if storage.create_if_absent(path, data):
+    path = _path(output, commit.name)
+    if storage.create_if_absent(path, commit.to_line()):
         return commit
-    first = find_commit(output, commit.block)
-    if first is not None:
-        return first.now(commit.block, [member.block for member in commit.members])
+    first = find_commit(output, commit.files)
+    if first is not None and (first.inputs == commit.inputs or any(map(storage.find_change, commit.inputs))):
+        return first
+    counted = commit if first is None else first.now(commit.files)
     with storage.write_atomically(path) as file:
-        file.write(data)
-    return commit
+        file.write(counted.to_line())
+    return counted
 
 
-def _path(output: Output, block: BlockId) -> str:
-    return storage.join(output.path, layout.commit_path(block.name))
+def _path(output: Output, name: str) -> str:
+    return storage.join(output.path, layout.commit_path(name))
 
 
 def _has_part(output: Output, path: str, size: int) -> bool:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, Rejected
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, Rejected, name_of
 
 if TYPE_CHECKING:  # it imports this module
     from layerbeam.transforms.encoders.device import DeviceLayer
@@ -56,6 +56,15 @@ def row_of_each(row_splits: Int64Array) -> Int64Array:
     return np.repeat(np.arange(len(row_splits) - 1), np.diff(row_splits))
 
 
+class Page(NamedTuple):
+    """Commits in a file, from an offset on: those of blocks that begin at `first_byte` or later."""
+
+    first_byte: int
+    offset: int
+    size: int
+    path: str
+
+
 @dataclasses.dataclass
 class Slice:
     """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
@@ -63,7 +72,8 @@ class Slice:
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
-    files that are read together with this one, all of them whole.
+    files that are read together with this one, all of them whole. `known`: commits of earlier runs that may hold it.
+    `is_copy`: its rows are copied from the pack that has them.
     """
 
     file: InputFile
@@ -73,12 +83,19 @@ class Slice:
     max_records: int | None = None
     reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
+    known: tuple[Page, ...] = ()
+    is_copy: bool = False
 
     @property
     def size(self) -> int:
         """Bytes of its files, as they are stored."""
         own = (self.file.size if self.end is None else self.end) - self.start
         return own + sum(file.size for file in self.others)
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Whether it is all of one file, which one reader reads."""
+        return self.start == 0 and self.end in (None, self.file.size) and self.reader == (0, 1) and not self.max_records
 
 
 def counts_of_file(counts: Mapping[str, int]) -> dict[str, Int64Array]:
@@ -88,22 +105,22 @@ def counts_of_file(counts: Mapping[str, int]) -> dict[str, Int64Array]:
 
 @dataclasses.dataclass
 class TextBlock:
-    """Consecutive texts of one slice, or the texts of several small files.
+    """Consecutive texts of one slice, or a pack: the texts of several small files.
 
-    `texts`: string [T]; `line`: int64 [T], the record's first line; `sentence`: int32 [T], from 0 in the record;
-    `offset`: int32 [T], the first code point in the record. `counts`: int64 [F], one number for each of the F files;
-    records = embedded (T if the unit is the record) + blank + filtered + rejected.
+    `files`: what it holds of each of the F files. `texts`: string [T]; `line`: int64 [T], the record's first line;
+    `sentence`: int32 [T], from 0 in the record; `offset`: int32 [T], the first code point in the record. `counts`:
+    int64 [F], one number for each file; records = embedded (T if the unit is the record) + blank + filtered +
+    rejected.
 
-    `members`: if there are several files, the texts of each as a block. Then `line` counts over all of them, so that
-    no two records of the block have the same; `file_lines` gives the lines in the files. `slice_files`: what
-    `hash_paths` gives of all files of the slice.
+    In a pack `line` counts over all files, so that no two records have the same; `file_lines` gives the lines in the
+    files. `together`: see `Commit`.
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
     each, of the declared types, null if a record has none. `earlier`: the block's commit without some of the views.
     """
 
-    block: BlockId
+    files: tuple[FileRange, ...]
     texts: pa.StringArray
     line: Int64Array
     sentence: Int32Array
@@ -114,13 +131,17 @@ class TextBlock:
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
     earlier: Commit | None = None
-    members: tuple[BlockId, ...] = ()
-    slice_files: str | None = None
+    together: str | None = None
 
     @property
-    def files(self) -> tuple[BlockId, ...]:
-        """The texts of each file as a block."""
-        return self.members or (self.block,)
+    def name(self) -> str:
+        """The name of the block."""
+        return name_of(self.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Decompressed bytes that it was read from."""
+        return sum(own.num_bytes for own in self.files)
 
     def total(self, name: str) -> int:
         """A count over all files."""
@@ -135,10 +156,10 @@ class TextBlock:
     @functools.cached_property
     def _first_lines(self) -> tuple[Int64Array, Int64Array]:
         """(the first line of each file, as `line` counts; the same in the file)."""
-        of_file = np.array([block.first_line for block in self.files], np.int64)
-        if not self.members:
+        of_file = np.array([own.first_line for own in self.files], np.int64)
+        if len(self.files) == 1:
             return of_file, of_file
-        return row_splits_of(np.array([block.num_lines for block in self.members]))[:-1], of_file
+        return row_splits_of(np.array([own.num_lines for own in self.files]))[:-1], of_file
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
@@ -160,15 +181,15 @@ class TextBlock:
                 numbers.
 
         >>> block = TextBlock.of(["A river bank.", "A bank holiday."], name="examples", first_line=10)
-        >>> block.line.tolist(), block.block.name
+        >>> block.line.tolist(), block.name
         ([10, 11], 'examples-c590b3c924c35c2f-000000000010')
         """
         column = pa.array(texts, pa.string())
         count = len(column)
-        block = BlockId(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
+        own = FileRange(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
         counts = counts_of_file({metrics.RECORDS: count, metrics.EMBEDDED: count})
         zeros = np.zeros(count, np.int32)
-        return cls(block, column, first_line + np.arange(count), zeros, zeros, counts, [])
+        return cls((own,), column, first_line + np.arange(count), zeros, zeros, counts, [])
 
     def take(self, texts: Int64Array) -> TextBlock:
         """The block with these texts only; the counts stay as they are."""

@@ -1,4 +1,4 @@
-"""Input files, block identities, rejected records, parts and commits: what is recorded as JSON and read back."""
+"""Input files, what blocks hold of them, rejected records, parts and commits, as they are recorded in JSON."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import base64
 import dataclasses
 import functools
 import hashlib
+import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, TypeAdapter, ValidationError
 
-from layerbeam.transforms import layout
+from layerbeam.transforms import layout, metrics
 
 Record = TypeVar("Record")
 _PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
@@ -66,13 +66,12 @@ class InputFile(_Exact):
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockId(_Exact):
-    """Where a block comes from, and the hash that says whether it still holds the same bytes.
+class FileRange(_Exact):
+    """What a block holds of one file, and the hash that says whether it still holds the same bytes.
 
     `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
-    hash); the block's lines (Parquet: rows) are [first_line, first_line + num_lines). `is_last`: no further block of
-    the file follows. A block of several files counts the lines and bytes of all of them, and its file's path names the
-    first and a hash of all paths.
+    hash); its lines (Parquet: rows) are [first_line, first_line + num_lines). `is_last`: no further block of the file
+    follows. `counts`: of its records, once they are written, by the names in `transforms/metrics.py`.
     """
 
     file: InputFile
@@ -82,31 +81,33 @@ class BlockId(_Exact):
     end_byte: StrictInt
     sha256: str
     is_last: StrictBool = False
-
-    @staticmethod
-    def of_files(blocks: Sequence[BlockId]) -> BlockId:
-        """The block that holds these, each of them a whole file."""
-        content = hashlib.sha256()
-        for block in blocks:
-            content.update(repr((block.file.path, block.content)).encode("utf-8", "surrogateescape"))
-        others = f"{len(blocks) - 1} more ({hash_paths(block.file.path for block in blocks)})"
-        file = InputFile(f"{blocks[0].file.path} and {others}", sum(block.file.size for block in blocks), 0.0)
-        num_bytes = sum(block.end_byte - block.first_byte for block in blocks)
-        return BlockId(file, 0, sum(block.num_lines for block in blocks), 0, num_bytes, content.hexdigest())
-
-    @property
-    def name(self) -> str:
-        """The name of the block's commit, and the start of the names of its parts and rejects."""
-        return layout.block_name(self.file.path, self.first_line)
+    counts: Mapping[str, StrictInt] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON. (`dataclasses.asdict` copies, which takes longer than all the rest.)"""
-        return vars(self) | {"file": self.file.to_json()}
+        return vars(self) | {"file": self.file.to_json(), "counts": dict(self.counts)}
 
     @property
-    def content(self) -> tuple[int, int, int, str]:
-        """What two blocks of one file have in common if they are the same block, whenever the file was touched."""
-        return self.first_line, self.first_byte, self.end_byte, self.sha256
+    def content(self) -> tuple[str, int, int, int, str]:
+        """What two ranges have in common if they hold the same of one file, whenever that was touched."""
+        return self.file.path, self.first_line, self.first_byte, self.end_byte, self.sha256
+
+    @property
+    def num_bytes(self) -> int:
+        """Decompressed bytes."""
+        return self.end_byte - self.first_byte
+
+
+def name_of(files: Sequence[FileRange]) -> str:
+    """The name of a block's commit, and the start of the names of its parts and rejects; unique in a run.
+
+    That of a pack has a hash of all paths.
+    """
+    first = files[0]
+    if len(files) == 1:
+        return layout.block_name(first.file.path, first.first_line)
+    others = f"{len(files) - 1} more ({hash_paths(own.file.path for own in files)})"
+    return layout.block_name(f"{first.file.path} and {others}", 0)
 
 
 def hash_paths(paths: Iterable[str]) -> str:
@@ -161,114 +162,62 @@ class Rejected(_Exact):
 
 @dataclasses.dataclass(frozen=True)
 class Part(_Exact):
-    """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes.
-
-    Or the rows of one input file, if others have rows in it, too: `rows` from `first_row`, of `file_rows` in all.
-    """
+    """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
 
     path: str
     rows: StrictInt
     bytes: StrictInt
     sha256: str
-    first_row: StrictInt | None = None
-    file_rows: StrictInt | None = None
-
-    @property
-    def begins_file(self) -> bool:
-        """Whether it has the first row of the file: of the parts that share one it stands for the file."""
-        return not self.first_row
-
-    def continues(self, before: Part | None) -> bool:
-        """Whether it has the next rows of the file that the part before has rows of."""
-        if before is None or before.first_row is None:
-            return False
-        return (before.path, before.rows_of_file.stop) == (self.path, self.first_row)
-
-    @property
-    def rows_of_file(self) -> slice:
-        """Its rows among those of the file."""
-        first = self.first_row or 0
-        return slice(first, first + self.rows)
-
-    @property
-    def whole(self) -> Part:
-        """The file with all of its rows."""
-        if self.file_rows is None:
-            return self
-        return dataclasses.replace(self, rows=self.file_rows, first_row=None, file_rows=None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
-class Member(_Exact):
-    """One of the files in a block of several: its bytes as a block, its counts, and its rows in each part, by view."""
-
-    block: BlockId
-    counts: Mapping[str, StrictInt]
-    rows: Mapping[str, StrictInt]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return vars(self) | {"block": self.block.to_json(), "counts": dict(self.counts), "rows": dict(self.rows)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Commit:
+class Commit(_Exact):
     """A finished block: written after its last part. The block is done if this exists and its parts are intact.
 
-    `parts` is keyed by view (`rejects` for the rejected records), `counts` by the names in `transforms/metrics.py`.
-    `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.
-
-    A block of several files has `members`, and `files`, which `hash_paths` gives of all files that were to be read
-    together. The index lists each of its files on its own, as `of_files` gives them: `together` is the block's name.
+    `files`: one for consecutive records of a file, several for a pack of small files, none for a part of the table of
+    a `word_type` view. `parts` is keyed by view; `rejects` has the rejected records, `_word_types/<view>` the sums of
+    words. `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.
+    `together`: of a pack that is not in the index yet, what `hash_paths` gives of all files that were to be read with
+    it.
     """
 
+    name: str
     fingerprint: str
-    block: BlockId
-    counts: Mapping[str, StrictInt]
+    files: tuple[FileRange, ...]
     parts: Mapping[str, Part]
     attempt: StrictInt | None = None
-    members: tuple[Member, ...] = ()
-    files: str | None = None
     together: str | None = None
 
     @property
-    def part_paths(self) -> set[str]:
-        """The paths of all parts."""
-        return {part.path for part in self.parts.values()}
+    def counts(self) -> dict[str, int]:
+        """The counts of all files."""
+        return metrics.total(file.counts for file in self.files)
 
     @property
-    def shares_parts(self) -> bool:
-        """Whether other input files may have rows in its parts."""
-        return any(part.first_row is not None for part in self.parts.values())
+    def inputs(self) -> tuple[InputFile, ...]:
+        """The files, as they were when they were read."""
+        return tuple(file.file for file in self.files)
 
-    def of_files(self) -> Iterator[Commit]:
-        """The commit of each of its files, with its rows of the parts; of a block of one file, the commit itself."""
-        if not self.members:
-            yield self
-        first_rows = Counter[str]()
-        for member in self.members:
-            parts = {
-                name: dataclasses.replace(part, rows=member.rows[name], first_row=first_rows[name], file_rows=part.rows)
-                for name, part in self.parts.items()
-                if member.rows.get(name)
-            }
-            first_rows.update(member.rows)
-            yield Commit(self.fingerprint, member.block, member.counts, parts, self.attempt, together=self.block.name)
+    def has_content(self, files: Sequence[FileRange]) -> bool:
+        """Whether the block holds the same of the same files, whenever these were touched."""
+        return [own.content for own in self.files] == [own.content for own in files]
 
-    def now(self, block: BlockId, members: Sequence[BlockId] = ()) -> Commit:
+    def now(self, files: Sequence[FileRange]) -> Commit:
         """The commit of the same content in files that may have been touched."""
-        same = (dataclasses.replace(member, block=own) for member, own in zip(self.members, members, strict=True))
-        return dataclasses.replace(self, block=block, members=tuple(same))
+        same = zip(self.files, files, strict=True)
+        return dataclasses.replace(
+            self, files=tuple(dataclasses.replace(own, file=file.file, is_last=file.is_last) for own, file in same)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
-        values = vars(self) | {"block": self.block.to_json(), "members": [one.to_json() for one in self.members]}
-        values |= {"counts": dict(self.counts), "parts": {name: part.to_json() for name, part in self.parts.items()}}
-        return {name: value for name, value in values.items() if value is not None and value != []}
+        files, parts = [own.to_json() for own in self.files], {name: vars(part) for name, part in self.parts.items()}
+        values = vars(self) | {"files": files, "parts": parts}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def to_line(self) -> bytes:
+        """One line of JSON, without a line end; equal commits give equal bytes."""
+        return json.dumps(self.to_json(), sort_keys=True).encode("ascii")
 
     @staticmethod
     def from_json(record: Any) -> Commit:
@@ -278,3 +227,17 @@ class Commit:
             if not layout.is_part_path(part.path):
                 raise ValueError(f"is not a commit: {part.path!r} is not a part of this output")
         return commit
+
+
+def in_index(line: bytes) -> bytes:
+    """The line of a commit as the index has it: without what differs between equal runs."""
+    values = {name: value for name, value in json.loads(line).items() if name not in ("attempt", "together")}
+    return json.dumps(values, sort_keys=True).encode("ascii")
+
+
+def parse_commit(data: bytes) -> Commit | None:
+    """The commit in a line or a file; None if it is damaged."""
+    try:
+        return Commit.from_json(json.loads(data))
+    except (ValueError, RecursionError):
+        return None

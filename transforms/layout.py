@@ -11,8 +11,6 @@ PARTS = "parts.jsonl"
 SUCCESS = "_SUCCESS"
 REJECTS = "rejects"
 WORD_SUMS = "_word_types"  # per view of level word_type: the sums of each block
-INDEX = "_index"  # of a large run: what else would be in `parts.jsonl` and in the manifest's list of inputs
-INPUTS_SUFFIX = ".inputs.jsonl"
 RUNS = "_runs"
 REPORT = "report.html"
 DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them
@@ -22,7 +20,7 @@ COMMITS = "_commits"
 LOCK = "_lock"
 
 # What a run writes and deletes in without looking where it leads to: none of them may be a link.
-OWN_FOLDERS = (COMMITS, RUNS, INDEX, REJECTS, WORD_SUMS)
+OWN_FOLDERS = (COMMITS, RUNS, REJECTS, WORD_SUMS)
 
 # File names without their suffix: the part of a view without rows, and the table of a word_type view.
 EMPTY = "empty"
@@ -91,11 +89,6 @@ def block_of(part: str) -> str:
     return re.sub(r"(?s)^.*/|(?<=-\d{12})[-.].*$", "", part)
 
 
-def is_index_path(path: str) -> bool:
-    """Whether a path from a file that anybody may have written names a file of the index."""
-    return bool(re.fullmatch(rf"{INDEX}/[0-9a-f]{{16}}(?:\.inputs)?\.jsonl", path))
-
-
 def commit_path(block: str) -> str:
     return f"{COMMITS}/{block}.json"
 
@@ -111,3 +104,28 @@ def run_path(number: int) -> str:
 def alive_path(number: int) -> str:
     """The heartbeat file of an attempt: its time counts."""
     return f"{RUNS}/{number}.alive"
+
+
+def work_path(number: int) -> str:
+    """The work list of an attempt: the input files, and what is left to do of them."""
+    return f"{RUNS}/{number}.work.jsonl"
+
+
+def known_path(number: int, sha256: str) -> str:
+    """The commits that may hold what is left to do, for the workers of an attempt; its work list names it."""
+    return f"{RUNS}/{number}.known-{sha256[:_HASH_DIGITS]}.jsonl"
+
+
+def sums_path(number: int) -> str:
+    """The paths of all sums of words, while an attempt makes tables of them."""
+    return f"{RUNS}/{number}.sums.jsonl"
+
+
+def attempt_of_list(name: str) -> tuple[int, str] | None:
+    """(the number of an attempt, the path) of a file of `_runs` that only its workers need; None for other files.
+
+    >>> attempt_of_list("3.work.jsonl"), attempt_of_list("3.json")
+    ((3, '_runs/3.work.jsonl'), None)
+    """
+    match = re.fullmatch(r"([0-9]+)\.(?:work|sums|known-[0-9a-f]+)\.jsonl", name)
+    return None if match is None else (int(match[1]), f"{RUNS}/{name}")

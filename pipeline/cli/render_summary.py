@@ -13,7 +13,7 @@ from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.manifest import vectors_text
 from layerbeam.pipeline.output.summary import RunSummary
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.layout import REJECTS
+from layerbeam.transforms.layout import REJECTS, WORD_SUMS
 
 _ROWS = 5
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
@@ -39,6 +39,8 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
         for name, view in summary.views.items()
     ]
     console.print_table(("view", "rows", "size", "parts", "vectors"), views, left=("view", "vectors"))
+    for view, size in summary.sums_bytes.items():
+        console.print(f"sums      {size_text(size)} of sums for `{view}`, in {WORD_SUMS}: later runs add to them")
     for problem in summary.problems:
         console.print(f"problem   {problem}".replace("\n", "\\n"))
     if summary.is_unfinished:

@@ -15,7 +15,7 @@ from layerbeam.pipeline.config.rules import find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
-from layerbeam.transforms import parts, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.input import FORMATS
@@ -327,13 +327,13 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
     token_row_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
     text_row_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
-    # The rows of a file can be told apart in a part that several share, and taken out.
-    columnar = all(parts.FORMATS[view.format].is_columnar and not view.aggregates for view in views)
+    # The rows of a file can be told apart in a part that several share, by the column `file`, and taken out.
+    have_file = not any(view.aggregates or view.is_extract_features for view in views)
     return BlockLimits(
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_row_bytes, 1),
         text_rows=max(part_bytes // text_row_bytes, 1),
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
-        joins_files=columnar and config.input.limit is None,
+        joins_files=have_file and config.input.limit is None,
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import NoRunError, OutputError, did_you_mean
-from layerbeam.pipeline.output.commits import broken_parts
-from layerbeam.pipeline.output.index import Index, input_entries, parts_by_view, read_index
-from layerbeam.pipeline.output.integrity import check_listing, check_part
+from layerbeam.pipeline.output.index import Index, read_index
+from layerbeam.pipeline.output.integrity import check_files, check_listing, check_part
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
@@ -54,17 +53,16 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, al
     if storage.read_json(storage.join(path, MANIFEST)) is None:
         raise OutputError(f"{path}: {MANIFEST} cannot be read; run the configuration again to rewrite it")
     manifest = read_manifest(path)
-    index = read_index(path, manifest)
-    return Run(path, dict(manifest), index, parts_by_view(manifest, index))
+    return Run(path, dict(manifest), read_index(path))
 
 
 def _unfinished_run(path: str) -> Run:
     """The intact blocks of a run in any state. NoRunError if there is no run."""
     attempt, blocks = last_attempt(path), load_blocks(path)
     summary = summarize(path, blocks)
-    facts = {"views": summary.views, "counts": summary.counts, "problems": summary.problems, "inputs": []}
+    facts = {"views": summary.views, "counts": summary.counts, "problems": summary.problems, "left_out": {}}
     manifest = {**attempt, **facts, "complete": summary.state == "complete"}
-    return Run(path, manifest, blocks.index, summary.parts, summary)
+    return Run(path, manifest, blocks.index, summary)
 
 
 def _check_ended(path: str, last: Mapping[str, Any], allow_incomplete: bool) -> None:
@@ -94,7 +92,6 @@ class Run:
     path: str
     manifest: dict[str, Any]
     _index: Index
-    _parts: Mapping[str, Sequence[Part]]
     _summary: RunSummary | None = None
 
     @property
@@ -109,28 +106,28 @@ class Run:
                 f"{name!r}: {self.path} has no such view; it has {', '.join(self.views)}"
                 f"{did_you_mean(str(name), self.views)}"
             )
-        return View(self.path, name, self.manifest["views"][name], self._parts[name])
+        return View(self.path, name, self.manifest["views"][name], self._index.parts(name))
 
     def blocks(self) -> Iterator[Commit]:
-        """The blocks in the order of the rows, read as they are used: `block`, where one comes from, `counts`, `parts`.
+        """The blocks in the order of the rows, read as they are used: `name`, `files`, `counts`, `parts`.
 
-        `parts` is by view, and `rejects` has the rejected records.
+        `files`: what a block holds of which input files. `parts` is by view; `rejects` has the rejected records.
         """
-        return iter(self._index)
+        return (commit for commit in self._index if commit.files)
 
-    def same_texts(self, part: Part, view: str, other: str) -> Part | None:
-        """The part of another view that holds the same texts as this one of `view`."""
-        return self._index.sibling_of(part, view, other)
+    def same_texts(self, part: Part, other: str) -> Part | None:
+        """The part of another view that holds the same texts as this part."""
+        return self._index.sibling_of(part, other)
 
     def rejects(self, block: Commit) -> list[Rejected]:
         """The rejected records of a block, without those damaged on disk. OSError if they cannot be read."""
         part = block.parts.get(REJECTS)
-        found = [] if part is None else list(read_rejects(storage.join(self.path, part.path)))[part.rows_of_file]
+        found = () if part is None else read_rejects(storage.join(self.path, part.path))
         return [reject for reject in found if reject is not None]
 
     def inputs(self) -> Iterator[InputEntry]:
-        """What `manifest.json` says of each input file; nothing before the run has ended."""
-        return input_entries(self.path, self.manifest)  # type: ignore[arg-type] # validated when it was read
+        """Each input file, by its path: size, time, blocks, records, and why it was left out, if it was."""
+        return self._index.inputs(self.manifest["left_out"])
 
     def summary(self) -> RunSummary:
         """What `layerbeam show` prints: state, counts, rejects by reason, and `notes` for readers of the vectors."""
@@ -147,8 +144,7 @@ class Run:
 
     def check_files(self) -> list[str]:
         """What is wrong with the files: missing, of another size, or not listed. Their bytes are not read."""
-        problems = [f"{path} {problem}" for path, problem in broken_parts(self.path, self._index).items()]
-        return problems + check_listing(self.path, self.manifest["views"], self._parts)
+        return check_files(self.path, self._index) + check_listing(self.path, self.manifest["views"], self._index)
 
     def check_part(self, part: Part) -> str | None:
         """What is wrong with the file of a part; None if its bytes have the SHA-256 recorded."""

@@ -51,7 +51,7 @@ class UnknownNameError(KeyError):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class View:
-    """One view of a run. Its rows are in the order file, line, sentence, index, whatever was written first.
+    """One view of a run. Its rows are in the order of its files' names, and in each in the order of the texts.
 
     Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
     part, ValueError or OSError for a damaged part. The `to_...` methods and `iter_batches` raise ValueError for formats
@@ -106,8 +106,8 @@ class View:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files of the parts, in the order of their first rows, for other readers."""
-        return tuple(dict.fromkeys(storage.join(self.path, part.path) for part in self.parts))
+        """The files of the parts, in the order of the rows, for other readers."""
+        return tuple(storage.join(self.path, part.path) for part in self.parts)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -137,8 +137,6 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
-        if part.first_row is not None:
-            rows = part.first_row + (np.arange(part.rows) if rows is None else rows)
         with self._open(part) as file:
             if self.format == "parquet":
                 return _read_parquet(pq.ParquetFile(file), names, rows)
@@ -174,9 +172,6 @@ class View:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
-                if part.first_row is not None:
-                    yield from self.read(part, names).to_batches(batch_rows)
-                    continue
                 with self._open(part) as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=names):
                         yield batch.select(names)

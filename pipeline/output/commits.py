@@ -1,149 +1,76 @@
-"""Which blocks of an output folder are done: commits read back, as far as the disk can be trusted."""
+"""The recorded commits of an output folder, and what `verify --checksums` found damaged."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
+import hashlib
+import itertools
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
 
-from layerbeam.pipeline.output.index import Index, load_index, parse_commit
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import BlockId, Commit, Part, adapter
+from layerbeam.transforms.commits import Commit, Part, adapter, parse_commit
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-# Shards whose lines a worker keeps to look blocks up: 8 MB each.
-_SHARDS_KEPT = 4
+# Commits in one file, once a run is about to end.
+GATHERED = 1000
 
 
-def load_commits(output_path: str) -> list[Commit]:
-    """The commits of an output folder whose parts are intact. Other blocks are done again."""
-    return [commit for commit, is_sound in sound_commits(output_path, recorded_commits(output_path)) if is_sound]
+def recorded(output_path: str, is_known: Callable[[str], bool] = lambda _: False) -> Iterator[tuple[Commit, bytes]]:
+    """The commits in `_commits`, then those in the index, each with its line of JSON. Damaged ones are skipped.
 
-
-def sound_commits(output_path: str, commits: Iterable[Commit]) -> Iterator[tuple[Commit, bool]]:
-    """Each commit, and whether its parts have their full size and `verify --checksums` found none of them changed."""
-    damaged = load_damaged(output_path)
-    for batch in storage.in_batches(commits):
-        unsound = damaged | broken_parts(output_path, batch).keys()
-        yield from ((commit, unsound.isdisjoint(commit.part_paths)) for commit in batch)
-
-
-def recorded_commits(output_path: str) -> list[Commit]:
-    """The commits in the index and in `_commits` that can be read, whether or not their parts are intact.
-
-    If a block is in both, the file in `_commits` is newer; an empty or damaged file means that a run began to rewrite
-    the block.
+    In this order, because the end of another attempt moves them from one to the other. `is_known`: whether the commit
+    of a block, by its name, was given already, so that it need not be read again after it was gathered.
     """
-    commits = {commit.block.name: commit for commit in load_index(output_path)}
-    names = sorted(storage.file_names(storage.join(output_path, layout.COMMITS)))
-    for name, commit in committed(output_path, names):
-        commits.pop(name.removesuffix(".json"), None)
+    for line in itertools.chain(_begun_lines(output_path, is_known), _index_lines_if_any(output_path)):
+        commit = parse_commit(line)
         if commit is not None:
-            commits |= {own.block.name: own for own in commit.of_files()}
-    return list(commits.values())
+            yield commit, line
 
 
-def committed(output_path: str, names: Iterable[str]) -> Iterator[tuple[str, Commit | None]]:
-    """(name, commit) of these files in `_commits`, without those that do not exist; None for a damaged one."""
+def _begun_lines(output_path: str, is_known: Callable[[str], bool]) -> Iterator[bytes]:
     folder = storage.join(output_path, layout.COMMITS)
-    own = (name for name in names if name.endswith(".json"))
-    for batch in storage.in_batches(own):
-        files = _map(folder, storage.read_if_exists, [storage.join(folder, name) for name in batch])
-        for name, data in zip(batch, files, strict=True):
-            if data is not None:
-                yield name, parse_commit(data)
+    gathered = (name for name in storage.file_names(folder) if name.endswith(".jsonl"))
+    single = (name for name in storage.file_names(folder) if name.endswith(".json"))
+    for names in (gathered, (name for name in single if not is_known(name.removesuffix(".json")))):
+        for batch in storage.in_batches(names):
+            for data in _read_all([storage.join(folder, name) for name in batch]):
+                yield from data.splitlines()
 
 
-def load_begun(output_path: str, blocks: Iterable[str]) -> Iterator[tuple[Commit, bool]]:
-    """The commits in `_commits` of these blocks that can be read, and whether their parts are intact."""
-    found = committed(output_path, (f"{name}.json" for name in blocks))
-    return sound_commits(output_path, (commit for _, commit in found if commit is not None))
+def _index_lines_if_any(output_path: str) -> Iterator[bytes]:
+    try:
+        yield from (line.rstrip(b"\n") for line in index_lines(output_path))
+    except OSError as error:
+        if not storage.is_absent(storage.join(output_path, layout.PARTS), error):
+            raise
 
 
-@dataclasses.dataclass
-class CommittedBlocks:
-    """Looks up the valid commit of a block that has the same bytes: in `_commits`, else in the index."""
-
-    output_path: str
-    fingerprint: str
-
-    def __post_init__(self) -> None:
-        self._index: Index | None = None
-        self._damaged: set[str] = set()
-        self._shards: dict[int, dict[bytes, bytes]] = {}
-
-    def __call__(self, block: BlockId) -> Commit | None:
-        begun = [commit for _, commit in committed(self.output_path, [f"{block.name}.json"])]
-        # `find` has deleted those of damaged parts: what is in `_commits` was written since.
-        valid = [commit for commit in begun if commit is not None and self._is_valid(commit, block)]
-        if begun != [None] and not self._of_this_run(valid):  # [None]: a run began to rewrite the block
-            if self._index is None:
-                self._index, self._damaged = load_index(self.output_path), load_damaged(self.output_path)
-            whole = (c for c in self._in_index(block) if self._damaged.isdisjoint(c.part_paths))
-            valid += [commit for commit in whole if self._is_valid(commit, block)]
-        return self._of_this_run(valid) or next(iter(valid), None)
-
-    def _of_this_run(self, commits: Iterable[Commit]) -> Commit | None:
-        return next((commit for commit in commits if commit.fingerprint == self.fingerprint), None)
-
-    def _is_valid(self, commit: Commit, block: BlockId) -> bool:
-        is_same = (commit.block.file.path, commit.block.content) == (block.file.path, block.content)
-        return is_same and not broken_parts(self.output_path, [commit])
-
-    def _in_index(self, block: BlockId) -> Iterator[Commit]:
-        assert self._index is not None  # noqa: S101 - for mypy
-        name = block.name.encode("ascii")
-        for number, shard in enumerate(self._index.shards):
-            if not shard.first_file <= block.file.path <= shard.last_file:
-                continue
-            lines = self._shards.pop(number, None)
-            if lines is None:
-                commits = ((line, parse_commit(line)) for line in shard.read(self.output_path))
-                lines = {c.block.name.encode("ascii"): line for line, c in commits if c is not None}
-            self._shards[number] = lines
-            if len(self._shards) > _SHARDS_KEPT:
-                del self._shards[next(iter(self._shards))]
-            commit = parse_commit(lines.get(name, b""))
-            if commit is not None:
-                yield commit
+def index_lines(output_path: str) -> Iterator[bytes]:
+    """The lines of `parts.jsonl`, one for each block. OSError if it cannot be read."""
+    with storage.open_binary(storage.join(output_path, layout.PARTS)) as file:
+        yield from file
 
 
-def parts_of(view: str, commits: Iterable[Commit]) -> list[Part]:
-    """The parts of a view."""
-    return [commit.parts[view] for commit in commits if view in commit.parts]
+def gather(output_path: str, names: Sequence[str]) -> None:
+    """Put commits of `_commits`, given by the names of their files, into one file there, which is quickly read.
+
+    The files stay: a worker that comes too late must see that its block is committed.
+    """
+    folder = storage.join(output_path, layout.COMMITS)
+    lines = (line for data in _read_all([storage.join(folder, name) for name in names]) for line in data.splitlines())
+    data = b"".join(line + b"\n" for line in lines)
+    with storage.write_atomically(storage.join(folder, f"{hashlib.sha256(data).hexdigest()[:16]}.jsonl")) as file:
+        file.write(data)
 
 
-def broken_parts(output_path: str, commits: Iterable[Commit]) -> dict[str, str]:
-    """{path: what is wrong} of the parts that are missing or have another size than listed."""
-    broken = {}
-    for batch in storage.in_batches(commits):
-        names = defaultdict(set)  # of the parts of a file in one view, which a store lists together
-        for one in batch:
-            for part in one.parts.values():
-                folder, _, name = part.path.rpartition("/")
-                of_file = one.block.file.path if part.first_row is None else name
-                names[storage.join(output_path, folder), of_file].add(name)
-        found = _map(output_path, lambda item: (item[0][0], storage.sizes_of(item[0][0], item[1])), list(names.items()))
-        sizes = {(folder, name): size for folder, of_names in found for name, size in of_names.items()}
-        for part in (part for one in batch for part in one.parts.values()):
-            folder, _, name = part.path.rpartition("/")
-            problem = size_problem(part, sizes.get((storage.join(output_path, folder), name)))
-            if problem is not None:
-                broken[part.path] = problem
-    return broken
-
-
-def _map(folder: str, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """What the function gives for each item, asked for at once in a store."""
-    if len(items) < 2 or storage.is_local(folder):
-        return list(map(function, items))
+def _read_all(paths: Sequence[str]) -> Iterator[bytes]:
+    """The contents of the files that exist; those of a store are asked for at once."""
+    if not paths or storage.is_local(paths[0]):
+        found = map(storage.read_if_exists, paths)
+        yield from (data for data in found if data is not None)
+        return
     with concurrent.futures.ThreadPoolExecutor(storage.FILES_AT_ONCE) as threads:
-        return list(threads.map(function, items))
+        yield from (data for data in threads.map(storage.read_if_exists, paths) if data is not None)
 
 
 def size_problem(part: Part, size: int | None) -> str | None:

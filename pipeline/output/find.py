@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import glob
 import itertools
+import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
+import numpy as np
 
 from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
+from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.commits import committed, load_begun, load_damaged, sound_commits
-from layerbeam.pipeline.output.groups import Boundaries, Group, GroupWork, make_groups
-from layerbeam.pipeline.output.index import input_entries, load_index
-from layerbeam.pipeline.output.manifest import InputEntry, Manifest, load_manifest, table_parts
+from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.commits import load_damaged, recorded
+from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, InputFile, hash_paths, printable
+from layerbeam.transforms.blocks import Page
+from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.parts import is_part_file, is_table_file, part_folder
-from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
-from layerbeam.transforms.slice.slices import DoneCounter, FileToRead, count_records, join_small_files
+from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
+from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.slice.slices import Done, FileToRead, count_records, join_small_files
 from layerbeam.transforms.views import View
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
+# Commits that a worker loads at once.
+_PAGE = 1000
 
 
 def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, number: int | None = None) -> None:
@@ -41,11 +45,11 @@ def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, nu
         # A first run may have died, on a full disk for example, before or while it wrote its record.
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
         own = {layout.LOCK, layout.RUNS}
-        fingerprints = {commit.fingerprint for commit, is_sound in _all_commits(path) if is_sound}
+        fingerprints = _open_catalog(path).fingerprints()
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
         if has_run and fingerprints <= {run_identity["fingerprint"]}:
             # Its record and its manifest are lost, but all commits have these settings.
-            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.INDEX, layout.MANIFEST, layout.REPORT}
+            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT}
             own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))
@@ -79,17 +83,14 @@ def has_no_rows(path: str) -> bool:
         return False  # damaged: unknown
     if manifest is not None and metrics.embedded_texts(manifest["counts"]):
         return False
-    begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
-    if any(commit is None or metrics.embedded_texts(commit.counts) for _, commit in begun):
-        return False  # a damaged one may have texts
-    return not any(metrics.embedded_texts(commit.counts) for commit in load_index(path))
+    return not any(metrics.embedded_texts(commit.counts) for commit, _ in recorded(path))
 
 
-def _all_commits(path: str) -> Iterator[tuple[Commit, bool]]:
-    """The commits in the index and in `_commits`, and whether their parts are intact, one after the other."""
-    begun = committed(path, storage.file_names(storage.join(path, layout.COMMITS)))
-    newer = (of_file for _, commit in begun if commit is not None for of_file in commit.of_files())
-    return sound_commits(path, itertools.chain(newer, load_index(path)))
+def _open_catalog(path: str) -> Catalog:
+    catalog = Catalog(path)
+    catalog.load()
+    catalog.judge()
+    return catalog
 
 
 def starts_over(path: str, run_identity: RunIdentity) -> bool:
@@ -112,56 +113,41 @@ def discard_other_settings(path: str, run_identity: RunIdentity) -> None:
             ]
             storage.delete_files(folder, names)
             storage.delete_empty_folder(folder)
-    for folder in (layout.COMMITS, layout.REJECTS, layout.INDEX):
+    for folder in (layout.COMMITS, layout.REJECTS):
         storage.delete_folder(path, folder)
     storage.delete_files(path, [layout.PARTS, layout.MANIFEST])
 
 
-def is_finished(path: str, max_reject_rate: float | None, fingerprint: str) -> bool:
+def is_finished(path: str, max_reject_rate: float | None, work: PendingWork) -> bool:
     """Whether an equal run is complete, under this limit for rejects too, and all that it wrote is there."""
     manifest = load_manifest(path)
     return (
-        manifest is not None
+        work.is_empty
+        and manifest is not None
         and manifest["complete"]
-        and manifest["fingerprint"] == fingerprint
+        and manifest["fingerprint"] == work.fingerprint
         and storage.exists(storage.join(path, layout.SUCCESS))
         and not load_damaged(path)
-        # An attempt that was given up may have committed a block, with parts that are not listed.
-        and next(storage.file_names(storage.join(path, layout.COMMITS)), None) is None
         and manifest["settings"].get("input", {}).get("max_reject_rate") == max_reject_rate
-        and _has_its_files(path, manifest)
+        # An attempt that was given up may have committed a block, or written a part, after the end of another.
+        and work.catalog.is_as_listed()
+        and all(view["parts"] or _has_empty_part(path, name) for name, view in manifest["views"].items())
     )
 
 
-def _has_its_files(output_path: str, manifest: Manifest) -> bool:
-    """Whether the final tables are complete, and no unlisted part exists.
-
-    An attempt that was given up may have written one after the end of another.
-    """
-    tables = table_parts(manifest)
-    for name, view in manifest["views"].items():
-        folder = storage.join(output_path, name)
-        if name in tables:
-            listed = {part.path: part.bytes for part in tables[name]}
-            sizes = storage.list_folder(folder).items()
-            if {f"{name}/{file}": size for file, size in sizes if is_table_file(file)} != listed:
-                return False
-            continue
-        has_empty = any(storage.file_names(folder, f"{layout.EMPTY}."))
-        num_parts = sum(map(is_part_file, storage.file_names(folder)))
-        if num_parts != max(view["parts"], 1) or (not view["parts"] and not has_empty):
-            return False
-    return True
+def _has_empty_part(path: str, view: str) -> bool:
+    return any(storage.file_names(storage.join(path, view), f"{layout.EMPTY}."))
 
 
 @dataclasses.dataclass
 class PendingWork:
-    """The input files, and what is left to do in them, as the program that starts a run knows it.
+    """The input files, and what is left to do in them.
 
-    `to_read`: files with blocks to do. `files`: all input files that can be read. `skipped`: those that cannot, and
-    why. `missing`: paths of files of an earlier run that no glob matches any more and whose rows stay; `pruned`: those
-    whose rows are deleted. `limited`: how many records are read of a file that has more. `texts_done`: texts that
-    earlier runs have embedded.
+    `to_read`: files with blocks to do; `copies`: packs of which some files have changed, and their others. `files`: all
+    input files that can be read. `skipped`: those that cannot, and why. `missing`: paths of files of an earlier run
+    that no glob matches any more and whose rows stay; `pruned`: those whose rows are deleted. `limited`: how many
+    records are read of a file that has more. `texts_done`: texts that earlier runs have embedded. `catalog`,
+    `fingerprint`: what the input was compared with. `prune_missing`: of `find_work`.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
@@ -171,6 +157,10 @@ class PendingWork:
     pruned: list[str] = dataclasses.field(default_factory=list)
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
     texts_done: int = 0
+    copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
+    catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
+    fingerprint: str = ""
+    prune_missing: bool = False
 
     @property
     def kept_views(self) -> frozenset[str]:
@@ -181,7 +171,7 @@ class PendingWork:
     @property
     def is_empty(self) -> bool:
         """Whether every file is read to its end and none is missing."""
-        return not (self.to_read or self.skipped or self.missing or self.pruned)
+        return not (self.to_read or self.copies or self.skipped or self.missing or self.pruned)
 
 
 def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile]:
@@ -220,205 +210,78 @@ def _files_of_folder(path: str) -> list[str]:
     return [storage.join(path, name) for name in names if format_by_name(name) is not None]
 
 
-def list_groups(
-    patterns: list[str],
-    output_path: str,
-    *,
-    found: Sequence[InputFile] | None = None,
-    limit: int | None = None,
-    record_format: RecordFormat = LINES,
-    slice_bytes: int = BlockLimits().text_bytes,
-) -> list[Group]:
-    """Match the globs and put the files in groups. No commit is read but to learn the path of a missing file.
+def find_work(
+    job: Job, *, prune_missing: bool = False, reread: bool = False, found: Sequence[InputFile] | None = None
+) -> PendingWork:
+    """The input files against the commits of the output folder. UsageError as from `find_inputs`.
 
     A file keeps the path under which an earlier run read it, however it is spelled now. Files in the output folder are
-    not input. UsageError as from `find_inputs`. `found`: what that gave. `limit`: files after the first so many
-    records are not input.
+    not input. `prune_missing`: rows of files that are gone do not stay. `reread`: no file is complete. `found`: what
+    `find_inputs` gave.
     """
-    found = find_inputs(patterns, output_path) if found is None else found
-    manifest = load_manifest(output_path)
-    recorded = {entry["path"] for entry in input_entries(output_path, manifest)}
-    if manifest is None:
-        recorded |= {commit.block.file.path for commit in load_index(output_path)}
-    begun, together = _begun_files(output_path, recorded | {file.path for file in found})
-    found = _as_recorded(found, recorded | begun)
-    if limit is None:
-        return make_groups(found, slice_bytes, begun=begun, begun_together=together)
-    found, records, limited = _first_records(found, limit, record_format)
-    return make_groups(found, slice_bytes, begun=begun, records=records, limited=limited)
-
-
-def _begun_files(output_path: str, known: Iterable[str]) -> tuple[set[str], dict[str, tuple[str, str]]]:
-    """(the paths of the files that have commits in `_commits`, the blocks of several files that have).
-
-    Of a block of several files: {its name: (its first path, its last path)}.
-    """
-    paths = {layout.file_name(path): path for path in known}
-    begun: dict[str, str | None] = {}
-    together: dict[str, tuple[str, str]] = {}
-    folder = storage.join(output_path, layout.COMMITS)
-    for name in storage.file_names(folder):
-        key = name.rpartition("-")[0]
-        if begun.get(key) is None:
-            begun[key] = paths.get(key)
-            commit = next(committed(output_path, [name]), (name, None))[1] if begun[key] is None else None
-            if commit is not None and commit.members:
-                first, last = commit.members[0].block, commit.members[-1].block
-                together[commit.block.name] = first.file.path, last.file.path
-            elif commit is not None:  # of a file that is missing now, or was spelled otherwise
-                begun[key] = commit.block.file.path
-    return {path for path in begun.values() if path is not None}, together
-
-
-@dataclasses.dataclass
-class _Tally:
-    """The blocks of a file that the index has. `recorded`: of any state; `sound`: with parts that are intact.
-
-    `up_to_date`: sound ones of its present state. `is_current`: all sound ones have the run's fingerprint, and none is
-    being rewritten.
-    """
-
-    recorded: int = 0
-    sound: int = 0
-    up_to_date: int = 0
-    is_current: bool = True
-
-
-def compare_group(
-    output_path: str,
-    group: Group,
-    *,
-    prune_missing: bool = False,
-    reread: bool = False,
-    fingerprint: str | None = None,
-) -> tuple[GroupWork, list[FileToRead], list[str]]:
-    """What is left to do in a group: (for `finish`, the files to read, the paths of files whose rows are deleted).
-
-    The index is read commit by commit. Commits of missing files stay, unless `prune_missing`. `reread`: no file is up
-    to date. `fingerprint`: of the run; a file with commits of another is not up to date; None: all commits count.
-    """
-    files = {file.path: file for file in group.files}
-    entries = {e["path"]: e for e in input_entries(output_path, load_manifest(output_path), group.first, group.end)}
-    tallies: dict[str, _Tally] = collections.defaultdict(_Tally)
-    of_blocks: dict[str, list[str]] = collections.defaultdict(list)  # of several files
-    damaged, shares_parts = set[str](), False
-    for commit, is_sound in sound_commits(output_path, load_index(output_path).between(group.first, group.end)):
-        path = commit.block.file.path
-        tally = tallies[path]
-        tally.recorded += 1
-        shares_parts |= commit.shares_parts
-        if commit.together is not None:
-            of_blocks[commit.together].append(path)
-        if not is_sound:
-            damaged |= set() if commit.together is None else {commit.together}
-            continue
-        tally.sound += 1
-        tally.up_to_date += commit.block.file == files.get(path)
-        tally.is_current &= fingerprint in (None, commit.fingerprint)
-        if path in group.begun and path in files:
-            for _, newer in committed(output_path, [f"{commit.block.name}.json"]):
-                tally.is_current &= newer is not None and dataclasses.replace(newer, attempt=None) == commit
-    # A file without rows is read again with the others of its block, which are the same block then.
-    for path in itertools.chain.from_iterable(of_blocks[name] for name in damaged):
-        tallies[path].up_to_date = 0
-    together = list(load_begun(output_path, group.begun_together))
-    begun = set[str]() if reread else _done_together(together, files, fingerprint)
-    current, to_read, skipped = set[str](), list[FileToRead](), list[InputFile]()
-    for file in group.files:
-        if file.problem:
-            skipped.append(file)
-            continue
-        entry, tally = entries.get(file.path), tallies[file.path]
-        has_records = group.records is None or (entry is not None and entry["records"] == group.records[file.path])
-        if not reread and tally.is_current and has_records and is_up_to_date(file, tally.up_to_date, entry):
-            current.add(file.path)
-            begun.discard(file.path)
-        elif file.path in begun:
-            current.add(file.path)
-        else:
-            to_read.append(FileToRead(file, max_records=group.limited.get(file.path)))
-    for commit, is_sound in together:
-        for member in commit.members:
-            tallies[member.block.file.path].recorded += 1
-            tallies[member.block.file.path].sound += is_sound
-    missing, pruned = list[str](), list[str]()
-    for path in sorted({*entries, *tallies, *group.begun} - files.keys()):
-        recorded, sound = tallies[path].recorded, tallies[path].sound
-        if path in group.begun:
-            blocks = {c.block.name: c for c in load_index(output_path).between(path, f"{path}\0")}
-            own = storage.file_names(storage.join(output_path, layout.COMMITS), f"{layout.file_name(path)}-")
-            blocks |= {c.block.name: c for _, c in committed(output_path, own) if c is not None}
-            recorded, sound = len(blocks), sum(sound for _, sound in sound_commits(output_path, blocks.values()))
-        if path in entries:
-            recorded = max(recorded, entries[path]["blocks"]) + (entries[path]["left_out"] == LOST_WITH_ITS_FILE)
-        if not recorded:
-            continue  # the file was empty
-        if prune_missing:
-            pruned.append(path)
-            continue
-        missing.append(path)
-        if sound < recorded:
-            skipped.append(InputFile.unreadable(path, LOST_WITH_ITS_FILE))
-    work = GroupWork(group, frozenset(current), tuple(missing), tuple(skipped), frozenset(begun), shares_parts)
-    return work, to_read, pruned
-
-
-def _done_together(
-    together: Iterable[tuple[Commit, bool]], files: Mapping[str, InputFile], fingerprint: str | None
-) -> set[str]:
-    """The paths of the files that are unchanged and done by a commit of several files in `_commits`.
-
-    Only if all are done that were to be read together: what is left of them would make other blocks.
-    """
-    done: dict[str | None, dict[str, InputFile]] = collections.defaultdict(dict)
-    for commit, is_sound in together:
-        if is_sound and fingerprint in (None, commit.fingerprint):
-            done[commit.files] |= {member.block.file.path: member.block.file for member in commit.members}
-    whole = (members for key, members in done.items() if hash_paths(members) == key)
-    return {path for members in whole for path, file in members.items() if files.get(path) == file}
-
-
-def find_work(
-    patterns: list[str],
-    output_path: str,
-    *,
-    prune_missing: bool = False,
-    reread: bool = False,
-    fingerprint: str | None = None,
-    **options: Any,
-) -> PendingWork:
-    """What all groups have left to do; in each file to read also what is done. For the options see `list_groups`."""
-    work = PendingWork()
-    for group in list_groups(patterns, output_path, **options):
-        of_group, to_read, pruned = compare_group(
-            output_path, group, prune_missing=prune_missing, reread=reread, fingerprint=fingerprint
-        )
-        work.to_read += to_read
-        work.files += [file for file in group.files if not file.problem]
-        work.skipped += of_group.skipped
-        work.missing += of_group.missing
-        work.pruned += pruned
-        work.limited |= group.limited
-    _count_done(output_path, work, fingerprint)
+    given, fingerprint, output_path = job.config.input, job.output.fingerprint, job.output.path
+    found = find_inputs(given.files, output_path) if found is None else found
+    catalog = Catalog(output_path)
+    catalog.load(folders_of(job.views))
+    found = _as_recorded(found, catalog.paths())
+    limited: dict[str, int] = {}
+    if given.limit is not None:
+        found, limited = _first_records(found, given.limit, job.records)
+    catalog.add_files(found, limited)
+    catalog.judge(fingerprint, prune_missing=prune_missing)
+    readable = [file for file in found if not file.problem]
+    work = PendingWork(
+        files=readable,
+        skipped=[file for file in found if file.problem],
+        limited=limited,
+        texts_done=catalog.texts(),
+        catalog=catalog,
+        fingerprint=fingerprint,
+        prune_missing=prune_missing,
+    )
+    gone = catalog.gone()
+    if prune_missing:
+        work.pruned += gone
+    else:
+        work.missing += gone
+        manifest = load_manifest(output_path)
+        before = {} if manifest is None else manifest["left_out"]
+        lost = {path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE} - {f.path for f in found}
+        work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted({*catalog.lost(), *lost})]
+        work.missing = sorted({*gone, *lost})
+    in_part = catalog.packed_in_part()
+    left = {file.path for file in readable} if reread else {*catalog.incomplete(), *in_part}
+    packed = set[str]()
+    rows = catalog.packed(() if reread else left - in_part)
+    for pack, of_pack in itertools.groupby(rows, key=lambda row: row[0]):
+        to_copy, to_read = list[InputFile](), list[InputFile]()
+        for _, settings, file, is_read in of_pack:
+            if not is_read or settings == fingerprint:
+                to_copy.append(file)
+            elif job.limits.joins_files:
+                to_read.append(file)
+        packed.update(file.path for file in (*to_copy, *to_read))
+        if to_copy:
+            work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]), is_copy=True)))
+        if to_read:
+            first = _to_read(catalog, to_read[0], {})
+            work.to_read.append(dataclasses.replace(first, others=tuple(to_read[1:])))
+    alone = (file for file in readable if file.path in left - packed)
+    work.to_read += [_to_read(catalog, file, limited) for file in alone]
     return work
 
 
-def _count_done(output_path: str, work: PendingWork, fingerprint: str | None) -> None:
-    """Add to the work what is done of it: no more than some numbers of each block are kept."""
-    files = {file.file.path: file for file in work.to_read}
-    done: dict[str, DoneCounter] = collections.defaultdict(DoneCounter)
-    pruned = set(work.pruned)
-    for commit, is_sound in _all_commits(output_path):
-        path = commit.block.file.path
-        if not is_sound or path in pruned:
-            continue
-        if path not in files:
-            work.texts_done += metrics.embedded_texts(commit.counts)
-        elif commit.block.file == files[path].file:
-            done[path].add(commit, is_current=fingerprint in (None, commit.fingerprint))
-    for path, counter in done.items():
-        files[path].done = counter.result()
-        work.texts_done += files[path].done.texts
+def _to_read(catalog: Catalog, file: InputFile, limited: Mapping[str, int]) -> FileToRead:
+    """A file with work left, and what is done of it."""
+    ranges, kept_views, records, texts = [], set[str](), 0, 0
+    for is_of_run, block, first, end, of_records, of_texts in catalog.done(file.path):
+        if is_of_run:
+            ranges.append((first, end))
+            records, texts = records + of_records, texts + of_texts
+        else:
+            kept_views |= catalog.views_of(block)
+    done = Done(np.array(ranges, np.int64).reshape(-1, 2), records, texts, frozenset(kept_views))
+    return FileToRead(file, limited.get(file.path), done)
 
 
 def _as_recorded(found: Iterable[InputFile], recorded: Collection[str]) -> list[InputFile]:
@@ -435,10 +298,9 @@ def _as_recorded(found: Iterable[InputFile], recorded: Collection[str]) -> list[
 
 def _first_records(
     found: Sequence[InputFile], limit: int, record_format: RecordFormat
-) -> tuple[list[InputFile], dict[str, int], dict[str, int]]:
-    """(the files that hold the first records, how many of them each file has, the same of the file with more)."""
+) -> tuple[list[InputFile], dict[str, int]]:
+    """(the files that hold the first records, how many of them are in a file that has more)."""
     kept: list[InputFile] = []
-    records: dict[str, int] = {}
     limited: dict[str, int] = {}
     for file in found:
         if limit == 0:
@@ -448,75 +310,115 @@ def _first_records(
             count = count_records(file, record_format, limit + 1)
             if count > limit:
                 limited[file.path] = limit
-            records[file.path] = min(count, limit)
-            limit -= records[file.path]
-    return kept, records, limited
+            limit -= min(count, limit)
+    return kept, limited
 
 
-def is_up_to_date(file: InputFile, blocks: int, entry: InputEntry | None) -> bool:
-    """Whether an earlier run read the file to its end, in its present state, and all its blocks exist.
+def begin_work(job: Job, number: int, work: PendingWork) -> None:
+    """Write the work list of an attempt; the folder does not say any more that it is complete.
 
-    `blocks`: how many of this state are intact; `entry`: that of the file in the manifest.
+    It has the input files, and what is to be read or copied. The commits that may hold it are in a file next to it.
     """
-    if entry is None:
-        return False
-    recorded = (entry.get("size"), entry.get("modified"), entry.get("version", ""), entry["blocks"], entry["left_out"])
-    return recorded == (file.size, file.modified, file.version, blocks, None)
+    output_path = job.output.path
+    storage.delete_files(output_path, [layout.SUCCESS])
+    # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
+    blocks = (layout.block_of(path) for path in load_damaged(output_path))
+    storage.delete_files(output_path, map(layout.commit_path, blocks))
+    to_read = join_small_files(work.to_read, job.limits, job.records)
+    with storage.write_atomically(lambda sha256: storage.join(output_path, layout.known_path(number, sha256))) as file:
+        items = [(item, _write_known(file, work.catalog, item)) for item in to_read]
+        items += [(item, [_write_page(file, 0, [work.catalog.line(pack)])]) for pack, item in work.copies]
+    known = layout.known_path(number, file.sha256)
+    with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
+        _write_line(file, {"prune_missing": work.prune_missing, "known": known})
+        for one in [*work.files, *work.skipped]:
+            _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
+        for item, pages in items:
+            others = [other.to_json() for other in item.others]
+            line = {"file": item.file.to_json(), "others": others, "max_records": item.max_records, "pages": pages}
+            _write_line(file, line | {"is_copy": item.is_copy})
+
+
+def _write_line(file: Any, value: Any) -> None:
+    file.write(json.dumps(value).encode("ascii") + b"\n")
+
+
+def _write_known(file: Any, catalog: Catalog, item: FileToRead) -> list[tuple[int, int, int]]:
+    """Write the commits that may hold what is to be read, and give their pages, but the path."""
+    pages, lines, start, last = list[tuple[int, int, int]](), list[bytes](), 0, 0
+    found = catalog.known(one.path for one in (item.file, *item.others))
+    for first_byte, line in dict.fromkeys(found) if item.others else found:
+        # Those of blocks that begin at one byte are in one page.
+        if len(lines) >= _PAGE and first_byte != last and not item.others:
+            pages.append(_write_page(file, start, lines))
+            lines, start = [], first_byte
+        lines.append(line)
+        last = first_byte
+    return [*pages, _write_page(file, start, lines)] if lines else pages
+
+
+def _write_page(file: Any, first_byte: int, lines: Sequence[bytes]) -> tuple[int, int, int]:
+    data = b"".join(line + b"\n" for line in lines)
+    page = first_byte, file.num_bytes, len(data)
+    file.write(data)
+    return page
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkList:
+    """What an attempt does, as `begin_work` wrote it."""
+
+    output_path: str
+    number: int
+
+    @property
+    def exists(self) -> bool:
+        return storage.exists(storage.join(self.output_path, layout.work_path(self.number)))
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        with storage.open_binary(storage.join(self.output_path, layout.work_path(self.number))) as file:
+            yield from map(storage.parse_json, file)
+
+    def fill(self, catalog: Catalog) -> bool:
+        """Add the input files to a catalog; returns whether rows of files that are gone are deleted."""
+        lines = self._lines()
+        prune_missing = bool(next(lines)["prune_missing"])
+        for batch in storage.in_batches(line for line in lines if "input" in line):
+            files = [InputFile(**line["input"]) for line in batch]
+            limited = zip(files, batch, strict=True)
+            catalog.add_files(files, {file.path: line["max_records"] for file, line in limited})
+        return prune_missing
+
+    def items(self) -> Iterator[FileToRead]:
+        """What is to be read or copied."""
+        lines = self._lines()
+        known = storage.join(self.output_path, next(lines)["known"])
+        for line in lines:
+            if "file" in line:
+                others = tuple(InputFile(**other) for other in line["others"])
+                pages = tuple(Page(first, offset, size, known) for first, offset, size in line["pages"])
+                file, is_copy = InputFile(**line["file"]), line["is_copy"]
+                yield FileToRead(file, line["max_records"], others=others, known=pages, is_copy=is_copy)
 
 
 @dataclasses.dataclass
 class FindWork(beam.PTransform):
-    """Any one element -> `FileToRead`; tagged `KNOWN`, `GroupWork`; tagged `BOUNDARIES`, the one `Boundaries`.
+    """Any one element -> `FileToRead`, from the work list of the attempt, which is made if there is none yet.
 
-    Deletes `_SUCCESS` before anything changes. `limits`: of blocks. `spread`: compare groups with the index in
-    parallel, for a stage more. `reread`: no file is up to date.
+    `prune_missing`, `reread`: of `find_work`.
     """
 
-    TO_READ: ClassVar = "to_read"
-    KNOWN: ClassVar = "known"
-    BOUNDARIES: ClassVar = "boundaries"
-
-    patterns: list[str]
-    output_path: str
-    prune_missing: bool
-    limit: int | None
-    record_format: RecordFormat
-    fingerprint: str
-    limits: BlockLimits
-    spread: bool = True
+    job: Job
+    number: int
+    prune_missing: bool = False
     reread: bool = False
 
-    def expand(self, start: Any) -> dict[str, Any]:
-        listed = start | "list" >> beam.ParDo(self._list).with_outputs(self.BOUNDARIES, main="groups")
-        groups = listed["groups"]
-        if self.spread:
-            groups |= "spread groups" >> beam.Reshuffle()
-        compared = groups | "compare" >> beam.ParDo(self._compare).with_outputs(self.KNOWN, main=self.TO_READ)
-        names = {self.TO_READ: compared, self.KNOWN: compared, self.BOUNDARIES: listed}
-        return {name: outputs[name] for name, outputs in names.items()}
+    def expand(self, start: Any) -> Any:
+        return start | beam.FlatMap(self._find).with_output_types(FileToRead)
 
-    def _list(self, _: Any) -> Iterator[Any]:
-        groups = list_groups(
-            self.patterns,
-            self.output_path,
-            limit=self.limit,
-            record_format=self.record_format,
-            slice_bytes=self.limits.text_bytes,
-        )
-        storage.delete_files(self.output_path, [layout.SUCCESS])
-        # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
-        blocks = (layout.block_of(path) for path in load_damaged(self.output_path))
-        storage.delete_files(self.output_path, map(layout.commit_path, blocks))
-        yield beam.pvalue.TaggedOutput(self.BOUNDARIES, Boundaries(tuple(group.first for group in groups)))
-        yield from groups
-
-    def _compare(self, group: Group) -> Iterator[Any]:
-        work, to_read, _ = compare_group(
-            self.output_path,
-            group,
-            prune_missing=self.prune_missing,
-            reread=self.reread,
-            fingerprint=self.fingerprint,
-        )
-        yield from join_small_files(to_read, self.limits, self.record_format)
-        yield beam.pvalue.TaggedOutput(self.KNOWN, work)
+    def _find(self, _: Any) -> Iterator[FileToRead]:
+        job = self.job
+        work_list = WorkList(job.output.path, self.number)
+        if not work_list.exists:
+            begin_work(job, self.number, find_work(job, prune_missing=self.prune_missing, reread=self.reread))
+        yield from work_list.items()

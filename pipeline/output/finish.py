@@ -1,4 +1,4 @@
-"""The end of a run: the index, the tables of `word_type` views, `manifest.json` and `_SUCCESS`, in this order.
+"""The end of a run: the index, `manifest.json` and `_SUCCESS`, in this order.
 
 Equal runs write equal bytes: nothing here depends on a clock, a host or a number of workers. What each run did is in
 `_runs/<n>.json` (`layerbeam.pipeline.output.run_log`).
@@ -6,159 +6,113 @@ Equal runs write equal bytes: nothing here depends on a clock, a host or a numbe
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
-from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
-from layerbeam.pipeline.output.groups import Boundaries, Gathered
-from layerbeam.pipeline.output.index import (
-    Index,
-    Shard,
-    parse_commit,
-    path_hash,
-    unlisted_paths,
-)
-from layerbeam.pipeline.output.manifest import count_rows, describe_views
+from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.commits import GATHERED, gather
+from layerbeam.pipeline.output.find import LOST_WITH_ITS_FILE, WorkList
+from layerbeam.pipeline.output.manifest import describe_views, load_manifest
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
-from layerbeam.pipeline.output.word_types import TablePart, WordTypes
+from layerbeam.pipeline.output.word_types import WordTypes
 from layerbeam.transforms import layout, metrics, storage
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.columns import schema, splits_by
-from layerbeam.transforms.commits import Commit, InputFile, printable
-from layerbeam.transforms.parts import FORMATS, is_part_file, is_table_file, part_folder, read_tables
+from layerbeam.transforms.commits import InputFile, parse_commit, printable
+from layerbeam.transforms.parts import FORMATS, folders_of, read_tables
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.parts.write import can_copy, copy_files, write_empty_part
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_empty_part
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
 # Without a setting: of all records, and of those that the encoder fails on.
 _REJECT_RATES = 0.01, 0.001
+# A larger file is not kept in memory while it is written again.
+_KEPT_BYTES = 64 << 20
+# The end of another attempt moves commits to the index while this one reads both.
+_LOOKS = 3
+_LOST = "what was written of it is missing or short; run again"
+MISSING = "is missing; its rows stay until a run with --prune-missing"
 
 
 class SupersededError(Exception):
     """A newer run is active in the folder, or has finalized it; the argument is its number."""
 
 
-class _Gather(beam.DoFn):
-    """`InputFile` or `Commit` -> (number of the group, `Gathered`), once per bundle and group.
-
-    So commits leave the worker as 16 bytes each; a runner may hold in memory what meets in a Flatten.
-    """
-
-    def start_bundle(self) -> None:
-        self._gathered: dict[int, Gathered] = {}
-
-    def process(self, report: InputFile | Commit, boundaries: Boundaries) -> None:
-        path = report.path if isinstance(report, InputFile) else next(report.of_files()).block.file.path
-        self._gathered.setdefault(boundaries.number_of(path), Gathered()).add(report)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        yield from map(GlobalWindows.windowed_value, self._gathered.items())
-
-
 @dataclasses.dataclass
 class Finish(beam.PTransform):
-    """(`GroupWork`, all PCollections of `InputFile` or `Commit`, `Boundaries`) -> the manifest as JSON, at the end.
+    """`InputFile` with its problem, each that could not be read -> the manifest as JSON, once all blocks are done.
 
-    Two levels: each group of files is finished on its own, then the run. Commits do not cross a shuffle: what does are
-    16 bytes for each block, and the groups' reports. In between many workers make the tables of `word_type` views.
-
-    Nothing if a newer run is active in the folder, or has finalized it.
+    All else is on the disk. Many workers gather the commits and make the tables of `word_type` views; one loads what
+    is known of the folder and writes the rest. Nothing if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
     has not, it writes the record once more, with what only it knows.
-    `is_remote`: many workers delete the commits; on the local runner the last step does, which is a stage less.
     """
 
     output: Output
     views: tuple[View, ...]
     run_identity: RunIdentity
     max_reject_rate: float | None
-    record_format: RecordFormat
-    run_number: int | None = None
-    limit: int | None = None
-    is_remote: bool = False
+    text_field: str
+    run_number: int
 
-    def expand(self, inputs: tuple[Any, Sequence[Any], Any]) -> Any:
-        known, reports, boundaries = inputs
-        gathered = [known | "known" >> beam.Map(lambda work: (work.group.number, Gathered(work)))]
-        for number, of_stage in enumerate(reports):
-            gathered.append(of_stage | f"gather {number}" >> beam.ParDo(_Gather(), beam.pvalue.AsSingleton(boundaries)))
-        of_groups = gathered | "reports" >> beam.Flatten() | "of one group" >> beam.GroupByKey()
-        reports = (
-            of_groups
-            | "finish group" >> beam.FlatMap(self._finish_group)
-            | "under one key" >> beam.WithKeys(0)
-            | "all groups" >> beam.GroupByKey()
+    def expand(self, problems: Any) -> Any:
+        start = problems.pipeline | beam.Impulse() | "no problem" >> beam.Map(lambda _: None)
+        ended = (start, problems) | beam.Flatten() | "under one key" >> beam.WithKeys(0) | beam.GroupByKey()
+        gathered = (
+            ended
+            | "list commits" >> beam.FlatMapTuple(self._list)
+            | "spread commits" >> beam.Reshuffle()
+            | "gather commits" >> beam.MapTuple(self._gather)
+            | "all commits" >> beam.GroupByKey()
         )
-        indexed = reports | "index" >> beam.FlatMap(self._index)
-        aggregated = tuple(view for view in self.views if view.aggregates)
         tables: tuple[Any, ...] = ()
-        if aggregated:
-            shards = indexed | "shards" >> beam.Map(_shards_of)
-            written = shards | "word types" >> WordTypes(self.output, aggregated)
-            tables = (beam.pvalue.AsList(written),)
-        listed = indexed | "write manifest" >> beam.FlatMap(self._write_manifest, *tables)
-        if not self.is_remote:
-            return listed | "finish run" >> beam.FlatMap(self._finish_run)
-        spread = listed | "new shards" >> beam.FlatMap(lambda found: found[2]) | "spread shards" >> beam.Reshuffle()
-        deleted = spread | "delete commits" >> beam.FlatMap(self._delete_commits)
-        return listed | "finish run" >> beam.FlatMap(self._finish_run, beam.pvalue.AsList(deleted))
+        if any(view.aggregates for view in self.views):
+            word_types = WordTypes(self.output, self.views, self.run_number, self.open)
+            unfinished = gathered | "unfinished" >> beam.Filter(lambda _: self._work_list.exists)
+            tables = (beam.pvalue.AsList(unfinished | "word types" >> word_types),)
+        return gathered | "finish" >> beam.FlatMap(self._finish, *tables)
 
-    def _finish_group(self, element: tuple[int, Iterable[Gathered]]) -> Iterator[GroupReport]:
-        gathered = Gathered()
-        for of_bundle in element[1]:
-            gathered.update(of_bundle)
+    def _list(self, _: int, problems: Iterable[InputFile | None]) -> Iterator[tuple[bytes, list[InputFile]]]:
+        """(nothing, all problems); (names of commits, no problem) for some, if there are many.
+
+        The names are compressed: the local runner keeps in memory what it shuffles.
+        """
+        yield b"", [problem for problem in problems if problem is not None]
         with self._end_if_superseded():
             self._refuse_if_superseded()  # then workers have left blocks to the newer run
-            yield finish_group(self.output, self.views, gathered, self.record_format, limited=self.limit is not None)
+            batches = storage.in_batches(storage.file_names(storage.join(self.output.path, layout.COMMITS)), GATHERED)
+            first = next(batches, [])
+            for batch in itertools.chain([first], batches) if len(first) == GATHERED else ():
+                yield zlib.compress("\n".join(batch).encode()), []
 
-    def _index(self, element: tuple[Any, Iterable[GroupReport]]) -> Iterator[list[GroupReport]]:
-        with self._end_if_superseded():
-            self._refuse_if_superseded()
-            yield self.write_index(element[1])
+    def _gather(self, names: bytes, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
+        if names:
+            gather(self.output.path, zlib.decompress(names).decode().split("\n"))
+        return 0, problems
 
-    def _write_manifest(
-        self, reports: list[GroupReport], tables: Iterable[TablePart] = ()
-    ) -> Iterator[tuple[str, bool, list[Shard]]]:
-        """(the manifest as JSON, whether the run is complete, the shards with commits that are files in `_commits`)."""
+    def _finish(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
         with self._end_if_superseded():
             # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
-            manifest = self.write_manifest(reports, tables)
-            yield json.dumps(manifest), manifest["complete"], [shard for shard in _shards_of(reports) if shard.is_new]
-
-    def _delete_commits(self, shard: Shard) -> Iterator[Any]:
-        with self._end_if_superseded():
-            self._refuse_if_superseded()
-            commits = (parse_commit(line) for line in shard.read(self.output.path))
-            names = (commit.together or commit.block.name for commit in commits if commit is not None)
-            # Those of a block of several files follow each other, or nearly.
-            storage.delete_files(self.output.path, (layout.commit_path(name) for name, _ in itertools.groupby(names)))
-        return iter(())
-
-    def _finish_run(self, listed: tuple[str, bool, list[Shard]], deleted: Iterable[Any] = ()) -> Iterator[str]:
-        manifest, is_complete, _ = listed
-        with self._end_if_superseded():
-            self.finish_run(is_complete=is_complete)
-            if self.run_number is not None:
-                RunLog.end_unattended(self.output.path, self.run_number, "done")
-            yield manifest
+            yield json.dumps(self.finish(itertools.chain.from_iterable(element[1])))
 
     @contextlib.contextmanager
     def _end_if_superseded(self) -> Iterator[None]:
@@ -168,78 +122,146 @@ class Finish(beam.PTransform):
         except SupersededError as error:
             # The newer run finalizes the folder: to do it here too would delete what it is writing.
             logging.getLogger(__name__).warning("%s: run %s leaves the folder to run %s", path, number, error)
-            if number is not None:
-                RunLog.end_unattended(path, number, "superseded")
+            RunLog.end_unattended(path, number, "superseded")
 
     def _refuse_if_superseded(self) -> None:
-        newer = None if self.run_number is None else newer_attempt(self.output.path, self.run_number)
+        newer = newer_attempt(self.output.path, self.run_number)
         if newer is not None:
             raise SupersededError(newer)
 
-    def write_index(self, found: Iterable[GroupReport]) -> list[GroupReport]:
-        """Make the index whole. Returns the reports of all groups, which come in any order, in the order of the groups.
+    @property
+    def _work_list(self) -> WorkList:
+        return WorkList(self.output.path, self.run_number)
 
-        AssertionError if records are missing from the balance.
+    def open(self, problems: Iterable[InputFile] = ()) -> Catalog:
+        """The catalog of the folder, with the input that the attempt found."""
+        catalog = Catalog(self.output.path)
+        prune_missing = self._work_list.fill(catalog)
+        catalog.add_problems(problems)
+        catalog.load(folders_of(self.views))
+        catalog.judge(self.output.fingerprint, prune_missing=prune_missing, tables_of=self.run_number)
+        return catalog
+
+    def finish(self, problems: Iterable[InputFile] = ()) -> Mapping[str, Any]:
+        """Finish the run; returns the manifest. `problems`: of the files that workers could not read.
+
+        AssertionError if records are missing.
         """
-        reports = sorted(found, key=lambda report: report.number)
-        problem = metrics.unbalanced(metrics.total([report.counts for report in reports]))
-        if problem is not None:
-            raise AssertionError(f"records are missing: {problem}")
+        self._refuse_if_superseded()
+        if not self._work_list.exists:
+            finished = load_manifest(self.output.path)
+            if finished is not None:  # an engine has repeated this stage
+                return finished
+        catalog, left_out = self._look(list(problems))
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
         storage.delete_files(self.output.path, [layout.SUCCESS])
-        for report in reports:
-            if report.lines is not None:
-                _write(self.output, layout.PARTS, report.lines)
-        return [dataclasses.replace(report, lines=None) for report in reports]
+        totals = _Totals()
+        _write(self.output, layout.PARTS, totals.count(catalog.lines()))
+        manifest = self._describe(catalog, totals, left_out)
+        self._refuse_if_superseded()
+        empty = {
+            write_empty_part(self.output, view).path for view in self.views if not totals.views[view.name]["parts"]
+        }
+        self._delete_strays(path for path in catalog.strays() if path not in empty)
+        _write(self.output, layout.MANIFEST, [json.dumps(manifest, indent=1).encode("ascii")])
+        self._end(is_complete=manifest["complete"])
+        return manifest
 
-    def write_manifest(self, reports: Sequence[GroupReport], tables: Iterable[TablePart] = ()) -> dict[str, Any]:
-        """Delete the parts that no group lists, and write the manifest, which is returned.
+    def _look(self, problems: Collection[InputFile]) -> tuple[Catalog, dict[str, str]]:
+        """(the catalog, why rows of some files are missing or old)."""
+        for look in range(_LOOKS):
+            catalog = self.open(problems)
+            if self._keep_rows(catalog):
+                catalog = self.open(problems)
+            left_out = {file.path: file.problem for file in problems} | catalog.problems()
+            left_out |= dict.fromkeys(catalog.gone_and_kept(), MISSING)
+            left_out |= dict.fromkeys(catalog.lost(), LOST_WITH_ITS_FILE)
+            missing, unsound = catalog.incomplete(), catalog.unsound()
+            left_out |= dict.fromkeys(missing.keys() & unsound, _LOST)
+            gaps = missing.keys() - unsound
+            if not missing or look == _LOOKS - 1:
+                break
+        if gaps:
+            path = min(gaps)
+            raise AssertionError(
+                f"records are missing: {printable(path)}: line {missing[path]} and what follows it is in no block; run "
+                "again, and please report it"
+            )
+        return catalog, dict(sorted(left_out.items()))
 
-        `reports`: what `write_index` gave. `tables`: of all views of level `word_type`, in any order.
-        """
-        output, shards = self.output, _shards_of(reports)
-        counts = metrics.total([report.counts for report in reports])
-        index = Index(output.path, shards, strict=True)
+    def _keep_rows(self, catalog: Catalog) -> bool:
+        """Copy the rows of files that could not be read from packs that do not stay. Whether there are any."""
+        copied = False
+        for line, paths in catalog.left_behind():
+            commit = parse_commit(line)
+            if commit is not None and can_copy(commit):
+                with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # damaged: the rows are lost
+                    files = [own for own in commit.files if own.file.path in paths]
+                    put_commit(self.output, copy_files(self.output, self.views, commit, files))
+                    copied = True
+        return copied
+
+    def _describe(self, catalog: Catalog, totals: _Totals, left_out: Mapping[str, str]) -> dict[str, Any]:
+        """The manifest."""
+        path, counts = self.output.path, dict(sorted(totals.counts.items()))
+        problem = metrics.unbalanced(counts)
+        if problem is not None:
+            raise AssertionError(f"records are missing: {problem}")
         compared = {}
         if metrics.DUPLICATE_IDS in counts:
-            duplicates = count_duplicate_ids(output.path, self.views, index, counts)
+            duplicates = self._count_duplicate_ids(catalog, totals)
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
-        described, paths = self._finish_views(reports, tables)
-        skipped = [file for report in reports for file in report.skipped]
-        missing = {path for report in reports for path in report.missing}
-        reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(output.path, index)
-        problems = find_problems(skipped, missing, counts, reasons, self.max_reject_rate, self.record_format.text_field)
-        manifest = {
+        reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(path, catalog.paths_of_parts(layout.REJECTS))
+        problems = find_problems(left_out, counts, reasons, self.max_reject_rate, self.text_field)
+        described = describe_views(self.views)
+        for name, view in described.items():
+            view |= {key: totals.views[name][key] for key in ("rows", "bytes", "parts")}
+        return {
             **self.run_identity,
             "complete": not problems,
             "problems": problems,
             "counts": counts,
             **compared,
             "views": described,
-            "inputs": [entry for report in reports if not isinstance(report.inputs, Shard) for entry in report.inputs],
+            "left_out": left_out,
         }
-        if all(shard.path != layout.PARTS for shard in shards):
-            inputs = [report.inputs for report in reports if isinstance(report.inputs, Shard)]
-            manifest["index"] = {
-                "parts": [shard.to_json() for shard in shards],
-                "inputs": [shard.to_json() for shard in inputs],
-            }
-        self._refuse_if_superseded()
-        hashes = [np.array([path_hash(path) for path in paths], np.uint64)]
-        hashes += [np.frombuffer(report.listed, np.uint64) for report in reports]
-        _delete_strays(output.path, self.views, np.unique(np.concatenate(hashes)))
-        _write(output, layout.MANIFEST, json.dumps(manifest, indent=1).encode("ascii") + b"\n")
-        _delete_old_index(output.path, manifest)
-        return manifest
 
-    def finish_run(self, *, is_complete: bool) -> None:
-        """Delete the commits that are left, which the index lists, and write the marker of a complete run."""
+    def _count_duplicate_ids(self, catalog: Catalog, totals: _Totals) -> int | None:
+        """Records of the whole run with the id of an earlier one, from the column of the smallest columnar view.
+
+        None if that would take much memory or time: over a million records, or no columnar view with all records.
+        Duplicates within one block are in the counts of its commit.
+        """
+        views = [
+            view
+            for view in self.views
+            if FORMATS[view.format].is_columnar
+            and view.level in ("token", "text", "record")
+            and view.keep_words is None
+        ]
+        if not views or totals.counts[metrics.EMBEDDED] > MAX_COMPARED_IDS:
+            return None
+        smallest = min(views, key=lambda view: totals.views[view.name]["rows"])
+        paths = (storage.join(self.output.path, path) for path in catalog.paths_of_parts(smallest.name))
+        hashes = np.fromiter((value for path in paths for value in _id_hashes(path, schema(smallest))), np.uint64)
+        return len(hashes) - len(np.unique(hashes))
+
+    def _delete_strays(self, strays: Iterable[str]) -> None:
+        """Delete the parts that are not listed: an earlier run left them."""
+        names = {view.name for view in self.views}
+        for folder, paths in itertools.groupby(strays, key=lambda path: path.rpartition("/")[0]):
+            if folder in folders_of(self.views):
+                start = folder if folder in names else ""  # a view's folder may be a link to another disk
+                inner = (path.removeprefix(f"{start}/") for path in paths)
+                storage.delete_files(storage.join(self.output.path, start), inner)
+
+    def _end(self, *, is_complete: bool) -> None:
+        """Delete the commits, which the index lists, and write the marker of a complete run."""
         path = self.output.path
         self._refuse_if_superseded()
         _empty_folder(path, layout.COMMITS)
-        names = {"", layout.REJECTS, *(view.name for view in self.views), *map(part_folder, self.views)}
-        folders = [storage.join(path, name) for name in sorted(names)]
+        folders = [storage.join(path, name) for name in ("", *folders_of(self.views))]
         for folder in folders:
             storage.delete_unfinished(folder)
         storage.delete_files(path, [layout.DAMAGED])
@@ -248,38 +270,39 @@ class Finish(beam.PTransform):
             storage.flush(folders)
             self._refuse_if_superseded()
             storage.create_if_absent(storage.join(path, layout.SUCCESS), b"")
+        RunLog.end_unattended(path, self.run_number, "done")
+        found = map(layout.attempt_of_list, storage.file_names(storage.join(path, layout.RUNS)))
+        ended = (name for number, name in filter(None, found) if number <= self.run_number)
+        storage.delete_files(path, ended)
 
-    def _finish_views(
-        self, reports: Sequence[GroupReport], tables: Iterable[TablePart]
-    ) -> tuple[dict[str, dict[str, Any]], set[str]]:
-        """The manifest's entry of each view; and the paths of tables and of parts without rows, which are written."""
-        described, paths = describe_views(self.views), set()
-        tables = sorted(tables, key=lambda table: table.number)
-        for view in self.views:
-            if view.aggregates:
-                parts = [table.part for table in tables if table.view == view.name]
-                described[view.name] |= count_rows(parts) | {"files": [part.to_json() for part in parts]}
-                paths |= {part.path for part in parts}
-                continue
-            sizes = metrics.total([{"rows": 0, "bytes": 0, "parts": 0}, *(r.views.get(view.name, {}) for r in reports)])
-            described[view.name] |= {name: sizes[name] for name in ("rows", "bytes", "parts")}
-            if not sizes["parts"]:
-                paths.add(write_empty_part(self.output, view).path)
-        return described, paths
+
+class _Totals:
+    """What commits hold: `counts`, and rows, bytes and parts of each view."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.views: dict[str, Counter[str]] = collections.defaultdict(Counter)
+
+    def count(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass the lines of commits on, counted."""
+        for line in lines:
+            commit = json.loads(line)
+            for file in commit["files"]:
+                self.counts.update(file["counts"])
+            for view, part in commit["parts"].items():
+                self.views[view].update(rows=part["rows"], bytes=part["bytes"], parts=1)
+            yield line
 
 
 def find_problems(
-    skipped: Iterable[InputFile],
-    missing: Iterable[str],
+    left_out: Mapping[str, str],
     counts: Mapping[str, int],
     reasons: Mapping[str, int],
     max_reject_rate: float | None,
     text_field: str,
 ) -> list[str]:
     """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
-    problems = sorted({f"{printable(file.path)}: {file.problem}" for file in skipped})
-    stay = "is missing; its rows stay until a run with --prune-missing"
-    problems += [f"{printable(path)}: {stay}" for path in sorted(missing)]
+    problems = [f"{printable(path)}: {reason}" for path, reason in sorted(left_out.items())]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
     records, rejected, by_encoder = (counts.get(name, 0) for name in names)
     of_all, of_encoder = _REJECT_RATES if max_reject_rate is None else (max_reject_rate,) * 2
@@ -314,36 +337,6 @@ def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_fie
     return why
 
 
-def _shards_of(reports: Iterable[GroupReport]) -> list[Shard]:
-    return [shard for report in reports for shard in report.shards]
-
-
-def _delete_strays(output_path: str, views: Sequence[View], listed: npt.NDArray[np.uint64]) -> None:
-    """Delete the parts that are not listed: an earlier run left them. `listed`: what `path_hash` gives, sorted."""
-    folders = [(folder, is_part_file) for folder in (*(part_folder(view) for view in views), layout.REJECTS)]
-    folders += [(view.name, is_table_file) for view in views if view.aggregates]
-    of_views = {view.name for view in views}
-    for folder, is_own in folders:
-        names = filter(is_own, storage.file_names(storage.join(output_path, folder)))
-        stray = unlisted_paths((f"{folder}/{name}" for name in names), listed)
-        start = folder if folder in of_views else ""  # a view's folder may be a link to another disk
-        inner = (path.removeprefix(f"{start}/") for path in stray)
-        storage.delete_files(storage.join(output_path, start), inner)
-
-
-def _delete_old_index(output_path: str, manifest: Mapping[str, Any]) -> None:
-    """Delete what an earlier manifest listed."""
-    index = manifest.get("index")
-    used = {shard["path"] for shards in (index or {}).values() for shard in shards}
-    if index is not None:
-        storage.delete_files(output_path, [layout.PARTS])
-    folder = storage.join(output_path, layout.INDEX)
-    listed = (f"{layout.INDEX}/{name}" for name in storage.list_folder(folder))
-    storage.delete_files(output_path, [path for path in listed if path not in used])
-    if index is None:
-        storage.delete_empty_folder(folder)
-
-
 def _empty_folder(output_path: str, folder: str) -> None:
     """Delete a folder that may have more files than fit in memory."""
     if storage.is_local(output_path):
@@ -352,40 +345,20 @@ def _empty_folder(output_path: str, folder: str) -> None:
     storage.delete_folder(output_path, folder)
 
 
-def _write(output: Output, name: str, data: bytes) -> None:
-    """Write one of the run's own files, unless it has this content already."""
+def _write(output: Output, name: str, lines: Iterable[bytes]) -> None:
+    """Write one of the run's own files."""
     path = storage.join(output.path, name)
-    before = storage.read_if_exists(path)
-    if before == data:
-        return
+    found = storage.stat_if_exists(path)
+    before = storage.read_if_exists(path) if found is not None and found.size <= _KEPT_BYTES else None
     try:
         with storage.write_atomically(path, sync=True) as file:
-            file.write(data)
+            for line in lines:
+                file.write(line + b"\n")
     except Exception:
         if before is not None and storage.read_if_exists(path) != before:  # a store without atomic writes has lost it
             with storage.write_atomically(path) as file:
                 file.write(before)
         raise
-
-
-def count_duplicate_ids(output_path: str, views: Sequence[View], index: Index, counts: Mapping[str, int]) -> int | None:
-    """Records of the whole run with the id of an earlier one, from the `id` column of the smallest columnar view.
-
-    None if that would take much memory or time: over a million records, or no columnar view with all records.
-    Duplicates within one block are in the counts of its commit.
-    """
-    parts = {
-        view.name: index.parts(view.name)
-        for view in views
-        if FORMATS[view.format].is_columnar and view.level in ("token", "text", "record") and view.keep_words is None
-    }
-    if not parts or counts.get(metrics.EMBEDDED, 0) > MAX_COMPARED_IDS:
-        return None
-    smallest = min(parts, key=lambda name: sum(part.rows for part in parts[name]))
-    columns = next(schema(view) for view in views if view.name == smallest)
-    paths = dict.fromkeys(storage.join(output_path, part.path) for part in parts[smallest])
-    hashes = np.fromiter((value for path in paths for value in _id_hashes(path, columns)), np.uint64)
-    return len(hashes) - len(np.unique(hashes))
 
 
 def _id_hashes(path: str, columns: pa.Schema) -> Iterator[int]:

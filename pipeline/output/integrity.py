@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import array
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
-import itertools
+import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.commits import load_damaged, note_damaged, size_problem
-from layerbeam.pipeline.output.index import parts_by_view, path_hash, read_index, unlisted_paths
-from layerbeam.pipeline.output.manifest import Manifest, read_manifest, table_parts
+from layerbeam.pipeline.output.index import Index, read_index
+from layerbeam.pipeline.output.manifest import Manifest, read_manifest
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
 
@@ -52,12 +54,11 @@ def verify_files(output_path: str) -> FilesVerdict:
     OutputError if there is no finished run.
     """
     manifest = read_finished(output_path)
-    index = read_index(output_path, manifest)
-    tables = list(itertools.chain.from_iterable(table_parts(manifest).values()))
-    num_files, counts = len(tables), Counter[str]()
+    index = read_index(output_path)
+    num_files, counts = 0, Counter[str]()
     for commit in index:
         counts.update(commit.counts)
-        num_files += sum(part.begins_file for part in commit.parts.values())
+        num_files += len(commit.parts)
     from layerbeam.pipeline.progress import (
         Steps,
         show_progress,
@@ -68,7 +69,7 @@ def verify_files(output_path: str) -> FilesVerdict:
         show_progress(progress, stream=underlying(sys.stderr)),
         concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads,
     ):
-        for batch in storage.in_batches(itertools.chain(index.files(), tables)):
+        for batch in storage.in_batches(index.files()):
             for part, problem in zip(
                 batch, threads.map(lambda part: check_part(output_path, part), batch), strict=True
             ):
@@ -77,7 +78,7 @@ def verify_files(output_path: str) -> FilesVerdict:
                 if problem:
                     damaged[part.path] = problem
     problems = [f"{path} {problem}" for path, problem in damaged.items()]
-    problems += check_listing(output_path, manifest["views"], parts_by_view(manifest, index))
+    problems += check_listing(output_path, manifest["views"], index)
     for name, count in manifest["counts"].items():
         if name != metrics.DUPLICATE_IDS and counts.get(name, 0) != count:  # ids are compared over the run
             problems.append(f"{name}: {counts.get(name, 0):,} in {layout.PARTS}, {count:,} in {layout.MANIFEST}")
@@ -107,25 +108,58 @@ def check_part(output_path: str, part: Part) -> str | None:
     return size_problem(part, size) or (None if is_same else "has changed since it was written: its SHA-256 differs")
 
 
-def check_listing(
-    output_path: str, views: Mapping[str, Mapping[str, Any]], parts: Mapping[str, Sequence[Part]]
-) -> list[str]:
+def check_files(output_path: str, index: Index) -> list[str]:
+    """Files that are missing or have another size than listed."""
+    problems = []
+    for batch in storage.in_batches(index.files()):
+        names = collections.defaultdict(set)
+        for part in batch:
+            folder, _, name = part.path.rpartition("/")
+            names[folder].add(name)
+        sizes = {folder: _sizes(storage.join(output_path, folder), of_folder) for folder, of_folder in names.items()}
+        for part in batch:
+            folder, _, name = part.path.rpartition("/")
+            problem = size_problem(part, sizes[folder].get(name))
+            problems += [f"{part.path} {problem}"] if problem else []
+    return problems
+
+
+def _sizes(folder: str, names: Collection[str]) -> dict[str, int]:
+    """{name: size} of those of these names that are files in the folder. In a store that is one listing."""
+    if storage.is_local(folder):
+        found = ((name, storage.stat_if_exists(storage.join(folder, name))) for name in names)
+        return {name: file.size for name, file in found if file is not None}
+    return dict(storage.file_sizes(folder, os.path.commonprefix(list(names))))  # noqa: RUF071 - of characters
+
+
+def check_listing(output_path: str, views: Mapping[str, Mapping[str, Any]], index: Index) -> list[str]:
     """Wrong row counts, and files in the folders of views that are not listed: reading a folder would repeat rows."""
     problems = []
     for name, entry in views.items():
         rows, listed = 0, array.array("Q")
-        for part in parts[name]:
+        for part in index.parts(name):
             rows += part.rows
-            listed.append(path_hash(part.path))
+            listed.append(_path_hash(part.path))
         if rows != entry["rows"]:
             problems.append(f"{name}: {layout.PARTS} lists {rows} rows, {layout.MANIFEST} {entry['rows']}")
         empty = (f"{layout.EMPTY}.",) if not listed else ()
         known = np.unique(np.frombuffer(listed, np.uint64))
         files = storage.file_names(storage.join(output_path, name))
-        shown = (file for file in files if not file.startswith(("_", ".", *empty)))
-        unlisted = sorted(unlisted_paths((f"{name}/{file}" for file in shown), known))
-        problems += [f"{path} is there and not listed in {layout.PARTS}" for path in unlisted]
+        shown = (f"{name}/{file}" for file in files if not file.startswith(("_", ".", *empty)))
+        unlisted = [path for path in shown if not _is_in(known, _path_hash(path))]
+        problems += [f"{path} is there and not listed in {layout.PARTS}" for path in sorted(unlisted)]
     return problems
+
+
+def _is_in(hashes: npt.NDArray[np.uint64], value: int) -> bool:
+    """Whether sorted hashes have this one."""
+    place = int(np.searchsorted(hashes, np.uint64(value)))
+    return place < len(hashes) and int(hashes[place]) == value
+
+
+def _path_hash(path: str) -> int:
+    """64 bits for the path of a part. Of two with the same, one is not recognized as unlisted."""
+    return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")
 
 
 def read_finished(output_path: str) -> Manifest:

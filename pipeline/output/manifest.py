@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -14,19 +14,10 @@ from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema, vector_type
-from layerbeam.transforms.commits import Part, adapter
-from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberType, View, is_aggregated
+from layerbeam.transforms.commits import adapter
+from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberType, View
 
 _NAMED_VECTORS = 4
-
-
-class TableFile(TypedDict):
-    """A `Part` as JSON."""
-
-    path: str
-    rows: int
-    bytes: int
-    sha256: str
 
 
 class DescribedView(TypedDict):
@@ -50,26 +41,16 @@ def check_columns(view: Any) -> Any:
     return view
 
 
-def _check_view(view: Any) -> Any:
-    if is_aggregated(view["level"]) and "files" not in view:
-        raise ValueError("a table has no files")
-    return check_columns(view)
-
-
 class ManifestView(DescribedView):
-    """What a manifest says of a view.
-
-    `files`: the parts of the table of a `word_type` view, in the order of their rows.
-    """
+    """What a manifest says of a view."""
 
     rows: int
     bytes: int
     parts: int
-    files: NotRequired[list[TableFile]]
 
 
 class InputEntry(TypedDict):
-    """What a manifest says of an input file. `left_out`: why it was skipped, or None; then there may be no size."""
+    """What is known of an input file. `left_out`: why it was skipped, or None; then there may be no size."""
 
     path: str
     size: NotRequired[int]
@@ -80,33 +61,15 @@ class InputEntry(TypedDict):
     records: int
 
 
-class ManifestShard(TypedDict):
-    """What a manifest says of a file of `_index/`: see `layerbeam.pipeline.output.index.Shard`."""
-
-    path: str
-    first_file: str
-    last_file: str
-    lines: int
-    views: dict[str, dict[str, int]]
-
-
-class ManifestIndex(TypedDict):
-    """The files of `_index/`, in the order of the rows: with commits, and with more of the manifest's `inputs`."""
-
-    parts: list[ManifestShard]
-    inputs: list[ManifestShard]
-
-
 class Manifest(RunIdentity):
-    """`manifest.json`."""
+    """`manifest.json`. `left_out`: why rows of some input files may be missing or old, by path."""
 
     complete: bool
     problems: list[str]
     counts: dict[str, int]
     ids_compared_in: NotRequired[str]
-    views: dict[str, Annotated[ManifestView, AfterValidator(_check_view)]]
-    inputs: list[InputEntry]
-    index: NotRequired[ManifestIndex]
+    views: dict[str, Annotated[ManifestView, AfterValidator(check_columns)]]
+    left_out: dict[str, str]
 
 
 def read_manifest(output_path: str) -> Manifest:
@@ -130,19 +93,11 @@ def read_manifest(output_path: str) -> Manifest:
         raise OutputError(
             f"{output_path}: {layout.MANIFEST} is not a manifest of layerbeam: it has no {invalid} of the right type"
         )
-    tables = table_parts(manifest)
     for name in manifest["views"]:
-        folders = {part.path.rpartition("/")[0] for part in tables.get(name, ())}
-        if name in ("", ".", "..") or "/" in name or folders - {name}:
+        if name in ("", ".", "..") or "/" in name:
             raise OutputError(
                 f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
             )
-    if not all(
-        layout.is_index_path(shard["path"]) for shards in manifest.get("index", {}).values() for shard in shards
-    ):
-        raise OutputError(
-            f"{output_path}: {layout.MANIFEST} names files that do not lie in the folder; do not trust it"
-        )
     return manifest  # type: ignore[no-any-return] # validated
 
 
@@ -200,17 +155,3 @@ def vectors_text(view: Mapping[str, Any]) -> str:
     names = view["vectors"]
     shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
     return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
-
-
-def table_parts(manifest: Manifest) -> dict[str, list[Part]]:
-    """The parts of the table of each `word_type` view; the parts of its blocks are sums."""
-    return {
-        name: [Part(**file) for file in view.get("files", [])]
-        for name, view in manifest["views"].items()
-        if is_aggregated(view["level"])
-    }
-
-
-def count_rows(parts: Sequence[Part]) -> dict[str, int]:
-    """Rows, bytes and number of these parts."""
-    return {"rows": sum(part.rows for part in parts), "bytes": sum(part.bytes for part in parts), "parts": len(parts)}

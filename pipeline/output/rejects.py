@@ -6,9 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from layerbeam.pipeline.output.commits import parts_of
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Commit
+from layerbeam.transforms import storage
 from layerbeam.transforms.parts import read_rejects
 
 # A larger share of the records is a mistake in the settings rather than in some records.
@@ -25,13 +23,11 @@ _REMEDIES = {
 }
 
 
-def count_rejects(output_path: str, commits: Iterable[Commit]) -> dict[str, int]:
-    """{reason: number of rejected records}, the most frequent first."""
+def count_rejects(output_path: str, paths: Iterable[str]) -> dict[str, int]:
+    """{reason: number of rejected records}, the most frequent first. `paths`: of the parts of rejects."""
     reasons: Counter[str] = Counter()
-    for part in parts_of(layout.REJECTS, commits):
-        if not part.begins_file:
-            continue
-        for reject in read_rejects(storage.join(output_path, part.path)):
+    for path in paths:
+        for reject in read_rejects(storage.join(output_path, path)):
             reasons[reject.kind if reject else "(damaged record)"] += 1
     return dict(reasons.most_common())
 

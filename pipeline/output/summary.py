@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.console import count_noun, size_text
 from layerbeam.pipeline.errors import NoRunError, OutputError
-from layerbeam.pipeline.output.commits import load_commits, sound_commits
-from layerbeam.pipeline.output.index import Index, count_part, index_of, input_entries, load_index, order_of
-from layerbeam.pipeline.output.manifest import (
-    Manifest,
-    count_rows,
-    invalid_entries,
-    load_manifest,
-    shape_text,
-    table_parts,
-)
+from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.index import Index
+from layerbeam.pipeline.output.manifest import Manifest, invalid_entries, load_manifest, shape_text
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRecord, last_run
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, Part
+from layerbeam.transforms.commits import Part
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.views import is_aggregated
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
@@ -58,7 +50,8 @@ class RunSummary:
 
     `words`: `lost` to max_seq_length, `empty` after they are normalized, and rows of each form in keep_words (`kept`).
     `ids_compared_in`: `run`, or `block` if duplicate ids were counted within blocks only. `last_start`: the last
-    attempt. `remedies`: settings against frequent rejects. `documents`: of `extract-features`.
+    attempt. `remedies`: settings against frequent rejects. `sums_bytes`: of the sums of words that later runs need, by
+    view. `documents`: of `extract-features`.
     """
 
     path: str
@@ -75,6 +68,7 @@ class RunSummary:
     words: Mapping[str, Mapping[str, Any]]
     parts: Mapping[str, Sequence[Part]]
     remedies: Sequence[str]
+    sums_bytes: Mapping[str, int]
     pair_field: str | None = None
     documents: Mapping[str, Sequence[str]] | None = None
 
@@ -158,49 +152,32 @@ def last_attempt(output_path: str) -> RunRecord:
 class Blocks:
     """The blocks of a run that are intact, in the order of their rows, and what they hold.
 
-    `views`: rows, bytes and parts of each; `text_bytes`: bytes that the blocks were read from; `rejects`: by reason.
+    `views`: rows, bytes and parts of each; `text_bytes`: bytes that the blocks were read from; `inputs`: the size of
+    each input file; `rejects`: by reason.
     """
 
     index: Index
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
-    views: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    views: dict[str, Counter[str]] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counter))
     text_bytes: int = 0
+    inputs: dict[str, int] = dataclasses.field(default_factory=dict)
     rejects: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    def count(self, commits: Iterable[Commit]) -> Iterator[Commit]:
-        """Pass the commits on, counted."""
-        for commit in commits:
-            self.counts.update(commit.counts)
-            self.text_bytes += commit.block.end_byte - commit.block.first_byte
-            for name, part in commit.parts.items():
-                count_part(self.views, name, part)
-            yield commit
-
-
-class _NotWholeError(Exception):
-    """The index is not all that is to know: some parts are not intact."""
 
 
 def load_blocks(output_path: str) -> Blocks:
-    """The blocks of an output folder, from its index if that is all there is to know, commit by commit.
-
-    While a run is active, or after one that was killed, all commits are in memory.
-    """
-    blocks = Blocks(load_index(output_path))
-    if next(storage.file_names(storage.join(output_path, layout.COMMITS)), None) is None:
-        with contextlib.suppress(_NotWholeError):
-            blocks.rejects = count_rejects(output_path, blocks.count(_all_sound(output_path, blocks.index)))
-            return blocks
-    blocks = Blocks(index_of(output_path, sorted(load_commits(output_path), key=order_of)))
-    blocks.rejects = count_rejects(output_path, blocks.count(blocks.index))
+    """The blocks of an output folder in any state. A line of each is in memory."""
+    catalog = Catalog(output_path)
+    catalog.load()
+    catalog.judge()
+    blocks = Blocks(Index(output_path, list(catalog.lines())))
+    for commit in blocks.index:
+        blocks.counts.update(commit.counts)
+        blocks.text_bytes += sum(own.num_bytes for own in commit.files)
+        blocks.inputs.update((own.file.path, own.file.size) for own in commit.files)
+        for name, part in commit.parts.items():
+            blocks.views[name].update(rows=part.rows, bytes=part.bytes, parts=1)
+    blocks.rejects = count_rejects(output_path, (part.path for part in blocks.index.parts(layout.REJECTS)))
     return blocks
-
-
-def _all_sound(output_path: str, commits: Iterable[Commit]) -> Iterator[Commit]:
-    for commit, is_sound in sound_commits(output_path, commits):
-        if not is_sound:
-            raise _NotWholeError
-        yield commit
 
 
 def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
@@ -208,14 +185,15 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
     attempt: Mapping[str, Any] = last_attempt(output_path)
     blocks = load_blocks(output_path) if blocks is None else blocks
     manifest = load_manifest(output_path)
-    tables = table_parts(manifest) if manifest is not None else {}
     if manifest is not None and manifest["fingerprint"] != attempt["fingerprint"]:
         manifest = None
     counts = dict(sorted(blocks.counts.items()))
     if manifest is not None and metrics.DUPLICATE_IDS in manifest["counts"]:
         counts[metrics.DUPLICATE_IDS] = manifest["counts"][metrics.DUPLICATE_IDS]
     rejects = blocks.rejects
-    views, parts = _views_and_parts(attempt["views"], tables, blocks)
+    nothing = {"rows": 0, "bytes": 0, "parts": 0}
+    views = {name: {**view, **nothing, **blocks.views.get(name, {})} for name, view in attempt["views"].items()}
+    sums = {name: blocks.views[f"{layout.WORD_SUMS}/{name}"]["bytes"] for name in views}
     finished = storage.exists(storage.join(output_path, layout.SUCCESS))
     return RunSummary(
         path=output_path,
@@ -223,44 +201,26 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
         problems=[] if manifest is None else manifest["problems"],
         fingerprint=attempt["fingerprint"],
         encoder=attempt["encoder"],
-        inputs={**(attempt["inputs"] or _inputs(output_path, manifest)), "text_bytes_done": blocks.text_bytes},
+        inputs={**(attempt["inputs"] or _inputs(blocks, manifest)), "text_bytes_done": blocks.text_bytes},
         counts=counts,
         ids_compared_in="block" if manifest is None else manifest.get("ids_compared_in", "block"),
         rejects=rejects,
         views=views,
         last_start={name: attempt[name] for name in (*_OF_ATTEMPT, *_OF_SPEED) if name in attempt},
         words=_count_words(counts, attempt["identity"]["views"]),
-        parts=parts,
+        parts={name: blocks.index.parts(name) for name in views},
+        sums_bytes={name: size for name, size in sums.items() if size},
         pair_field=attempt["identity"]["input"]["pair_field"],
         remedies=frequent_remedies(rejects, counts.get(metrics.RECORDS, 0), attempt["identity"]["input"]["text_field"]),
     )
 
 
-def _inputs(output_path: str, manifest: Manifest | None) -> dict[str, Any]:
+def _inputs(blocks: Blocks, manifest: Manifest | None) -> dict[str, Any]:
     """The input of a run elsewhere, whose attempt does not record it; no `files` before its end."""
     if manifest is None:
         return {"files": None, "bytes": 0, "compressed": True}
-    sizes = [
-        (entry.get("size", 0), storage.is_compressed(entry["path"])) for entry in input_entries(output_path, manifest)
-    ]
-    return {"files": len(sizes), "bytes": sum(size for size, _ in sizes), "compressed": any(c for _, c in sizes)}
-
-
-def _views_and_parts(
-    described: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Sequence[Part]], blocks: Blocks
-) -> tuple[dict[str, Mapping[str, Any]], dict[str, Sequence[Part]]]:
-    """Each view with its number of rows, bytes and parts; and its parts. The table of word types is made at the end."""
-    views: dict[str, Mapping[str, Any]] = {}
-    parts: dict[str, Sequence[Part]] = {}
-    for name, view in described.items():
-        parts[name] = blocks.index.parts(name)
-        size: dict[str, Any] = {"rows": 0, "bytes": 0, "parts": 0} | blocks.views.get(name, {})
-        if is_aggregated(view["level"]):
-            # No hash, so that its size is not checked: a run killed at its end leaves a table newer than the manifest.
-            parts[name] = [dataclasses.replace(part, sha256="") for part in tables.get(name, ())]
-            size = count_rows(parts[name])
-        views[name] = {**view, **size}
-    return views, parts
+    compressed = any(map(storage.is_compressed, blocks.inputs))
+    return {"files": len(blocks.inputs), "bytes": sum(blocks.inputs.values()), "compressed": compressed}
 
 
 def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

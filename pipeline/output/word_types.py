@@ -1,23 +1,25 @@
-"""The tables of `word_type` views, made of all blocks once the index lists them: the Beam transform `WordTypes`.
+"""The tables of `word_type` views, made of all blocks once these are done: the Beam transform `WordTypes`.
 
 No sums cross a shuffle: only paths, a sample of the keys and the ends of ranges. Whoever gets a range reads what the
-parts have of it, in the order of the index.
+parts have of it, in the order of the rows. A part of a table is committed as a block without files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.pipeline.output.index import Index, Shard
-from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Part
+from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.write import write_word_types
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_word_types
 from layerbeam.transforms.write.word_types import (
     KeyRange,
     Sample,
@@ -30,48 +32,52 @@ from layerbeam.transforms.write.word_types import (
 _PATHS_AT_ONCE = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class TablePart:
-    """Part `number` of the table of a `word_type` view."""
-
-    view: str
-    number: int
-    part: Part
-
-
 @dataclasses.dataclass
 class WordTypes(beam.PTransform):
-    """All shards of the index in one element -> `TablePart`, after it is written; at least one for each view.
+    """One element, once all blocks are done -> the name of each part of a table, after it is committed.
 
-    `views`: those of level `word_type`.
+    `views`: of the run; each of level `word_type` has at least one part. `open_catalog`: what is known of the folder.
     """
 
     output: Output
     views: tuple[View, ...]
+    run_number: int
+    open_catalog: Callable[[], Catalog]
 
-    def expand(self, shards: Any) -> Any:
-        parts = shards | "list sums" >> beam.FlatMap(self._list) | "spread parts" >> beam.Reshuffle()
-        ranges = (
-            parts
+    def expand(self, ended: Any) -> Any:
+        return (
+            ended
+            | "list sums" >> beam.FlatMap(self._list)
+            | "spread parts" >> beam.Reshuffle()
             | "sample keys" >> beam.MapTuple(self._sample)
             | "join samples" >> beam.CombinePerKey(merge_samples)
             | "cut ranges" >> beam.FlatMapTuple(self._cut)
             | "spread ranges" >> beam.Reshuffle()
+            | "add sums" >> beam.MapTuple(self._make)
         )
-        return ranges | "add sums" >> beam.Map(self._make, beam.pvalue.AsSingleton(shards))
 
-    def _list(self, shards: Sequence[Shard]) -> Iterator[tuple[int, Sequence[str]]]:
-        """Some paths of the sums of a view, or none, so that each view has a table."""
-        for index in range(len(self.views)):
-            yield index, []
-            for some in storage.in_batches(self._paths(index, shards), _PATHS_AT_ONCE):
-                yield index, some
+    def _list(self, _: Any) -> Iterator[tuple[int, Sequence[str]]]:
+        """Write the list of all sums. Gives some paths of those of a view, or none, so that each view has a table."""
+        catalog = self.open_catalog()
+        with storage.write_atomically(self._sums) as file:
+            for index, view in enumerate(self.views):
+                for path in catalog.paths_of_parts(part_folder(view)) if view.aggregates else ():
+                    file.write(json.dumps([index, path]).encode("ascii") + b"\n")
+        for index, view in enumerate(self.views):
+            if view.aggregates:
+                yield index, []
+                for some in storage.in_batches(self._paths(index), _PATHS_AT_ONCE):
+                    yield index, some
 
-    def _paths(self, index: int, shards: Sequence[Shard]) -> Iterator[str]:
-        name = self.views[index].name
-        for commit in Index(self.output.path, shards, strict=True):
-            if name in commit.parts:
-                yield storage.join(self.output.path, commit.parts[name].path)
+    @property
+    def _sums(self) -> str:
+        return storage.join(self.output.path, layout.sums_path(self.run_number))
+
+    def _paths(self, index: int) -> Iterator[str]:
+        """The paths of the sums of a view, in the order of the rows."""
+        with storage.open_binary(self._sums) as file:
+            listed = map(storage.parse_json, file)
+            yield from (storage.join(self.output.path, path) for number, path in listed if number == index)
 
     def _sample(self, index: int, paths: Sequence[str]) -> tuple[int, Sample]:
         return index, sample_keys(self.views[index], paths)
@@ -81,8 +87,11 @@ class WordTypes(beam.PTransform):
         for number, range_ in enumerate(ranges):
             yield index, number, len(ranges), range_
 
-    def _make(self, cut: tuple[int, int, int, KeyRange], shards: Sequence[Shard]) -> TablePart:
-        index, number, of, range_ = cut
-        view = self.views[index]
-        table = make_word_types(view, self._paths(index, shards), range_)
-        return TablePart(view.name, number, write_word_types(self.output, view, number, of, table))
+    def _make(self, index: int, number: int, of: int, range_: KeyRange) -> str:
+        view, output = self.views[index], self.output
+        part = write_word_types(output, view, number, of, make_word_types(view, self._paths(index), range_))
+        name = f"{layout.WORD_TYPES}-{view.name}-{number:05d}"
+        commit = Commit(name, output.fingerprint, (), {view.name: part}, self.run_number)
+        with storage.write_atomically(storage.join(output.path, layout.commit_path(name))) as file:
+            file.write(commit.to_line())
+        return name

@@ -33,8 +33,10 @@ from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.records import tokens_by_length
+from layerbeam.transforms.parts import part_folder
+from layerbeam.transforms.parts.write import write_word_types
 from layerbeam.transforms.tokenize.sequences import Tokenizer
-from layerbeam.transforms.write.block import write_parts, write_word_types
+from layerbeam.transforms.write.block import write_parts
 from layerbeam.transforms.write.word_types import make_word_types
 
 _FIRST_TOKENS = 1024  # of the first round
@@ -118,9 +120,11 @@ class _Stages:
         )
 
     def write(self, vectors: VectorBlock) -> Mapping[str, Part]:
-        """The parts of a block."""
+        """The part of each view in a block; of word types that of the sums."""
         written = next(write_parts(self.output, self.job.views, self._vocabulary, vectors))
-        return written.parts if isinstance(written, Commit) else {}
+        parts = written.parts if isinstance(written, Commit) else {}
+        folders = {view.name: part_folder(view) for view in self.job.views}
+        return {name: parts[folder] for name, folder in folders.items() if folder in parts}
 
 
 def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: int) -> Iterator[TextBlock]:
@@ -216,7 +220,7 @@ def _write_blocks(
         seconds += block.weight * times * (time.perf_counter() - started)
         encoded += block.weight * block[ENCODED]
         for name, part in parts.items():
-            if part.rows and name in part_rows:
+            if part.rows:
                 weight = block.weight * part_rows[name] / part.rows
                 rows[name] += weight * part.rows
                 size[name] += weight * part.bytes

@@ -17,7 +17,7 @@ from layerbeam.pipeline.console import echo
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
-from layerbeam.pipeline.output.finish import find_problems
+from layerbeam.pipeline.output.finish import MISSING, find_problems
 from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.run.estimate import (
@@ -223,7 +223,8 @@ def make_plan(
     lengths, weights = sample.lengths()
     rejects = (reject.kind for block in sample.blocks for reject in block.text.rejected)
     reasons = dict(collections.Counter(rejects).most_common())
-    skipped = [*work.skipped, *sample.skipped]
+    left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
+    left_out |= {path: MISSING for path in work.missing if path not in left_out}
     counts = {name: round(sample.sum(name)) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     # Slices without a text say nothing about the rest.
@@ -250,21 +251,13 @@ def make_plan(
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
         is_refused=note is not None,
-        problems=find_problems(skipped, work.missing, known, reasons, given.max_reject_rate, given.text_field),
+        problems=find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field),
     )
 
 
 def _find_work(job: Job, found: Sequence[InputFile]) -> tuple[PendingWork, str | None]:
     """What a run would do now; all of the input, with a note, if a run would refuse the output folder."""
-    given = job.config.input
-    work = find_work(
-        given.files,
-        job.output.path,
-        found=found,
-        limit=given.limit,
-        record_format=job.records,
-        fingerprint=job.output.fingerprint,
-    )
+    work = find_work(job, found=found)
     refuse_other_format(job, work)
     note = None
     try:

@@ -79,11 +79,10 @@ class RemoteRun(Run):
                 build(
                     pipeline,
                     self.job,
+                    run_number=log.number,
                     num_threads=self.remote.threads,
                     prune_missing=self.prune_missing,
                     reread=self.reread,
-                    run_number=log.number,
-                    is_remote=True,
                 )
                 handler = signal.getsignal(signal.SIGINT)
                 result = pipeline.run()

@@ -148,7 +148,7 @@ def _texts(
 ) -> dict[tuple[int, int], tuple[str, int]]:
     """(text, its offset in the record) by (line, sentence): from a view of texts, or joined from all tokens."""
     for texts in context.of_level("text"):
-        sibling = context.run.same_texts(part, view.name, texts.name)
+        sibling = context.run.same_texts(part, texts.name)
         if sibling is not None:
             rows = texts.read(sibling, ["line", "sentence", "text"]).to_pylist()
             return {key: (row["text"], 0) for row in rows if (key := (row["line"], row["sentence"])) in keys}

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, read_slices
+from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, has_slices, read_slices
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import records_of
@@ -257,7 +257,7 @@ def _text_bytes(block: TextBlock, *, parquet: bool) -> int:
     """Decompressed bytes that the block was read from; of Parquet the bytes of its texts."""
     if parquet:
         return int(pc.binary_length(block.texts).to_numpy().sum())
-    return block.block.end_byte - block.block.first_byte
+    return block.num_bytes
 
 
 def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
@@ -279,10 +279,11 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
     is_whole &= all(slice_.scale <= 1 for slice_ in slices)
     is_whole &= sum(slice_.size for slice_ in slices) >= 0.999 * sum(total.size for total in totals.values())
     num_blocks = _weigh(blocks, slices, totals)
+    num_empty = sum(not has_slices(file, job.records) for file in work.to_read)
     return Estimate(
         blocks,
         job.views,
-        num_blocks=len(blocks) if is_whole else max(round(num_blocks), len(blocks)),
+        num_blocks=(len(blocks) if is_whole else max(round(num_blocks), len(blocks))) + num_empty,
         num_slices=len(slices),
         files=frozenset(path for slice_ in slices for path in slice_.files),
         skipped=[file for slice_ in slices for file in slice_.skipped],

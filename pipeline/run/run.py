@@ -21,6 +21,7 @@ from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import (
     PendingWork,
+    begin_work,
     check_output,
     discard_other_settings,
     find_inputs,
@@ -158,19 +159,8 @@ class LocalRun(Run):
         return super()._announce(work)
 
     def _run(self, found: Sequence[InputFile]) -> Ended:
-        path, settings, fingerprint = self.job.output.path, self.job.config.input, self.job.output.fingerprint
-        work = find_work(
-            settings.files,
-            path,
-            prune_missing=self.prune_missing,
-            reread=self.reread,
-            fingerprint=fingerprint,
-            found=found,
-            limit=settings.limit,
-            record_format=self.job.records,
-            slice_bytes=self.job.limits.text_bytes,
-        )
-        if work.is_empty and is_finished(path, settings.max_reject_rate, fingerprint):
+        work = find_work(self.job, prune_missing=self.prune_missing, reread=self.reread, found=found)
+        if is_finished(self.job.output.path, self.job.config.input.max_reject_rate, work):
             echo(NOTHING_TO_DO)
             return Ended.NOTHING_TO_DO
         self._check(work)
@@ -193,17 +183,16 @@ class LocalRun(Run):
         log = self._begin_log(inputs, workers=local.workers, processes=local.processes)
         terminal = underlying(sys.stderr)
         try:
+            begin_work(self.job, log.number, work)
             with show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
                 pipeline = beam.Pipeline(runner=local.runner, options=local.options)
                 os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
                 build(
                     pipeline,
                     self.job,
+                    run_number=log.number,
                     num_threads=local.threads,
                     num_readers=local.workers,
-                    prune_missing=self.prune_missing,
-                    reread=self.reread,
-                    run_number=log.number,
                 )
                 result = run_in_thread(pipeline.run)
         except BaseException as error:

@@ -30,6 +30,7 @@ from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS, parquet
 from layerbeam.transforms.input.content import read_head, refuse_other_content
 from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, join_small_files
 
 PLAIN, PACKED, LIMITED = "plain", "packed", "limited"  # kinds of files; others are the endings of compressed ones
@@ -98,14 +99,18 @@ class Total:
     slices: int
 
 
+def has_slices(work: FileToRead, record_format: RecordFormat) -> bool:
+    """Whether a file can have records. An empty one has none, but is not valid as a compressed or Parquet file."""
+    return bool(work.file.size) or storage.is_compressed(work.file.path) or record_format.format == "parquet"
+
+
 def draw_slices(
     job: Job, files: Sequence[FileToRead], budget: Budget, seed: int
 ) -> tuple[list[Draw], dict[str, Total]]:
     """(what to read, in a random order; what is left to do, by kind of file)."""
     kinds: dict[str, list[FileToRead]] = collections.defaultdict(list)
     for work in join_small_files(files, job.limits, job.records):
-        # An empty file has no record, but is not valid as a compressed or Parquet file.
-        if work.file.size or storage.is_compressed(work.file.path) or job.records.format == "parquet":
+        if has_slices(work, job.records):
             kinds[_kind_of(work)].append(work)
     slice_bytes = budget.slice_bytes or job.limits.text_bytes
     totals = {
@@ -228,7 +233,7 @@ def _read_slice(
             skipped.append(item)
             continue
         block = cast(TextBlock, item)  # no commit is looked up
-        first, end = block.block.first_byte, block.block.end_byte
+        first, end = block.files[0].first_byte, block.files[-1].end_byte
         if not ((done[:, 0] <= first) & (end <= done[:, 1])).any():
             blocks.append(block)
             read += end - first
@@ -242,7 +247,7 @@ def _scale(work: FileToRead, slice_: Slice, blocks: Sequence[TextBlock], positio
     if slice_.max_records is not None:
         records = sum(block.total(metrics.RECORDS) for block in blocks)
         return max(slice_.max_records - work.done.records, 1) / max(records, 1)
-    read = sum(block.block.end_byte - block.block.first_byte for block in blocks)
+    read = sum(block.num_bytes for block in blocks)
     if slice_.end is None:
         left = position / _stored_share(slice_.file, position) - work.done.num_bytes
     else:

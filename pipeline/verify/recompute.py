@@ -41,11 +41,12 @@ class RecomputedJob:
         self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
 
-    def block(self, block: TextBlock, rejected: Container[tuple[int, bytes]]) -> RecomputedBlock:
-        """The block without the texts, given as (line, bytes), for which the encoder has no vectors."""
+    def block(self, block: TextBlock, rejected: Container[tuple[str, int, bytes]]) -> RecomputedBlock:
+        """The block without the texts, given as (file, line, bytes), for which the encoder has no vectors."""
         tokens = self._tokenize(block)
         if rejected:
-            keys = ((int(line), raw_text(tokens.text, text)) for text, line in enumerate(tokens.text.line))
+            text = tokens.text
+            keys = ((*_place(text, number), raw_text(text, number)) for number in range(len(text.texts)))
             texts = np.array([text for text, key in enumerate(keys) if key not in rejected], np.int64)
             tokens = take_texts(tokens, tokens.text.take(texts), texts)
         return RecomputedBlock(self, tokens)
@@ -65,7 +66,8 @@ class RecomputedBlock:
 
     def place(self, text: int) -> str:
         """`corpus/a.txt line 3`."""
-        return f"{printable(self._tokens.text.block.file.path)} line {self._tokens.text.line[text]}"
+        path, line = _place(self._tokens.text, text)
+        return f"{path} line {line}"
 
     def one_text_of_each_record(self, texts: Sequence[int]) -> set[int]:
         """The first of these texts in each of their records."""
@@ -185,6 +187,12 @@ class ReferenceEncoder:
             embeddings_only = dataclasses.replace(architecture, num_hidden_layers=0)
             outputs[0] = forward(embeddings_only, self._weights, ids, segments)[0][0]
         return outputs, None if pooled is None else pooled[0]
+
+
+def _place(block: TextBlock, text: int) -> tuple[str, int]:
+    """(file, as the rejects name it, line) of a text."""
+    numbers, lines = block.file_lines(block.line[text : text + 1])
+    return printable(block.files[int(numbers[0])].file.path), int(lines[0])
 
 
 def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | ReferenceLibraryTokenizer:

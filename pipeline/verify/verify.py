@@ -8,7 +8,6 @@ all vectors with `layerbeam.transforms.reference`, or with the SavedModel itself
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -126,22 +125,21 @@ class _Comparison:
     def __init__(self, run: Run, recomputed: RecomputedJob, verdict: Verdict, progress: Steps) -> None:
         self.run, self.recomputed, self.verdict, self.progress = run, recomputed, verdict, progress
         self.views = [view for view in recomputed.job.views if not view.aggregates]
-        self.check_part = functools.cache(run.check_part)  # files may share a part
 
     def add(self, commit: Commit, texts: Sequence[int]) -> None:
         """Recompute a block and compare all of its rows, and the vectors of `texts`."""
-        verdict, path = self.verdict, printable(commit.block.file.path)
-        if path in verdict.unverifiable:
+        verdict, path = self.verdict, printable(commit.files[0].file.path)
+        if any(printable(file.path) in verdict.unverifiable for file in commit.inputs):
             return
         try:
-            text_block = read_block(commit.block, self.recomputed.job.records)
+            text_block = read_block(commit.files, self.recomputed.job.records)
         except OSError as error:
             verdict.unverifiable[path] = storage.reason_of(error)
             return
         block = self.recomputed.block(text_block, self._rejected_texts(commit))
         embedded = metrics.embedded_texts(commit.counts)
         if block.num_texts != embedded:
-            verdict.problems.append(f"{path}: {commit.block.name} has {block.num_texts} texts, not {embedded}")
+            verdict.problems.append(f"{path}: {commit.name} has {block.num_texts} texts, not {embedded}")
             return
         verdict.sampled += len(texts)
         verdict.problems += [
@@ -157,20 +155,20 @@ class _Comparison:
                     self._compare_vectors(view, rows, block, text)
             self.progress.done += 1
 
-    def _rejected_texts(self, commit: Commit) -> set[tuple[int, bytes]]:
-        """(line, text) of the texts rejected while they were encoded, which only the run itself can know."""
+    def _rejected_texts(self, commit: Commit) -> set[tuple[str, int, bytes]]:
+        """(file, line, text) of the texts rejected while they were encoded, which only the run itself can know."""
         try:
             rejects = self.run.rejects(commit)
         except OSError:
             return set()  # it is among the problems already
-        return {(reject.line, reject.raw) for reject in rejects if reject.stage == ENCODE_STAGE}
+        return {(reject.file, reject.line, reject.raw) for reject in rejects if reject.stage == ENCODE_STAGE}
 
     def _checked_rows(self, view: View, commit: Commit, block: RecomputedBlock) -> pa.Table | None:
         """A block's rows of one view, compared but for the vectors; None if these cannot be compared."""
         expected, part = block.rows(view), commit.parts.get(view.name)
         problems = self.verdict.problems
         if part is None:
-            problems += [f"{view.name}: {commit.block.name} has no part"] if expected.num_rows else []
+            problems += [f"{view.name}: {commit.name} has no part"] if expected.num_rows else []
             return None
         try:
             stored = self.run[view.name]
@@ -188,7 +186,7 @@ class _Comparison:
         problems += [f"{part.path}: {difference}" for difference in different]
         if different:
             return None
-        problem = self.check_part(part.whole)
+        problem = self.run.check_part(part)
         if problem is not None and f"{part.path} {problem}" not in problems:  # a wrong size is among them already
             problems.append(f"{part.path} {problem}")
         return found

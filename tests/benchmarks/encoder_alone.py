@@ -5,6 +5,7 @@ python encoder_alone.py CONFIG: prints JSON. Reading, pooling and writing are no
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import threading
@@ -36,7 +37,8 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     """All batches of the run, block by block."""
     tokenizer = load_text_tokenizer(job.encoder)
     batches = []
-    for work in find_work(job.config.input.files, "no such folder", prune_missing=False).to_read:
+    elsewhere = dataclasses.replace(job, output=dataclasses.replace(job.output, path="no such folder"))
+    for work in find_work(elsewhere).to_read:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
             tokens = tokenize_block(block, tokenizer, job.sequences)  # type: ignore[arg-type]
             first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)

@@ -1,12 +1,10 @@
 """Memory and time of `find` and `finish`, and of `open_run`, for many commits that nobody encoded.
 
-    python tests/benchmarks/ends.py [--commits 100000 1000000] [--processes 2] [--blocks-per-file 100] [--gs]
-        [--beam --runner=FlinkRunner --job_endpoint=...]
+    python tests/benchmarks/ends.py [--commits 100000 1000000] [--blocks-per-file 100] [--gs]
 
-The pipeline is the run's own without its middle: `find`, a stage that reports each block as done, and `finish`, on the
-local runner with worker processes, or on the runner of `--beam`. It runs twice: at the end of a run (all commits are
-files in `_commits`), and again with nothing new (all are in the index). Peak memory is that of the largest process; the
-others are listed too. The workers of other runners are not seen.
+All blocks are committed, each by a file in `_commits`, as when a run has been killed before its end. `find` looks what
+is left to do, `finish` is the run's own end on the local runner, and `nothing new` finds the folder complete. Peak
+memory is that of the process of each step, which does not import TensorFlow.
 
 With `--gs` the output is in a stand-in for Cloud Storage (the extra gcp), which counts the requests.
 """
@@ -22,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,19 +43,33 @@ class Corpus:
         self.output = Output(output, FINGERPRINT)
         self.view = View(name="tokens", level="token", layers=(12,), hidden_size=4)
 
+    @property
+    def job(self) -> Any:
+        """What `find` asks a job for."""
+        from layerbeam.transforms.settings import LINES as RECORDS
+        from layerbeam.transforms.settings import BlockLimits
+
+        given = types.SimpleNamespace(files=[f"{self.folder}/corpus/*"], limit=None)
+        config, limits = types.SimpleNamespace(input=given), BlockLimits(SLICE_BYTES)
+        return types.SimpleNamespace(
+            config=config, output=self.output, records=RECORDS, limits=limits, views=(self.view,)
+        )
+
     def commits_of(self, file: Any) -> Iterator[Any]:
         from layerbeam.transforms import layout
-        from layerbeam.transforms.commits import BlockId, Commit, Part
+        from layerbeam.transforms.commits import Commit, FileRange, Part
         from layerbeam.transforms.parts import part_path
 
         size, sha256 = json.loads((self.folder / "part.json").read_text())
         counts = dict.fromkeys(("blank_skipped", "filtered", "rejected", "unknown_tokens"), 0)
         counts |= {"records_read": LINES, "embedded": LINES, "tokens": 41_000, "truncated_texts": 7}
         for number in range(file.size // SLICE_BYTES):
-            begin = number * SLICE_BYTES
-            block = BlockId(file, number * LINES, LINES, begin, begin + SLICE_BYTES, f"{number:064x}")
-            name = layout.block_name(file.path, block.first_line)
-            yield Commit(FINGERPRINT, block, counts, {"tokens": Part(part_path(self.view, name), 1, size, sha256)})
+            lines, begin = (number * LINES, LINES), number * SLICE_BYTES
+            end, content = begin + SLICE_BYTES, f"{number:064x}"
+            own = FileRange(file, *lines, begin, end, content, is_last=end == file.size, counts=counts)
+            name = layout.block_name(file.path, own.first_line)
+            part = Part(part_path(self.view, layout.part_name(name, content[::-1])), 1, size, sha256)
+            yield Commit(name, FINGERPRINT, (own,), {"tokens": part}, attempt=1)
 
     def write(self) -> None:
         import pyarrow as pa
@@ -64,7 +77,7 @@ class Corpus:
         from layerbeam.transforms import storage
         from layerbeam.transforms.columns import schema
         from layerbeam.transforms.parts.part_format import Output
-        from layerbeam.transforms.write.block import write_part
+        from layerbeam.transforms.parts.write import write_part
 
         columns = schema(self.view)
         row = pa.table({f.name: pa.array([_value(f.type)], f.type) for f in columns}, columns)
@@ -87,8 +100,7 @@ class Corpus:
                     one.with_suffix(".next").write_bytes(one.read_bytes())
                     os.rename(one.with_suffix(".next"), one)
                 os.link(one, self.folder / "out" / commit.parts["tokens"].path)
-                text = json.dumps(commit.to_json(), sort_keys=True)
-                (self.folder / "out/_commits" / f"{commit.block.name}.json").write_text(text)
+                (self.folder / "out/_commits" / f"{commit.name}.json").write_bytes(commit.to_line())
 
 
 def _value(type_: Any) -> Any:
@@ -99,60 +111,65 @@ def _value(type_: Any) -> Any:
     return "" if pa.types.is_string(type_) else 0
 
 
-def run_ends(corpus: Corpus, processes: int, beam_options: list[str]) -> None:
+def find(corpus: Corpus) -> None:
+    from layerbeam.pipeline.output.find import begin_work, find_work
+
+    work = find_work(corpus.job)
+    if not work.is_empty:
+        raise SystemExit("the blocks are not those of the input")
+    begin_work(corpus.job, 1, work)
+
+
+def finish(corpus: Corpus) -> None:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
 
     from layerbeam.pipeline.config.identity import RunIdentity
-    from layerbeam.pipeline.output.find import FindWork
     from layerbeam.pipeline.output.finish import Finish
     from layerbeam.pipeline.run.engines import local_runner
     from layerbeam.transforms import storage
-    from layerbeam.transforms.settings import LINES as RECORDS
-    from layerbeam.transforms.settings import BlockLimits
+    from layerbeam.transforms.commits import InputFile
 
-    head = RunIdentity(schema_version=1, fingerprint=FINGERPRINT, identity={}, encoder={}, settings={}, versions={})
-    globs = [f"{corpus.folder}/corpus/*"]
-    is_remote = bool(beam_options) or not storage.is_local(corpus.output.path)
-    find = FindWork(globs, corpus.output.path, False, None, RECORDS, FINGERPRINT, BlockLimits(SLICE_BYTES), is_remote)
-    if beam_options:
-        pipeline = beam.Pipeline(options=PipelineOptions(beam_options))
-    else:
-        local = local_runner([], processes=processes)
-        pipeline = beam.Pipeline(runner=local.runner, options=local.options)
-    files = pipeline | beam.Impulse() | "find" >> find
-    blocks = (
-        files[FindWork.TO_READ]
-        | "spread" >> beam.Reshuffle()
-        | "all done" >> beam.FlatMap(lambda work: corpus.commits_of(work.file))
+    identity: Any = {"input": {"text_field": "text", "pair_field": None}, "views": {}}
+    encoder: Any = {"handle": "none", "engine": "none", "hidden_size": 4, "num_hidden_layers": 12, "vocabulary_size": 1}
+    encoder |= {"do_lower_case": False, "casing_from": "none"}
+    settings: Any = {"input": {}}
+    head = RunIdentity(
+        schema_version=1, fingerprint=FINGERPRINT, identity=identity, encoder=encoder, settings=settings, versions={}
     )
-    finish = Finish(corpus.output, (corpus.view,), head, 1.0, RECORDS, is_remote=is_remote)
-    _ = (files[FindWork.KNOWN], (blocks,), files[FindWork.BOUNDARIES]) | "finish" >> finish
-    pipeline.run().wait_until_finish()
-    if storage.stat_file(storage.join(corpus.output.path, "_SUCCESS")) is None:
+    local = local_runner([], workers=1)
+    with beam.Pipeline(runner=local.runner, options=local.options) as root:
+        problems = root | beam.Create([]).with_output_types(InputFile)
+        _ = problems | "finish" >> Finish(corpus.output, (corpus.view,), head, 1.0, "text", 1)
+    if not storage.exists(storage.join(corpus.output.path, "_SUCCESS")):
         raise SystemExit("the run did not end with _SUCCESS")
+
+
+def nothing_new(corpus: Corpus) -> None:
+    from layerbeam.pipeline.output.find import find_work
+
+    work = find_work(corpus.job)
+    if not (work.is_empty and work.catalog.is_as_listed()):
+        raise SystemExit("the folder is not complete")
 
 
 def open_output(corpus: Corpus) -> None:
     import layerbeam
 
     view = layerbeam.open_run(corpus.output.path).view("tokens")
-    if len(next(view.iter_batches())) != 1 or len(view.parts) != corpus.count:
+    if len(next(view.iter_batches())) != 1 or len(view.parts) != corpus.count or not view.parts[corpus.count // 2].rows:
         raise SystemExit("the rows are not those that were written")
 
 
-def measured(step: str, corpus: Corpus, processes: int, beam_options: list[str]) -> dict[str, Any]:
-    """Seconds, and the peak memory of each process, of a step in a process of its own."""
-    sizes = (corpus.count, corpus.blocks_per_file, processes)
-    arguments = [str(corpus.folder), corpus.output.path, *map(str, sizes)]
+def measured(step: str, corpus: Corpus) -> dict[str, Any]:
+    """Seconds and peak memory of a step in a process of its own."""
+    arguments = [str(corpus.folder), corpus.output.path, str(corpus.count), str(corpus.blocks_per_file)]
     started = time.monotonic()
-    child = subprocess.Popen([sys.executable, __file__, "--step", step, *arguments, "--beam", *beam_options])
+    child = subprocess.Popen([sys.executable, __file__, "--step", step, *arguments])
     with watch_memory(child.pid) as peaks:
         status = child.wait()
     if status:
         raise SystemExit(f"{step} failed")
-    peaks_mb = sorted((peak >> 20 for peak in peaks.values()), reverse=True)
-    return {"seconds": round(time.monotonic() - started, 1), "peak_mb": peaks_mb[0], "all_mb": peaks_mb}
+    return {"seconds": round(time.monotonic() - started, 1), "peak_mb": max(peaks.values()) >> 20}
 
 
 @contextlib.contextmanager
@@ -178,41 +195,33 @@ def requests(calls: list[str]) -> dict[str, int]:
 
 _KINDS = {
     "pages of commits": r"GET /storage/v1/b/[^/]+/o\?prefix=run/_commits/",
-    "pages of all parts": r"GET /storage/v1/b/[^/]+/o\?prefix=run/tokens/$",
-    "pages of the parts of a file": r"GET /storage/v1/b/[^/]+/o\?prefix=run/tokens/.",
+    "pages of parts": r"GET /storage/v1/b/[^/]+/o\?prefix=run/tokens/",
     "sizes": "GET /storage/v1/b/[^/]+/o/",
     "reads": "GET /download",
     "writes": "(POST|PUT) .*upload",
     "batches of deletions": "POST /batch",
 }
+STEPS = {"write": Corpus.write, "find": find, "finish": finish, "nothing new": nothing_new, "open": open_output}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--blocks-per-file", type=int, default=100)
     parser.add_argument("--gs", action="store_true")
-    parser.add_argument("--beam", nargs=argparse.REMAINDER, default=[])
-    parser.add_argument("--step", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--step", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step is not None:
-        step, folder, output, commits, blocks_per_file, processes = options.step
-        corpus = Corpus(Path(folder), output, int(commits), int(blocks_per_file))
-        if step == "open":
-            open_output(corpus)
-        elif step == "write":
-            corpus.write()
-        else:
-            run_ends(corpus, int(processes), options.beam)
+        step, folder, output, commits, blocks_per_file = options.step
+        STEPS[step](Corpus(Path(folder), output, int(commits), int(blocks_per_file)))
         return
     for count in options.commits:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             cloud = stack.enter_context(cloud_storage(folder)) if options.gs else None
             corpus = Corpus(folder, "gs://out/run" if cloud else f"{folder}/out", count, options.blocks_per_file)
-            for step in ("write", "end of run", "nothing new", "open"):
-                found = {"commits": count, "step": step, **measured(step, corpus, options.processes, options.beam)}
+            for step in STEPS:
+                found = {"commits": count, "step": step, **measured(step, corpus)}
                 if cloud is not None:
                     found["requests"] = requests(cloud.calls)
                     cloud.calls.clear()

@@ -20,8 +20,7 @@ import yaml
 from command import layerbeam_run
 from corpus import read_bible
 
-from layerbeam.pipeline.output.index import input_entries
-from layerbeam.pipeline.output.manifest import load_manifest
+import layerbeam
 
 NEW, CHANGED, REMOVED = 100, 10, 10
 
@@ -38,7 +37,6 @@ def run(folder: Path) -> dict[str, Any]:
     """Seconds, peak memory in MB, and what the run did."""
     started = time.monotonic()
     errors, own, of_workers = layerbeam_run(folder, "--processes", "2", "--prune-missing")
-    output = str(folder / "out")
     runs = sorted((folder / "out/_runs").glob("*.json"), key=lambda path: int(path.stem))
     record = json.loads(runs[-1].read_text())
     return {
@@ -47,7 +45,7 @@ def run(folder: Path) -> dict[str, Any]:
         "workers_mb": max(of_workers, default=0) >> 20,
         "texts_encoded": 0 if "nothing to do" in errors else record["counts"]["embedded"],
         "parts": len(list(os.scandir(folder / "out/texts"))),
-        "files": sum(1 for _ in input_entries(output, load_manifest(output))),
+        "files": sum(1 for _ in layerbeam.open_run(folder / "out").inputs()),
     }
 
 

@@ -25,6 +25,7 @@ import pytest
 from output_folder import OutputFolder
 
 from layerbeam.pipeline.output import commits
+from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.storage import files, listing, stores
@@ -253,7 +254,7 @@ def case_on(kind: str, folder: Path) -> Iterator[Case]:
             memory = case.memory = MemoryStore(lambda: case.turns or _FREE)
             patch.setattr(stores, "_store", lambda scheme: memory)
             # In this thread, so that others work between two of the items.
-            patch.setattr(commits, "_map", lambda folder, function, items: list(map(function, items)))
+            patch.setattr(commits, "_read_all", lambda paths: filter(None, map(storage.read_if_exists, paths)))
         yield case
 
 

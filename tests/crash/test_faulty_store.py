@@ -83,9 +83,9 @@ def check_listed_parts(out: Path) -> None:
             data = (out / part["path"]).read_bytes()
             assert (len(data), hashlib.sha256(data).hexdigest()) == (part["bytes"], part["sha256"]), part
             paths.add(part["path"])
-    blocks = [(commit["block"]["file"]["path"], commit["block"]["first_line"]) for commit in listed]
+    blocks = [(own["file"]["path"], own["first_line"]) for commit in listed for own in commit["files"]]
     assert len(blocks) == len(set(blocks))
-    folders = ("tokens", "texts", "_word_types/types", "rejects")
+    folders = ("tokens", "texts", "types", "_word_types/types", "rejects")
     there = {f"{folder}/{path.name}" for folder in folders for path in (out / folder).glob("*")}
     without_rows = {view for view in VIEWS if not any(path.startswith(f"{view}/") for path in paths)}
     assert {path for path in there if not path.startswith(tuple(f"{view}/empty." for view in without_rows))} == paths

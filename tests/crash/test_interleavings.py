@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import FINGERPRINT, Case, MemoryStore, Turns, case_on, mismatch
-from output_folder import Begun
+from attempts import Case, MemoryStore, Turns, case_on, mismatch
 
-from layerbeam.pipeline.output.find import is_finished
 from layerbeam.transforms.commits import Commit
-from layerbeam.transforms.write import block as write_block
+from layerbeam.transforms.parts import write as write_parts
+from layerbeam.transforms.slice.slices import FileToRead
 
 BLOCKS = 3  # of the input, see `attempts.case_on`
 STORES = ("local", "gs", "s3")
@@ -31,7 +30,7 @@ class Race:
     turns: Turns
     problems: list[str] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
-    begun: Begun = dataclasses.field(default_factory=Begun)
+    to_read: list[FileToRead] = dataclasses.field(default_factory=list)
     reported: dict[str, Commit] = dataclasses.field(default_factory=dict)
     finishes: int = 0
 
@@ -44,9 +43,9 @@ class Race:
         """Try a bundle up to four times, as an engine does. The first report of a block counts."""
         for _ in range(4):
             try:
-                for report in self.case.output(attempt=attempt, processor=processor).work(self.begun.to_read):
+                for report in self.case.output(attempt=attempt, processor=processor).work(self.to_read):
                     assert isinstance(report, Commit), report
-                    self.reported.setdefault(report.block.name, report)
+                    self.reported.setdefault(report.name, report)
             except OSError as error:
                 self.errors.append(str(error))
             else:
@@ -55,7 +54,7 @@ class Race:
     def finish(self, *, attempt: int) -> None:
         for _ in range(4):
             try:
-                self.case.output(attempt=attempt).finish(self.begun, self.reported.values())
+                self.case.output(attempt=attempt).finish()
             except OSError as error:
                 self.errors.append(str(error))
             else:
@@ -77,12 +76,12 @@ def zombies(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
 
 def late(race: Race, processors: tuple[float, float]) -> dict[str, Any]:
     """An attempt that was given up continues, while the next one works and ends."""
-    to_read = race.begun.to_read
+    to_read = race.to_read
 
     def newer() -> None:
         race.reported.clear()
         try:
-            race.begun = race.case.output(attempt=2).begin()
+            race.to_read = race.case.output(attempt=2).begin()
         except OSError as error:
             race.errors.append(str(error))
             return
@@ -120,8 +119,8 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
     """Run one interleaving, and then the next run of the folder. Returns what is wrong, if anything is."""
     with case_on(store, folder) as case:
         share = (0.0, 0.03, 0.15)[seed % 3]
-        begun = case.output(attempt=1).begin()
-        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None), begun=begun)
+        to_read = case.output(attempt=1).begin()
+        race = Race(case, Turns(seed, share=share, faults=20, look=lambda: None), to_read=to_read)
         attempts = way(race, (0.25, 0.25 if seed % 2 else 0.75))
         race.turns._look = race.look
         case.turns = race.turns
@@ -129,16 +128,21 @@ def race_of(way: Any, store: str, seed: int, folder: Path) -> tuple[Race, str | 
         case.turns = None
         if race.problems:
             return race, race.problems[0]
-        if not is_finished(case.out, 1.0, FINGERPRINT) and not case.output(attempt=3).run():
+        if not case.output(attempt=3).is_finished and not case.output(attempt=3).run():
             return race, "the next run does not complete the folder"
         tree = case.tree()
         if "_SUCCESS" not in tree:
             return race, "not complete"
         parts = {name for name in tree if name.startswith(("a/", "b/"))}
         commits = [Commit.from_json(json.loads(line)) for line in tree["parts.jsonl"].splitlines()]
-        listed = {path for commit in commits for path in commit.part_paths if path[:2] in ("a/", "b/")}
+        listed = {path for commit in commits for path in paths_of(commit) if path[:2] in ("a/", "b/")}
         strays = None if parts == listed else f"{sorted(parts ^ listed)} differ between disk and index"
         return race, mismatch(tree) or strays
+
+
+def paths_of(commit: Commit) -> set[str]:
+    """The paths of all parts."""
+    return {part.path for part in commit.parts.values()}
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -162,7 +166,7 @@ def found(way: Any, folder: Path, seeds: int) -> Iterator[str]:
 
 def test_harness_sees_parts_that_share_a_name(tmp_path, monkeypatch):
     """As before parts had a hash in their names."""
-    monkeypatch.setattr(write_block, "part_name", lambda block, sha256: block)
+    monkeypatch.setattr(write_parts, "part_name", lambda block, sha256: f"{block}-{'0' * 16}")
     assert any("is listed with another hash" in problem for problem in found(zombies, tmp_path, SEEDS))
 
 

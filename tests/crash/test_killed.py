@@ -77,7 +77,7 @@ def check_listed_parts(workplace: Workplace) -> None:
     out = workplace.folder / "out"
     parts = out / "parts.jsonl"
     lines = parts.read_text().splitlines() if parts.exists() else []
-    blocks = [(r["block"]["file"]["path"], r["block"]["first_line"]) for r in map(json.loads, lines)]
+    blocks = [(own["file"]["path"], own["first_line"]) for line in lines for own in json.loads(line)["files"]]
     assert len(blocks) == len(set(blocks))
     if (out / "_SUCCESS").exists():
         same = workplace.files("undisturbed")

@@ -59,11 +59,12 @@ class Engine:
         return tree_hashes(self.folder / output)
 
     def commits(self) -> list[tuple[int, int, str]]:
-        """(node, process, name) of each commit since the last call."""
+        """(node, process, name) of the commit of each block of texts since the last call."""
         noted = self.folder / "noted" / "commits"
         lines = noted.read_text().splitlines() if noted.exists() else []
         noted.unlink(missing_ok=True)
-        return [(int(node), int(process), name) for node, process, name in map(str.split, lines)]
+        of_each = (line.split() for line in lines)
+        return [(int(node), int(process), name) for node, process, name in of_each if name[:10] != "word_types"]
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
         until = time.monotonic() + TIMEOUT

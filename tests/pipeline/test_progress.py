@@ -25,7 +25,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commit(folder: Path, name: str, **counts: int) -> None:
     (folder / "_commits").mkdir(exist_ok=True)
-    (folder / "_commits" / name).write_text(json.dumps({"counts": counts}))
+    (folder / "_commits" / name).write_text(json.dumps({"files": [{"counts": counts}]}))
 
 
 def test_commits_of_this_run_count_and_earlier_ones_do_not(tmp_path):

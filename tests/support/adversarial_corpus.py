@@ -373,11 +373,15 @@ def check_output(corpus: Corpus, output: Path) -> Figures:
     Raises AssertionError that names the file. Reads the output without layerbeam's code.
     """
     manifest = json.loads((output / "manifest.json").read_text(encoding="ascii"))
-    shards = manifest.get("index", {"inputs": []})["inputs"]  # of many files
-    lines_of_shards = (line for shard in shards for line in (output / shard["path"]).read_text("ascii").splitlines())
-    inputs = {entry["path"]: entry for entry in [*manifest["inputs"], *map(json.loads, lines_of_shards)]}
+    inputs: dict[str, Any] = {}
+    for line in (output / "parts.jsonl").read_text("ascii").splitlines():
+        for own in json.loads(line)["files"]:
+            entry = inputs.setdefault(own["file"]["path"], {"records": 0, "left_out": None})
+            entry["records"] += own["counts"]["records_read"]
+    for path, reason in manifest["left_out"].items():
+        inputs.setdefault(path, {"records": 0})["left_out"] = reason
     _check_skipped(corpus, output, manifest, inputs)
-    _check_names(output, {VIEW, "rejects", "_runs", *({"_index"} if shards else ())})
+    _check_names(output, {VIEW, "rejects", "_runs"})
     rows, row_files = _read_rows(output, manifest)
     rejects = list(_read_rejects(output))
     places: dict[str, dict[int, bytes]] = collections.defaultdict(dict)

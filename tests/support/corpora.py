@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from repository import DATA
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, Commit
+from layerbeam.transforms.blocks import Page, Slice, TextBlock
+from layerbeam.transforms.commits import Commit, FileRange
 from layerbeam.transforms.input import text
+from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression
@@ -29,24 +32,35 @@ def read_file(
     limits: BlockLimits = UNLIMITED,
     *,
     slice_bytes: int = 1 << 20,
-    done: Iterable[Commit] = (),
+    done: Iterable[TextBlock] = (),
     **record_format: Any,
 ) -> list[Any]:
-    """All items from a file after scan, slices and blocks; keyword arguments are settings of the input format."""
+    """All items from a file after scan, slices and blocks; keyword arguments are settings of the input format.
+
+    `done`: blocks that an earlier run has committed.
+    """
     (file,) = storage.find_files([str(path)])
     form = RecordFormat(**record_format)
     of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
-    commits = {commit.block.content: commit for commit in done}
-
-    def known(block: BlockId) -> Commit | None:
-        return commits.get(block.content)
-
-    ranges = cut_file(FileToRead(file), slice_bytes, form)
-    scans = [scan_range(*range_, of_slices, form) for range_ in ranges]
+    commits = [Commit(block.name, "f", counted_files(block), {}) for block in done]
+    lines = b"".join(commit.to_line() + b"\n" for commit in commits)
     items: list[Any] = []
-    for piece in number_slices(reversed(scans)):
-        items += read_blocks(piece, limits, form, known=known) if isinstance(piece, Slice) else [piece]
+    with tempfile.TemporaryDirectory() as folder:
+        (known := Path(folder, "known.jsonl")).write_bytes(lines)
+        committed = CommittedBlocks(Output(folder, "f"), ())
+        work = FileToRead(file, known=(Page(0, 0, len(lines), str(known)),) if lines else ())
+        scans = [scan_range(*range_, of_slices, form) for range_ in cut_file(work, slice_bytes, form)]
+        for piece in number_slices(reversed(scans)):
+            items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
     return items
+
+
+def counted_files(block: TextBlock) -> tuple[FileRange, ...]:
+    """What the block holds of its files, as its commit has it."""
+    return tuple(
+        dataclasses.replace(own, counts={name: int(values[number]) for name, values in block.counts.items()})
+        for number, own in enumerate(block.files)
+    )
 
 
 def texts_of(items: Iterable[Any]) -> list[tuple[int, str]]:

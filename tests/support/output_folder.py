@@ -7,6 +7,7 @@ is known here and in no test, so that tests hold for any way to do it.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import RunIdentity
-from layerbeam.pipeline.output.commits import CommittedBlocks
-from layerbeam.pipeline.output.find import FindWork, PendingWork, compare_group, find_work
+from layerbeam.pipeline.output.commits import gather
+from layerbeam.pipeline.output.find import PendingWork, WorkList, begin_work, find_work, is_finished
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.output.finish_group import finish_group
-from layerbeam.pipeline.output.groups import Boundaries, Gathered, Group, GroupWork
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.blocks import Rows, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
+from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits
-from layerbeam.transforms.slice.slices import FileToRead, cut_file, join_small_files, number_slices, scan_range
+from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import write_parts
 
@@ -70,15 +71,6 @@ def vectors_of(text: TextBlock, views: Sequence[View], processor: float) -> Vect
 
 
 @dataclasses.dataclass
-class Begun:
-    """What a run found when it began. `to_read`: for its workers; the rest is for its end."""
-
-    to_read: list[FileToRead] = dataclasses.field(default_factory=list)
-    known: list[GroupWork] = dataclasses.field(default_factory=list)
-    boundaries: Boundaries = dataclasses.field(default_factory=lambda: Boundaries(("",)))
-
-
-@dataclasses.dataclass
 class OutputFolder:
     """An output folder, and the settings of the run that works in it.
 
@@ -100,54 +92,51 @@ class OutputFolder:
     def output(self) -> Output:
         return Output(self.path, self.fingerprint, attempt=self.attempt)
 
+    @property
+    def job(self) -> Any:
+        """What `find` asks a job for."""
+        given = types.SimpleNamespace(files=self.patterns, limit=self.limit)
+        config = types.SimpleNamespace(input=given)
+        return types.SimpleNamespace(
+            config=config, output=self.output, records=LINES, limits=self.limits, views=self.views
+        )
+
     def find(self) -> PendingWork:
         """What a run would do now."""
-        return find_work(
-            self.patterns,
-            self.path,
-            fingerprint=self.fingerprint,
-            limit=self.limit,
-            record_format=LINES,
-            slice_bytes=self.limits.text_bytes,
-        )
+        return find_work(self.job)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a run would have nothing to do."""
+        return is_finished(self.path, 1.0, self.find())
 
     def run(self, *, prune_missing: bool = False, blocks: int | None = None) -> bool | None:
         """Begin, work, finish; True if the folder is complete. None if it was killed, after so many `blocks`."""
-        begun = self.begin(prune_missing=prune_missing)
-        reports = []
-        for report in self.work(begun.to_read):
-            reports.append(report)
-            if blocks is not None and sum(isinstance(done, Commit) for done in reports) > blocks:
+        problems, done = [], 0
+        for report in self.work(self.begin(prune_missing=prune_missing)):
+            if isinstance(report, InputFile):
+                problems.append(report)
+            else:
+                done += 1
+            if blocks is not None and done > blocks:
                 return None
-        return self.finish(begun, reports)
+        return self.finish(problems)
 
-    def begin(self, *, prune_missing: bool = False) -> Begun:
+    def begin(self, *, prune_missing: bool = False) -> list[FileToRead]:
         """Find what is left to do; the folder does not say any more that it is complete."""
-        stage = FindWork(
-            self.patterns, self.path, prune_missing, self.limit, LINES, self.fingerprint, self.limits, spread=False
-        )
-        begun = Begun()
-        for item in stage._list(None):
-            if not isinstance(item, Group):
-                begun.boundaries = item.value
-                continue
-            known, to_read, _ = compare_group(
-                self.path, item, prune_missing=prune_missing, fingerprint=self.fingerprint
-            )
-            begun.known.append(known)
-            begun.to_read += join_small_files(to_read, self.limits, LINES)
-        return begun
+        begin_work(self.job, self.attempt, find_work(self.job, prune_missing=prune_missing))
+        return list(WorkList(self.path, self.attempt).items())
 
     def work(self, files: Sequence[FileToRead]) -> Iterator[Commit | InputFile]:
         """What workers do: the blocks of the files, one after the other, found committed or written and committed."""
-        known = CommittedBlocks(self.path, self.fingerprint)
+        committed = CommittedBlocks(self.output, self.views)
         for file in files:
             scans = [scan_range(*cut, self.limits, LINES) for cut in cut_file(file, self.limits.text_bytes, LINES)]
             for slice_ in number_slices(scans):
                 if isinstance(slice_, InputFile):
                     yield slice_
                     continue
-                for item in read_blocks(slice_, self.limits, LINES, self.fingerprint, known=known):
+                for item in read_blocks(slice_, self.limits, LINES, committed):
                     yield from self._write(item) if isinstance(item, TextBlock) else [item]
 
     def _write(self, text: TextBlock) -> Iterator[Commit | InputFile]:
@@ -159,17 +148,12 @@ class OutputFolder:
         for written in write_parts(self.output, self.views, VOCABULARY, vectors_of(text, self.views, self.processor)):
             yield put_commit(self.output, written) if isinstance(written, Commit) else written
 
-    def finish(self, begun: Begun, reports: Iterable[Commit | InputFile]) -> bool:
-        """The end of a run whose workers reported this; True if it is complete."""
+    def finish(self, problems: Iterable[InputFile] = ()) -> bool:
+        """The end of a run whose workers could not read these files; True if it is complete."""
         views = {view.name: {"level": view.level, "keep_words": None} for view in self.views}
         head = HEAD | {"fingerprint": self.fingerprint, "identity": {**HEAD["identity"], "views": views}}
-        end = Finish(self.output, self.views, head, 1.0, LINES, limit=self.limit)
-        gathered = [Gathered(known) for known in begun.known]
-        for report in reports:
-            path = report.path if isinstance(report, InputFile) else next(report.of_files()).block.file.path
-            gathered[begun.boundaries.number_of(path)].add(report)
-        limited = self.limit is not None
-        found = [finish_group(self.output, self.views, of_group, LINES, limited=limited) for of_group in gathered]
-        manifest = end.write_manifest(end.write_index(found))
-        end.finish_run(is_complete=manifest["complete"])
+        names = storage.file_names(storage.join(self.path, layout.COMMITS))
+        for some in storage.in_batches(names, 3):
+            gather(self.path, some)
+        manifest = Finish(self.output, self.views, head, 1.0, "text", self.attempt).finish(problems)
         return bool(manifest["complete"])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 
 from layerbeam.transforms.block_commit import find_commit, put_commit
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, Part, name_of
 from layerbeam.transforms.parts.part_format import Output
 
-BLOCK = BlockId(InputFile("a.txt", 100, 5.0), 3, 2, 10, 30, "ab" * 32)
+COUNTS = {"records_read": 2, "embedded": 2}
+FILES = (FileRange(InputFile("a.txt", 100, 5.0), 3, 2, 10, 30, "ab" * 32, counts=COUNTS),)
 PARTS = {"tokens": Part("tokens/a-64fc9e0700000000-000000000003-cdcdcdcdcdcdcdcd.parquet", 7, 9, "cd" * 32)}
-COMMIT = Commit("f1", BLOCK, {"records_read": 2, "embedded": 2}, PARTS, attempt=1)
+COMMIT = Commit(name_of(FILES), "f1", FILES, PARTS, attempt=1)
 
 
 @pytest.fixture
@@ -25,15 +27,23 @@ def output(tmp_path: Path) -> Output:
 
 
 def test_no_commit_is_found_before_there_is_one(output):
-    assert find_commit(output, BLOCK) is None
+    assert find_commit(output, FILES) is None
     assert put_commit(output, COMMIT) is COMMIT
-    assert find_commit(output, BLOCK) == COMMIT
+    assert find_commit(output, FILES) == COMMIT
 
 
-def test_a_commit_is_that_of_a_file_with_a_new_time(output):
+def test_a_commit_is_that_of_a_file_with_a_new_time(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     put_commit(output, COMMIT)
-    touched = dataclasses.replace(BLOCK, file=InputFile("a.txt", 100, 6.0))
-    assert find_commit(output, touched) == dataclasses.replace(COMMIT, block=touched)
+    touched = (dataclasses.replace(FILES[0], file=InputFile("a.txt", 100, 6.0)),)
+    # A worker that comes too late knows another time than the file has.
+    assert put_commit(output, dataclasses.replace(COMMIT, files=touched, attempt=2)) == COMMIT
+    (tmp_path / "a.txt").write_bytes(bytes(100))
+    os.utime("a.txt", (6, 6))
+    assert find_commit(output, touched) == COMMIT
+    again = dataclasses.replace(COMMIT, files=touched, attempt=2)
+    assert put_commit(output, again) == COMMIT.now(touched) == dataclasses.replace(COMMIT, files=touched)
+    assert find_commit(output, FILES) == COMMIT.now(touched)
 
 
 def test_the_first_of_two_commits_counts(output):
@@ -41,7 +51,7 @@ def test_the_first_of_two_commits_counts(output):
     other = Part("tokens/a-64fc9e0700000000-000000000003-efefefefefefefef.parquet", 7, 9, "ef" * 32)
     second = dataclasses.replace(COMMIT, parts={"tokens": other}, attempt=2)
     assert put_commit(output, second) == COMMIT
-    assert find_commit(output, BLOCK) == COMMIT
+    assert find_commit(output, FILES) == COMMIT
 
 
 @pytest.mark.parametrize("what", ["settings", "content", "missing part", "short part", "damaged"])
@@ -49,7 +59,7 @@ def test_a_commit_that_cannot_be_trusted_is_replaced(output, what):
     folder = Path(output.path)
     first = {
         "settings": dataclasses.replace(COMMIT, fingerprint="f0"),
-        "content": dataclasses.replace(COMMIT, block=dataclasses.replace(BLOCK, sha256="ee" * 32)),
+        "content": dataclasses.replace(COMMIT, files=(dataclasses.replace(FILES[0], sha256="ee" * 32),)),
     }.get(what, COMMIT)
     put_commit(output, first)
     part = folder / PARTS["tokens"].path
@@ -58,12 +68,12 @@ def test_a_commit_that_cannot_be_trusted_is_replaced(output, what):
     elif what == "short part":
         part.write_bytes(bytes(8))
     elif what == "damaged":
-        (folder / "_commits" / f"{BLOCK.name}.json").write_bytes(b"{")
-    assert find_commit(output, BLOCK) is None
+        (folder / "_commits" / f"{COMMIT.name}.json").write_bytes(b"{")
+    assert find_commit(output, FILES) is None
     part.write_bytes(bytes(9))
     if "part" in what:  # it is sound again
         assert put_commit(output, dataclasses.replace(COMMIT, attempt=2)) == COMMIT
     else:
         second = dataclasses.replace(COMMIT, attempt=2)
         assert put_commit(output, second) is second
-        assert find_commit(output, BLOCK) == second
+        assert find_commit(output, FILES) == second

@@ -11,7 +11,6 @@ from apache_beam.utils.shared import Shared
 
 from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import TokenBlock, VectorBlock
-from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
@@ -33,8 +32,7 @@ class EncodeBlocks(beam.PTransform):
         hardware: What a worker process may use.
 
     Returns (from `expand`):
-        A PCollection of `VectorBlock`, one for each block. Rejected texts are in its `tokens.text.rejected`. A `Commit`
-        of a block that is done is passed on.
+        A PCollection of `VectorBlock`, one for each block. Rejected texts are in its `tokens.text.rejected`.
 
     Raises:
         EncoderError: The encoder does not have a layer, or the pooled output, that a view reads.
@@ -82,10 +80,7 @@ class _EncodeBlock(beam.DoFn):
         with placement(self._stage.hardware.device):
             return load_encoder(encoder, layers=needed_layers(views), pooler=needs_pooler(views))
 
-    def process(self, tokens: TokenBlock | Commit) -> Iterator[VectorBlock | Commit]:
-        if isinstance(tokens, Commit):
-            yield tokens
-            return
+    def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
         counters.note_time(metrics.ENCODING_BEGAN)
         cost = EncodeCost()
         vectors = encode_or_reject(

@@ -65,7 +65,7 @@ def encode_or_reject(tokens: TokenBlock, encode: Encode, check_encoder: Callable
             check_encoder()
             reasons = find_faults(tokens, encode)
             if not reasons and isinstance(error, MemoryError):
-                name = tokens.text.block.name
+                name = tokens.text.name
                 raise MemoryError(f"the vectors of block {name} do not fit: lower output.target_part_bytes") from error
             if not reasons:
                 raise

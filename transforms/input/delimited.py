@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.input_format import InputFormat
@@ -76,7 +76,7 @@ class CsvInput(InputFormat):
 
     def cut(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
-    ) -> Iterator[tuple[BlockId, tuple[_Header, bytes]]]:
+    ) -> Iterator[tuple[FileRange, tuple[_Header, bytes]]]:
         """Identity and content of each block of the slice.
 
         Raises UnreadableFileError if the file lacks a column that the configuration names.
@@ -87,12 +87,12 @@ class CsvInput(InputFormat):
             for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw):
                 yield block, (header, raw)
 
-    def read(self, block: BlockId, record_format: RecordFormat) -> tuple[_Header, bytes]:
+    def read(self, block: FileRange, record_format: RecordFormat) -> tuple[_Header, bytes]:
         """The block's content, read again. Raises UnreadableFileError if the file has other bytes at that place."""
         header = read_header(block.file, record_format) or _Header([], b"")
         return header, text.read_bytes(block, also_hashed=header.raw)
 
-    def decode(self, block: BlockId, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:
+    def decode(self, block: FileRange, content: tuple[_Header, bytes], record_format: RecordFormat) -> TextBlock:
         """The block's rows as texts. An empty line is blank."""
         header, raw = content
         at_start = block.first_byte == 0

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # By the values of `RecordFormat.format`. The package fills it when it is imported.
@@ -65,15 +65,15 @@ class InputFormat(abc.ABC):
                 yield block.first_byte, block.end_byte, block.num_lines
 
     @abc.abstractmethod
-    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, Any]]:
+    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[FileRange, Any]]:
         """Identity and content of each block of a slice: consecutive, and the same whenever the bytes are the same."""
 
     @abc.abstractmethod
-    def read(self, block: BlockId, record_format: RecordFormat) -> Any:
+    def read(self, block: FileRange, record_format: RecordFormat) -> Any:
         """The content of a block, read again. UnreadableFileError if the file has something else at that place."""
 
     @abc.abstractmethod
-    def decode(self, block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
+    def decode(self, block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
         """The texts of a block. A record that cannot be decoded becomes a reject."""
 
     @abc.abstractmethod

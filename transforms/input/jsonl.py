@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms.blocks import FIELD_TYPES, TextBlock
-from layerbeam.transforms.commits import BlockId
+from layerbeam.transforms.commits import FileRange
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.records import INT64, is_blank, lone_surrogate
 from layerbeam.transforms.settings import RecordFormat
@@ -65,7 +65,7 @@ class JsonLinesInput(text.TextInput):
     def record_of(self, record_format: RecordFormat) -> str:
         return "line"
 
-    def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
+    def decode(self, block: FileRange, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""
         records, lines = text.decode(block, raw, record_format, "line")
         fields = record_format.fields_read

@@ -1,6 +1,6 @@
 """Parquet files cut into blocks and decoded: a row is a record; only the needed columns are read, some rows at a time.
 
-A slice is one or more row groups. Rows have no byte positions, so a position (`Slice.start`, `BlockId.first_byte`)
+A slice is one or more row groups. Rows have no byte positions, so a position (`Slice.start`, `FileRange.first_byte`)
 counts the stored bytes of the row groups before it and, inside a slice, the row's share of the slice. The hash of a
 block covers the values of its needed columns. A file that was rewritten by another library or with other compression
 has other positions, so it is embedded again; a file with only a new time stamp is not.
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
@@ -82,7 +82,7 @@ class ParquetInput(InputFormat):
 
     def cut(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
-    ) -> Iterator[tuple[BlockId, pa.Table]]:
+    ) -> Iterator[tuple[FileRange, pa.Table]]:
         """Identity and needed columns of each block of the slice."""
         with _opened(slice_.file, record_format) as (parquet, schema, file):
             of_file = list(_groups(parquet, record_format))
@@ -99,11 +99,11 @@ class ParquetInput(InputFormat):
             done = 0  # rows of the slice that are in a block
             max_rows = rows_in_slice if slice_.max_records is None else slice_.max_records
 
-            def block_of(table: pa.Table) -> tuple[BlockId, pa.Table]:
+            def block_of(table: pa.Table) -> tuple[FileRange, pa.Table]:
                 first, end = (slice_.start + row * size // rows_in_slice for row in (done, done + table.num_rows))
                 first_line, rows = slice_.first_line + done, table.num_rows
                 is_last = ends_file and done + rows == rows_in_slice
-                return BlockId(slice_.file, first_line, rows, first, end, _hash_of(table), is_last), table
+                return FileRange(slice_.file, first_line, rows, first, end, _hash_of(table), is_last), table
 
             pending = schema.empty_table()
             for batch in _batches(parquet, schema, groups, file):
@@ -117,7 +117,7 @@ class ParquetInput(InputFormat):
             if pending.num_rows:
                 yield block_of(pending)
 
-    def read(self, block: BlockId, record_format: RecordFormat) -> pa.Table:
+    def read(self, block: FileRange, record_format: RecordFormat) -> pa.Table:
         """The block's columns, read again. Raises UnreadableFileError if the file has other rows at that place."""
         end_row = block.first_line + block.num_lines
         with _opened(block.file, record_format) as (parquet, schema, file):
@@ -139,7 +139,7 @@ class ParquetInput(InputFormat):
             raise UnreadableFileError("its rows have changed since it was read")
         return table
 
-    def decode(self, block: BlockId, table: pa.Table, record_format: RecordFormat) -> TextBlock:
+    def decode(self, block: FileRange, table: pa.Table, record_format: RecordFormat) -> TextBlock:
         """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
         raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
         is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)

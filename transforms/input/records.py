@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
-from layerbeam.transforms.commits import BlockId, Rejected
+from layerbeam.transforms.commits import FileRange, Rejected
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.
@@ -103,7 +103,7 @@ def lone_surrogate(text: str) -> str | None:
     return None
 
 
-def no_records(block: BlockId, record_format: RecordFormat) -> TextBlock:
+def no_records(block: FileRange, record_format: RecordFormat) -> TextBlock:
     """The texts of a file that is readable and has nothing in it."""
     nothing = np.zeros(0, np.int64)
     columns = [pa.array([], FIELD_TYPES.get(type_, pa.string())) for _, type_ in record_format.fields_read]
@@ -118,7 +118,7 @@ class Records:
     is rejected}, only the first reason of each.
     """
 
-    block: BlockId
+    block: FileRange
     record_format: RecordFormat
     line: Int64Array
     place: Int64Array
@@ -178,5 +178,5 @@ class Records:
         ]
         zeros = np.zeros(len(texts), np.int32)
         offset = None if pairs is None else zeros
-        block = TextBlock(self.block, texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
+        block = TextBlock((self.block,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
         return block if len(kept) == len(texts) else block.take(kept)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content, refusing_other_content
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
@@ -74,15 +74,15 @@ class TextInput(InputFormat):
         else:
             yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)
 
-    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[BlockId, bytes]]:
+    def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[FileRange, bytes]]:
         """Identity and bytes of each block of the slice."""
         runs = _find_records(slice_, record_format, self.record_of(record_format))
         return into_blocks(slice_, limits, record_format, runs)
 
-    def read(self, block: BlockId, record_format: RecordFormat) -> bytes:
+    def read(self, block: FileRange, record_format: RecordFormat) -> bytes:
         return read_bytes(block)
 
-    def decode(self, block: BlockId, raw: bytes, record_format: RecordFormat) -> TextBlock:
+    def decode(self, block: FileRange, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines, paragraphs or file as texts."""
         records, texts = decode(block, raw, record_format, record_format.record)
         if record_format.record == "paragraph" and b"\r" in raw:
@@ -123,7 +123,7 @@ def into_blocks(
     runs: Iterable[tuple[bytes | bytearray, Int64Array, Int64Array]],
     *,
     also_hashed: bytes = b"",
-) -> Iterator[tuple[BlockId, bytes]]:
+) -> Iterator[tuple[FileRange, bytes]]:
     """Identity and bytes of each block of the slice's records.
 
     `runs`: consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all
@@ -143,7 +143,7 @@ def into_blocks(
     lead = int(slice_.start == 0)
     places = lines = np.zeros(lead, np.int64)
 
-    def take(records: int) -> tuple[BlockId, bytes]:
+    def take(records: int) -> tuple[FileRange, bytes]:
         nonlocal digest, dropped, places, lines, left, lead
         count = lead + records
         is_long = records == 1 and places[count] - places[lead] > most
@@ -151,12 +151,12 @@ def into_blocks(
         raw = bytes(memoryview(pending)[: end_byte - first_byte - dropped])
         del pending[: len(raw)]
         digest.update(raw[head:] if dropped else raw)
-        block = BlockId(slice_.file, first_line, end_line - first_line, first_byte, end_byte, digest.hexdigest())
+        block = FileRange(slice_.file, first_line, end_line - first_line, first_byte, end_byte, digest.hexdigest())
         digest, dropped = hashlib.sha256(also_hashed), 0
         places, lines, left, lead = places[count:], lines[count:], left - records, 0
         return block, raw[:head] if is_long else raw if records else b""
 
-    def take_blocks(records: int) -> Iterator[tuple[BlockId, bytes]]:
+    def take_blocks(records: int) -> Iterator[tuple[FileRange, bytes]]:
         before = places[lead] - places[0]
         if before > most or (before and (not records or places[lead + 1] - places[lead] > most)):
             yield take(0)
@@ -290,7 +290,7 @@ def _blank_lines(data: bytes, bounds: Int64Array, *, at_file_start: bool) -> Boo
     return np.asarray(~np.logical_or.reduceat(is_text, bounds[:-1]), bool)
 
 
-def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
+def read_bytes(block: FileRange, *, also_hashed: bytes = b"") -> bytes:
     """The block's bytes, read again. Raises UnreadableFileError if the file has other bytes at that place.
 
     `also_hashed`: as for `into_blocks`.
@@ -309,7 +309,7 @@ def read_bytes(block: BlockId, *, also_hashed: bytes = b"") -> bytes:
     return bytes(raw)
 
 
-def decode(block: BlockId, raw: bytes, record_format: RecordFormat, record: str) -> tuple[Records, pa.StringArray]:
+def decode(block: FileRange, raw: bytes, record_format: RecordFormat, record: str) -> tuple[Records, pa.StringArray]:
     """The block's records, and their texts.
 
     The line end after a record, and the byte order mark of UTF-8 at the file's start, are not part of it.

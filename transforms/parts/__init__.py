@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy.typing as npt
@@ -34,6 +34,11 @@ _TABLE_FILE = re.compile(rf"{layout.WORD_TYPES}(?:-\d{{5,}})?(?:{_SUFFIXES})")
 def part_folder(view: View) -> str:
     """The folder of a view's parts. Those of `word_type` are sums of a block, not rows of the view."""
     return f"{layout.WORD_SUMS}/{view.name}" if view.aggregates else view.name
+
+
+def folders_of(views: Iterable[View]) -> list[str]:
+    """The folders in which a run with these views has parts."""
+    return sorted({layout.REJECTS, *(folder for view in views for folder in (view.name, part_folder(view)))})
 
 
 def part_path(view: View, name: str) -> str:

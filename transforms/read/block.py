@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, hash_paths
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
+from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
@@ -30,20 +31,18 @@ def read_blocks(
     slice_: Slice,
     limits: BlockLimits,
     record_format: RecordFormat = LINES,
-    fingerprint: str | None = None,
-    *,
-    known: Callable[[BlockId], Commit | None] = lambda _: None,
+    committed: CommittedBlocks | None = None,
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    `known` gives the commit of a block with the same bytes, if there is one. If it has another `fingerprint`, it lacks
-    views that the run has, and its block is read and knows the commit.
+    `committed` knows which are. A block whose commit has other settings lacks views that the run has; it is read and
+    knows the commit.
 
-    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `known` raises is
+    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
     passed on: it is not the input's fault.
     """
-    if slice_.others:
-        yield from _read_files(slice_, limits, record_format, fingerprint, known)
+    if slice_.others or slice_.is_copy or (slice_.known and slice_.is_whole_file):
+        yield from _read_pack(slice_, limits, record_format, committed)
         return
     reader, readers = slice_.reader
     for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
@@ -51,84 +50,94 @@ def read_blocks(
             yield item
             return
         if number % readers == reader:
-            yield _read_block(*item, record_format, fingerprint, known)
+            yield _read_block([item], slice_, record_format, committed)
 
 
 def _read_block(
-    block: BlockId,
-    content: Any,
-    record_format: RecordFormat,
-    fingerprint: str | None,
-    known: Callable[[BlockId], Commit | None],
-) -> TextBlock | Commit:
-    commit = known(block)
-    done = _if_done(block, commit, fingerprint)
-    return done or dataclasses.replace(_decode(block, content, record_format), earlier=commit)
-
-
-def _read_files(
+    found: Sequence[tuple[FileRange, Any]],
     slice_: Slice,
-    limits: BlockLimits,
     record_format: RecordFormat,
-    fingerprint: str | None,
-    known: Callable[[BlockId], Commit | None],
+    committed: CommittedBlocks | None,
+    together: str | None = None,
+) -> TextBlock | Commit:
+    """A block of these ranges, given with their contents, or its commit if it is done."""
+    commit = None if committed is None else committed.find(slice_.known, [own for own, _ in found])
+    if commit is not None and committed is not None and committed.is_whole(commit):
+        return commit
+    block = _join([_decode(own, content, record_format) for own, content in found])
+    return dataclasses.replace(block, earlier=commit, together=together)
+
+
+def _read_pack(
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat, committed: CommittedBlocks | None
 ) -> Iterator[TextBlock | Commit | InputFile]:
-    """Blocks of several small files. A file that fills a block, or is done, is on its own."""
+    """Blocks of several small files. A file that fills a block is on its own.
+
+    Files whose rows are in parts already are copied from there: unchanged ones of a pack of which others have changed,
+    and touched ones whose bytes are the same.
+    """
     files = (slice_.file, *slice_.others)
-    slice_files = hash_paths(file.path for file in files)
-    waiting: list[tuple[BlockId, Any]] = []
+    together = hash_paths(file.path for file in files) if slice_.others else None
+    waiting: list[tuple[FileRange, Any]] = []
+    sources: dict[str, tuple[Commit, list[FileRange]]] = {}
     filled = 0.0
 
-    def take() -> TextBlock | Commit:
-        members = tuple(block for block, _ in waiting)
-        block = BlockId.of_files(members)
-        commit = known(block)
-        done = _if_done(block, commit, fingerprint, members)
-        if done is not None:
-            return done
-        texts = [_decode(own, content, record_format) for own, content in waiting]
-        return dataclasses.replace(join_files(block, texts), earlier=commit, slice_files=slice_files)
+    def is_copied(file: InputFile | FileRange) -> bool:
+        found = None if committed is None else committed.source_of(slice_.known, file, any_settings=slice_.is_copy)
+        if found is not None:
+            commit, own = found
+            sources.setdefault(commit.name, (commit, []))[1].append(own if isinstance(file, InputFile) else file)
+        return found is not None
 
     for file in files:
+        if slice_.is_copy and is_copied(file):
+            continue
         end = None if storage.is_compressed(file.path) else file.size
         cut = _cut_blocks(Slice(file, 0, end, 0), limits, record_format)
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
-            block, content = items[0]
-            done = _if_done(block, known(block), fingerprint)
-            if done is not None and done.parts:  # without texts it is quickly read, and stays with its neighbours
-                yield done
+            own, content = items[0]
+            if is_copied(own):
                 continue
-            waiting.append((block, content))
-            records = 1 if FORMATS[record_format.format].is_one_record(record_format) else block.num_lines
-            filled += filled_share(block.end_byte - block.first_byte, records, limits)
+            waiting.append((own, content))
+            records = 1 if FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
+            filled += filled_share(own.num_bytes, records, limits)
             if filled >= _OVERFULL:
-                yield take()
+                yield _read_block(waiting, slice_, record_format, committed, together)
                 waiting, filled = [], 0.0
-        elif items and isinstance(items[-1], InputFile):  # it has changed
+        elif slice_.others and items and isinstance(items[-1], InputFile):  # it has changed
             yield items[-1]
         else:
             for item in itertools.chain(items, cut):
-                yield item if isinstance(item, InputFile) else _read_block(*item, record_format, fingerprint, known)
+                yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, committed)
     if waiting:
-        yield take()
+        yield _read_block(waiting, slice_, record_format, committed, together)
+    for commit, ranges in sources.values():
+        assert committed is not None  # noqa: S101 - for mypy
+        try:
+            yield committed.copy(commit, ranges)
+        except (OSError, ValueError, pa.ArrowException):  # its parts are damaged
+            first, *others = (own.file for own in ranges)
+            yield from _read_pack(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed)
 
 
-def join_files(block: BlockId, texts: Sequence[TextBlock]) -> TextBlock:
+def _join(texts: Sequence[TextBlock]) -> TextBlock:
     """The texts of several files, each of them whole, as one block."""
-    firsts = row_splits_of(np.array([one.block.num_lines for one in texts]))[:-1]
+    if len(texts) == 1:
+        return texts[0]
+    files = tuple(one.files[0] for one in texts)
+    firsts = row_splits_of(np.array([own.num_lines for own in files]))[:-1]
     pairs = pair_offset = None
     if any(one.pairs is not None for one in texts):
         nothing = (pa.nulls(len(one.texts), pa.string()) for one in texts)
         pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nothing, strict=True)])
         offsets = (np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts)
         pair_offset = np.concatenate(list(offsets))
+    lines = (one.line - own.first_line + first for one, own, first in zip(texts, files, firsts, strict=True))
     return TextBlock(
-        block,
+        files,
         texts=pa.concat_arrays([one.texts for one in texts]),
-        line=np.concatenate(
-            [one.line - one.block.first_line + first for one, first in zip(texts, firsts, strict=True)]
-        ),
+        line=np.concatenate(list(lines)),
         sentence=np.concatenate([one.sentence for one in texts]),
         offset=np.concatenate([one.offset for one in texts]),
         counts={name: np.concatenate([one.counts[name] for one in texts]) for name in texts[0].counts},
@@ -136,59 +145,50 @@ def join_files(block: BlockId, texts: Sequence[TextBlock]) -> TextBlock:
         pairs=pairs,
         pair_offset=pair_offset,
         fields={name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
-        members=tuple(one.block for one in texts),
     )
-
-
-def _if_done(
-    block: BlockId, commit: Commit | None, fingerprint: str | None, members: Sequence[BlockId] = ()
-) -> Commit | None:
-    """The commit, if it has all views of the run."""
-    if commit is None or fingerprint not in (None, commit.fingerprint):
-        return None
-    return commit.now(block, members)
 
 
 def _cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
-) -> Iterator[tuple[BlockId, Any] | InputFile]:
-    """Identity and content of each block, one held back: the last one may be the file's. A file has at least one."""
-    held: tuple[BlockId, Any] | None = None
+) -> Iterator[tuple[FileRange, Any] | InputFile]:
+    """Each block and its content, one held back: the last one may be the file's. A file has at least one."""
+    held: tuple[FileRange, Any] | None = None
+    problem = None
     try:
         for item in FORMATS[record_format.format].cut(slice_, limits, record_format):
             if held is not None:
                 yield held
             held = item
         # Line numbers are from the scan, bytes from this read. They belong together if the file is unchanged.
-        change = storage.find_change(slice_.file)
-        if change is not None:
-            raise UnreadableFileError(change.problem)
+        problem = storage.find_change(slice_.file)
     except OSError as error:
-        if held is not None:
-            yield held
-        yield InputFile.unreadable(slice_.file.path, storage.reason_of(error))
-        return
-    if held is None and slice_.start == 0:
-        held = BlockId(slice_.file, 0, 0, 0, 0, hashlib.sha256().hexdigest(), is_last=True), None
+        problem = InputFile.unreadable(slice_.file.path, storage.reason_of(error))
+    if held is None and slice_.start == 0 and problem is None:
+        held = FileRange(slice_.file, 0, 0, 0, 0, hashlib.sha256().hexdigest(), is_last=True), None
     if held is not None:
-        block, content = held
-        is_at_end = block.end_byte == slice_.file.size or (slice_.end is None and slice_.max_records is None)
-        yield dataclasses.replace(block, is_last=block.is_last or is_at_end), content
+        own, content = held
+        ends = slice_.max_records is None if slice_.end is None else own.end_byte == slice_.file.size
+        yield dataclasses.replace(own, is_last=own.is_last or (ends and problem is None)), content
+    if problem is not None:
+        yield problem
 
 
-def read_block(block: BlockId, record_format: RecordFormat = LINES) -> TextBlock:
+def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) -> TextBlock:
     """The texts of one block, read again as by `read_blocks`.
 
-    Raises UnreadableFileError if the file is missing or has other records at that place.
+    Raises UnreadableFileError if a file is missing or has other records at that place.
     """
-    now = storage.stat_file(block.file.path)
-    if now.problem:
-        raise UnreadableFileError(now.problem)
-    content = FORMATS[record_format.format].read(block, record_format) if block.num_lines else None
-    return _decode(block, content, record_format)
+    texts = []
+    for own in files:
+        now = storage.stat_file(own.file.path)
+        if now.problem:
+            raise UnreadableFileError(now.problem)
+        content = FORMATS[record_format.format].read(own, record_format) if own.num_lines else None
+        texts.append(_decode(own, content, record_format))
+    return _join(texts)
 
 
-def _decode(block: BlockId, content: Any, record_format: RecordFormat) -> TextBlock:
+def _decode(block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
     """The block's texts: blank records dropped or kept, each record counted once, pairs and sentences split."""
     if block.num_lines:
         result = FORMATS[record_format.format].decode(block, content, record_format)

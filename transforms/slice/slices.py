@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import array
+import bisect
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Page, Slice
+from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -45,42 +45,21 @@ class Done:
         return int((self.ranges[:, 1] - self.ranges[:, 0]).sum())
 
 
-class DoneCounter:
-    """Makes `Done` of commits: five numbers of each are kept."""
-
-    def __init__(self) -> None:
-        self._blocks = array.array("q")
-        self._kept_views: set[str] = set()
-
-    def add(self, commit: Commit, *, is_current: bool) -> None:
-        """Take in a commit of the file's present state. A second one of the same block does not count."""
-        if not is_current:
-            self._kept_views |= commit.parts.keys()
-            return
-        block, counts = commit.block, commit.counts
-        texts = metrics.embedded_texts(counts)
-        self._blocks.extend((block.first_line, block.first_byte, block.end_byte, counts[metrics.RECORDS], texts))
-
-    def result(self) -> Done:
-        """What was added."""
-        blocks = np.array(self._blocks, np.int64).reshape(-1, 5)
-        blocks = blocks[np.unique(blocks[:, 0], return_index=True)[1]]
-        records, texts = blocks[:, 3:].sum(axis=0).tolist()
-        return Done(blocks[:, 1:3], records, texts, frozenset(self._kept_views))
-
-
 @dataclasses.dataclass
 class FileToRead:
     """A file with work left.
 
     `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
-    small files that are read together with this one.
+    small files that are read together with this one. `known`: commits of earlier runs that may hold what is left.
+    `is_copy`: the rows of these files are copied from the pack that has them; the files may be gone.
     """
 
     file: InputFile
     max_records: int | None = None
     done: Done = dataclasses.field(default_factory=Done)
     others: tuple[InputFile, ...] = ()
+    known: tuple[Page, ...] = ()
+    is_copy: bool = False
 
 
 def join_small_files(
@@ -94,6 +73,9 @@ def join_small_files(
     waiting: list[FileToRead] = []
     filled = 0.0
     for work in files:
+        if work.others:
+            yield work
+            continue
         share = _expected_blocks(work.file, work.file.size, limits, record_format)
         is_whole = FORMATS[record_format.format].joins_files and work.max_records is None and work.file.size
         if not (limits.joins_files and is_whole and share <= _SMALL):
@@ -157,13 +139,13 @@ def cut_file(
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
     """(file, start, end) of each range."""
     work = FileToRead(file) if isinstance(file, InputFile) else file
-    if work.others:
+    if work.others or work.is_copy:
         yield work, 0, work.file.size
         return
     # What is limited is counted from the file's start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
-    for start, end in byte_ranges(work.file, size, record_format):
-        yield work, start, end
+    for start, end in byte_ranges(work.file, size, record_format) or [(0, 0)]:
+        yield dataclasses.replace(work, known=pages_between(work.known, start, end)), start, end
 
 
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -183,7 +165,7 @@ def scan_range(
     a Parquet file, a slice is as many row groups as hold about `text_bytes`, by the footer. Otherwise the range is one
     slice: in compressed files, which are only opened here, whole-file records and paragraphs.
     """
-    if work.others:  # all of them are read in one place, from their first lines
+    if work.others or work.is_copy:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
     format_ = FORMATS[record_format.format]
     max_records = None if format_.limits_pieces and end is not None else work.max_records
@@ -208,6 +190,8 @@ def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
     skipped = None if problem is None else InputFile.unreadable(file.path, problem)
     if skipped is None and not any(scan.pieces for scan in in_order):
         skipped = storage.find_change(file)  # it may have been emptied after it was found
+        if skipped is None:
+            yield Slice(file, 0, file.size, 0, known=in_order[0].work.known)
     if skipped is not None:
         yield skipped
         return
@@ -217,8 +201,22 @@ def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
             left = None if scan.max_records is None else scan.max_records - first_line
             if left is not None and left <= 0:
                 break
-            yield Slice(file, start, end, first_line, left, others=scan.work.others)
+            known = pages_between(scan.work.known, start, end)
+            others, is_copy = scan.work.others, scan.work.is_copy
+            yield Slice(file, start, end, first_line, left, others=others, known=known, is_copy=is_copy)
             first_line += num_lines
+
+
+def pages_between(pages: tuple[Page, ...], start: int, end: int | None) -> tuple[Page, ...]:
+    """The pages that may have commits of blocks which begin in these bytes.
+
+    >>> pages = tuple(Page(first_byte, 0, 9, "known.jsonl") for first_byte in (0, 500, 900))
+    >>> [page.first_byte for page in pages_between(pages, 600, 700)]
+    [500]
+    """
+    first = max(bisect.bisect_right(pages, start, key=lambda page: page.first_byte) - 1, 0)
+    last = len(pages) if end is None else bisect.bisect_left(pages, end, key=lambda page: page.first_byte)
+    return pages[first : max(last, first + 1)]
 
 
 def share_slice(

@@ -35,6 +35,7 @@ from layerbeam.transforms.storage.listing import (
     check_bucket,
     exists,
     file_names,
+    file_sizes,
     find_change,
     find_files,
     is_absent,
@@ -45,7 +46,6 @@ from layerbeam.transforms.storage.listing import (
     list_tree,
     place_of,
     reason_of,
-    sizes_of,
     stat_file,
     stat_if_exists,
 )

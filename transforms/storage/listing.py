@@ -8,7 +8,7 @@ import glob
 import itertools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage import stores
@@ -197,17 +197,20 @@ def check_bucket(folder: str) -> None:
 
 def list_folder(folder: str) -> dict[str, int]:
     """{name: size in bytes} of the files directly in the folder; empty if there is no folder."""
+    return dict(file_sizes(folder))
+
+
+def file_sizes(folder: str, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """(name, size in bytes) of what `file_names` gives."""
     if not is_local(folder):
-        return {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_files(join(folder, "*"))}
-    if not os.path.isdir(folder):
-        return {}
-    sizes: dict[str, int] = {}
-    with os.scandir(folder) as entries:
+        found = ((f.path.removeprefix(join(folder, "")), f.size) for f in stores.list_prefix(join(folder, prefix)))
+        yield from ((name, size) for name, size in found if "/" not in name)
+        return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # an unfinished file has got its name meanwhile
-                if entry.is_file():
-                    sizes[entry.name] = entry.stat().st_size
-    return sizes
+                if entry.name.startswith(prefix) and entry.is_file():
+                    yield entry.name, entry.stat().st_size
 
 
 def file_names(folder: str, prefix: str = "") -> Iterator[str]:
@@ -227,19 +230,6 @@ def is_absent(path: str, error: OSError) -> bool:
     """
     lasting = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
     return isinstance(error, lasting) or not (is_local(path) or exists(path))
-
-
-def sizes_of(folder: str, names: Collection[str]) -> dict[str, int]:
-    """{name: size in bytes} of those of these names that are files in the folder. OSError if nobody can tell now.
-
-    In a store that is one listing of what begins as all of them do.
-    """
-    if is_local(folder):
-        found = ((name, stat_if_exists(join(folder, name))) for name in names)
-        return {name: file.size for name, file in found if file is not None}
-    common = os.path.commonprefix(list(names))  # noqa: RUF071 - of characters
-    sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in stores.list_prefix(join(folder, common))}
-    return {name: sizes[name] for name in names if name in sizes}
 
 
 def list_tree(folder: str) -> dict[str, InputFile]:

@@ -10,7 +10,6 @@ import apache_beam as beam
 
 from layerbeam.transforms import coders, counters
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import Commit
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
@@ -29,8 +28,7 @@ class TokenizeBlocks(beam.PTransform):
         hardware: What a worker process may use; TF Text cuts the words.
 
     Returns (from `expand`):
-        A PCollection of `TokenBlock`, one for each block. Rejected texts are in its `text.rejected`. A `Commit` of a
-        block that is done is passed on.
+        A PCollection of `TokenBlock`, one for each block. Rejected texts are in its `text.rejected`.
 
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
@@ -63,10 +61,7 @@ class _TokenizeBlock(beam.DoFn):
         load_tensorflow(self._stage.hardware)
         self._tokenize = Tokenizer(self._stage.encoder, self._stage.views, self._stage.settings)
 
-    def process(self, block: TextBlock | Commit) -> Iterator[TokenBlock | Commit]:
-        if isinstance(block, Commit):
-            yield block
-            return
+    def process(self, block: TextBlock) -> Iterator[TokenBlock]:
         with counters.timed("tokenize"):
             tokens = self._tokenize(block)
         # Here and not when it is read: of blocks that were read, an attempt that is repeated may find some done.

@@ -57,10 +57,7 @@ class _WriteBlock(beam.DoFn):
     def setup(self) -> None:
         self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
 
-    def process(self, block: VectorBlock | Commit) -> Iterator[Commit | InputFile]:
-        if isinstance(block, Commit):
-            yield block
-            return
+    def process(self, block: VectorBlock) -> Iterator[Commit | InputFile]:
         with counters.timed("write"):
             output = self._stage.output
             written = list(write_parts(output, self._stage.views, self._tokens, block))

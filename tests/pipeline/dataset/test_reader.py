@@ -9,13 +9,14 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import random_lines
+from corpora import UNLIMITED, random_lines
 from object_store import upload
 from tampering import edit
 from weights import vectors
@@ -24,17 +25,16 @@ from workplace import workplace_in
 import layerbeam
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.dataset.reader import Run
+from layerbeam.pipeline.output.find import PendingWork, begin_work
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.pipeline.output.finish_group import finish_group
-from layerbeam.pipeline.output.groups import Gathered, GroupWork, make_groups
 from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_part
 
 VIEWS = {
     "pieces": {"level": "token", "layers": [-1, 1], "combine": "sum", "special_tokens": False, "dtype": "float16"},
@@ -71,26 +71,23 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     """A run of one view with these parts, opened."""
     output = Output(str(path), "0123456789abcdef")
     file = InputFile("a.txt", len(tables), 0.0)
-    commits = []
+    commits = [Commit("a", output.fingerprint, (FileRange(file, 0, 0, 0, 0, "", is_last=True),), {})]
     for number, table in enumerate(tables):
-        block = BlockId(file, number, 1, number, number + 1, "")
-        parts = {view.name: write_part(output, view, block.name, table)}
-        commits.append(Commit(output.fingerprint, block, {"records_read": 1, "embedded": 1}, parts))
+        counts = {"records_read": 1, "embedded": 1}
+        own = FileRange(file, number, 1, number, number + 1, "", is_last=number == len(tables) - 1, counts=counts)
+        name = name_of([own])
+        parts = {view.name: write_part(output, view, name, table)}
+        commits[number:] = [Commit(name, output.fingerprint, (own,), parts, attempt=1)]
     known = {"engine": "native", "do_lower_case": True, "casing_from": "a test", "vocabulary_size": 9}
     encoder = {"handle": "e", "num_hidden_layers": 3, "hidden_size": view.hidden_size} | known
     identity = {"input": {"text_field": "text", "pair_field": None}, "views": {}}
     head = RunIdentity(
         schema_version=1, fingerprint=output.fingerprint, identity=identity, encoder=encoder, settings={}, versions={}
     )
+    begin_work(SimpleNamespace(output=output, limits=UNLIMITED, records=RecordFormat()), 1, PendingWork(files=[file]))
     for commit in commits:
         put_commit(output, commit)
-    (group,) = make_groups([file], 1)
-    gathered = Gathered(GroupWork(group, frozenset(), (), ()))
-    for commit in commits:
-        gathered.add(commit)
-    report = finish_group(output, (), gathered, RecordFormat())
-    end = Finish(output, (view,), head, 1.0, RecordFormat())
-    end.finish_run(is_complete=end.write_manifest(end.write_index([report]))["complete"])
+    Finish(output, (view,), head, 1.0, "text", 1).finish()
     return layerbeam.open_run(path, allow_incomplete=not tables)
 
 
@@ -459,12 +456,11 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
     [
         (
             lambda _: {},
-            "complete, counts, encoder, fingerprint, identity, inputs, problems, schema_version, settings, v",
+            "complete, counts, encoder, fingerprint, identity, left_out, problems, schema_version, settings, v",
         ),
         (lambda whole: whole | {"views": []}, "views"),
         (lambda whole: whole | {"views": {"t": None}}, "views.t"),
         (lambda whole: whole | {"views": {"t": without(whole["views"]["texts"], "level")}}, "views.t.level"),
-        (lambda whole: whole | {"views": {"t": whole["views"]["texts"] | {"level": "word_type"}}}, "views.t of"),
     ],
 )
 def test_an_invalid_manifest(out, changed, invalid):
@@ -502,8 +498,8 @@ def test_blocks_and_their_parts(finished):
     assert sum(block.counts["records_read"] for block in blocks) == run.manifest["counts"]["records_read"] == 60
     assert [block.parts["tokens"] for block in blocks] == list(run["tokens"].parts)
     for block in blocks:
-        assert run.same_texts(block.parts["tokens"], "tokens", "texts") == block.parts["texts"]
-    lines = [(block.block.file.path, block.block.first_line) for block in blocks]
+        assert run.same_texts(block.parts["tokens"], "texts") == block.parts["texts"]
+    lines = [(block.files[0].file.path, block.files[0].first_line) for block in blocks]
     assert lines == sorted(lines)
     assert [(entry["path"], entry["records"]) for entry in run.inputs()] == [("corpus/a.txt", 20), ("corpus/b.txt", 40)]
     assert run["tokens"].vectors_text == "layer_0, layer_1, layer_2, layer_3, each 64 x float32"
@@ -556,7 +552,8 @@ def test_an_unfinished_run_has_its_intact_blocks(out):
     assert list(run.blocks()) == [first, *others]
     assert run["tokens"].num_rows == whole["tokens"].num_rows - second.parts["tokens"].rows
     assert run["tokens"].to_arrow().num_rows == run["tokens"].num_rows
-    assert (run.summary().state, list(run.inputs())) == ("unfinished: interrupted", [])
+    assert run.summary().state == "unfinished: interrupted"
+    assert sum(entry["records"] for entry in run.inputs()) == run.manifest["counts"]["records_read"]
     assert "not complete" in repr(run)
     with pytest.raises(FileNotFoundError, match="nowhere: holds no layerbeam run"):
         layerbeam.open_run("nowhere", allow_unfinished=True)

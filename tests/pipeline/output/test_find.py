@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import shutil
 
 import pytest
 from corpora import random_lines
+from output_folder import OutputFolder
 
-from layerbeam.pipeline.output import find
-from layerbeam.pipeline.output.find import is_up_to_date
+import layerbeam
+from layerbeam.pipeline.config import load
+from layerbeam.pipeline.config.job import resolve
+from layerbeam.pipeline.output.find import find_work
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import BlockId, Commit, InputFile
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.layout import file_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, number_slices, scan_range
+from layerbeam.transforms.views import View
 
 
 def test_files_whose_hashes_begin_alike(workplace):
@@ -44,40 +48,45 @@ def test_file_that_changes_while_it_is_read(tmp_path):
 
 
 def test_commits_of_another_state_of_the_file_do_not_count(workplace):
-    workplace.finished("\n".join(random_lines(60)), input={"slice_bytes": 500})
+    workplace.finished("\n".join(random_lines(60)), input={"slice_bytes": 500, "format": "text"})
     files = workplace.files()
     # As if a run over a changed file had been killed after one block, and the change then undone.
-    (found,) = find.find_work(["corpus/a.txt"], "out").files[:1]
-    changed = Commit("f", BlockId(InputFile(found.path, 5, 1.0), 999, 1, 0, 5, "0"), {"records_read": 1}, {})
-    os.mkdir("out/_commits")
-    workplace.write(f"out/_commits/{changed.block.name}.json", json.dumps(changed.to_json()))
-    work = find.find_work(["corpus/a.txt"], "out")
-    assert work.is_empty
+    job = resolve(load.load("c.yaml"))
+    (found,) = find_work(job).files
+    state = dataclasses.replace(found, size=5, modified=1.0)
+    block = (FileRange(state, 999, 1, 0, 5, "0", counts={"records_read": 1, "blank_skipped": 1}),)
+    changed = Commit(name_of(block), job.output.fingerprint, block, {}, attempt=2)
+    workplace.write(f"out/_commits/{changed.name}.json", changed.to_line())
+    assert find_work(job).is_empty
     shutil.rmtree("out/_commits")
     assert workplace.files() == files
 
 
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ({"size": 100, "modified": 0.0, "blocks": 2, "left_out": None}, True),
-        ({"size": 101, "modified": 0.0, "blocks": 2, "left_out": None}, False),
-        ({"size": 100, "modified": 1.0, "blocks": 2, "left_out": None}, False),
-        ({"size": 100, "modified": 0.0, "blocks": 3, "left_out": None}, False),
-        ({"size": 100, "modified": 0.0, "blocks": 2, "left_out": "damaged"}, False),
-        ({"size": 100, "modified": 0.0, "version": "1", "blocks": 2, "left_out": None}, False),
-        (None, False),
-    ],
-)
-def test_up_to_date(entry, expected):
-    file = InputFile("a.txt", 100, 0.0)
-    assert is_up_to_date(file, 2, entry) is expected
+@pytest.mark.parametrize("now", [{}, {"size": 101}, {"modified": 1.0}, {"version": "1"}])
+def test_a_file_is_complete_if_size_time_and_version_are_as_recorded(tmp_path, now):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    view = View(name="t", level="text", layers=(1,), hidden_size=4)
+    limits = BlockLimits(4, 1 << 30, 1 << 30, 128)
+    output = OutputFolder(str(tmp_path / "out"), [str(tmp_path / "*.txt")], (view,), "f", limits)
+    assert output.run()
+    found = [dataclasses.replace(file, **now) for file in output.find().files]
+    assert [work.file for work in find_work(output.job, found=found).to_read] == (found if now else [])
+    index = tmp_path / "out/parts.jsonl"
+    index.write_text(index.read_text().splitlines()[1] + "\n")
+    assert [work.file for work in output.find().to_read] == output.find().files
+
+
+def test_a_view_without_rows_is_complete(workplace):
+    views = {name: {"level": "word", "layers": [1], "keep_words": [name]} for name in ("bank", "zebra")}
+    workplace.finished("the bank\n", views=views)
+    assert [workplace.manifest()["views"][name]["rows"] for name in views] == [1, 0]
+    assert "nothing to do" in workplace.run().err
 
 
 def test_output_is_no_input(workplace):
     workplace.finished("a text\n", input={"files": ["**/*.txt", "**/*.json", "**/*.jsonl"]})
     workplace.run()
-    assert [entry["path"] for entry in workplace.manifest()["inputs"]] == ["corpus/a.txt"]
+    assert [entry["path"] for entry in layerbeam.open_run("out").inputs()] == ["corpus/a.txt"]
 
 
 def test_a_name_like_a_glob_hides_no_file(workplace):

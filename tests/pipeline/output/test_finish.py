@@ -1,162 +1,188 @@
-"""A group of files finished from what was reported and what is on the disk, without a pipeline."""
+"""The end of a run, from what is on the disk, without a pipeline: what counts, and what may not be lost silently."""
 
 from __future__ import annotations
 
-import dataclasses
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
+from output_folder import OutputFolder
+from tampering import deny
 
-from layerbeam.pipeline.output.finish_group import GroupReport, finish_group
-from layerbeam.pipeline.output.groups import Boundaries, Gathered, GroupWork, make_groups, mark
-from layerbeam.pipeline.output.index import load_index
+import layerbeam
 from layerbeam.transforms import layout
-from layerbeam.transforms.commits import BlockId, Commit, InputFile, Part
-from layerbeam.transforms.layout import commit_path
-from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.settings import BlockLimits
+from layerbeam.transforms.views import View
 
-A, B = InputFile("a.txt", 30, 1.0), InputFile("b.txt", 20, 1.0)
-COUNTS = {"records_read": 1, "embedded": 1}
+VIEW = View(name="t", level="text", layers=(1,), hidden_size=4)
+LOST = "what was written of it is missing or short; run again"
 
 
-class Folder:
-    """An output folder with commits and parts."""
+class Folder(OutputFolder):
+    """Each line of eight bytes is a block."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.output = Output(str(path), "f")
-        (path / "t").mkdir()
-        (path / "_commits").mkdir()
+    def __init__(self) -> None:
+        super().__init__("out", ["*.txt", "*.gz"], (VIEW,), "f", BlockLimits(8, 1 << 30, 1 << 30, 128))
 
-    def commit(self, file: InputFile, line: int, *, sha256: str = "0", fingerprint: str = "f") -> Commit:
-        """A block of ten bytes, with a part of ten bytes."""
-        block = BlockId(file, line, 1, 10 * line, 10 * line + 10, sha256)
-        part = Part(f"t/{block.name}-{sha256}.parquet", 1, 10, "0")
-        (self.path / part.path).write_bytes(bytes(10))
-        commit = Commit(fingerprint, block, COUNTS, {"t": part})
-        (self.path / commit_path(block.name)).write_text(json.dumps(commit.to_json()))
-        return commit
+    def rows(self) -> list[tuple[str, int]]:
+        """In their order; the index has a line for each."""
+        opened = layerbeam.open_run("out", allow_incomplete=True)
+        rows = opened["t"].to_arrow()
+        assert opened.manifest["views"]["t"]["rows"] == opened.manifest["counts"]["embedded"] == len(rows)
+        paths = [part.path for part in opened["t"].parts]
+        assert sorted(f"t/{name}" for name in os.listdir("out/t")) == paths == sorted(set(paths))
+        return list(zip(rows["file"].to_pylist(), rows["line"].to_pylist(), strict=True))
 
-    def listed(self, *commits: Commit) -> None:
-        """These are in the index, and no longer in `_commits`."""
-        (self.path / "parts.jsonl").write_text("".join(json.dumps(commit.to_json()) + "\n" for commit in commits))
-        for commit in commits:
-            (self.path / commit_path(commit.block.name)).unlink(missing_ok=True)
+    def left_out(self) -> dict[str, str]:
+        return layerbeam.open_run("out", allow_incomplete=True).manifest["left_out"]
 
-    def finish(
-        self, files: list[InputFile], reports: list[Commit | InputFile], current: tuple[str, ...] = ()
-    ) -> tuple[GroupReport, list[Commit]]:
-        """What a group of these files reports, and what the index has then."""
-        (group,) = make_groups(files, 10, begun=[file.path for file in files])
-        gathered = Gathered(GroupWork(group, frozenset(current), (), ()))
-        for report in reports:
-            gathered.add(report)
-        report = finish_group(self.output, (), gathered, RecordFormat())
-        assert report.lines is not None
-        (self.path / "parts.jsonl").write_bytes(report.lines)
-        return report, list(load_index(str(self.path)))
+    def blocks(self) -> list[Path]:
+        """The commits of the run, in the order of the rows."""
+        return sorted(Path("out/_commits").glob("*.json"))
+
+    def again(self) -> OutputFolder:
+        """The next run."""
+        self.attempt += 1
+        self.encoded.clear()
+        return self
+
+
+def write(name: str, lines: int, seconds: int = 1_000_000) -> None:
+    Path(name).write_text("".join(f"line {number:2}\n" for number in range(lines)))
+    os.utime(name, (seconds, seconds))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """The input is a.txt, with three lines."""
+    monkeypatch.chdir(tmp_path)
+    write("a.txt", 3)
+    return Folder()
 
 
-def test_commits_come_from_both_places_in_the_order_of_the_rows(folder):
-    a = [folder.commit(A, line) for line in range(3)]
-    b = [folder.commit(B, line) for line in range(2)]
-    folder.listed(a[0], a[2], *b)
-    report, listed = folder.finish([A, B], [a[2], a[0], a[1], a[1]], current=("b.txt",))
-    assert listed == [*a, *b]
-    assert report.counts == {"embedded": 5, "records_read": 5}
-    assert report.views == {"t": {"rows": 5, "bytes": 50, "parts": 5}}
-    assert [(entry["path"], entry["blocks"], entry["left_out"]) for entry in report.inputs] == [
-        ("a.txt", 3, None),
-        ("b.txt", 2, None),
+A = [("a.txt", line) for line in range(3)]
+B = [("b.txt", line) for line in range(3)]
+
+
+def test_the_index_has_old_and_new_blocks_in_the_order_of_the_rows(folder):
+    write("b.txt", 2)
+    assert folder.run()
+    write("b.txt", 3, seconds=2_000_000)
+    write("a b.txt", 1)
+    assert folder.again().run(blocks=1) is None
+    assert folder.encoded == [("a b.txt", 0)]
+    assert folder.again().run()
+    assert folder.encoded == [("b.txt", 2)]
+    assert folder.rows() == [*A, ("a b.txt", 0), *B]
+    assert [
+        (entry["path"], entry["size"], entry["modified"], entry["blocks"], entry["records"], entry["left_out"])
+        for entry in layerbeam.open_run("out").inputs()
+    ] == [
+        ("a b.txt", 8, 1_000_000, 1, 1, None),
+        ("a.txt", 24, 1_000_000, 3, 3, None),
+        ("b.txt", 24, 2_000_000, 3, 3, None),
     ]
 
 
-def test_a_commit_of_another_content_or_fingerprint_is_not_the_block(folder):
-    old = folder.commit(B, 0, sha256="1")
-    folder.listed(old)
-    blocks = [folder.commit(B, 0, fingerprint="other"), folder.commit(B, 1)]
-    report, listed = folder.finish([B], blocks)
-    assert report.skipped == {InputFile.unreadable("b.txt", "what was written of it is missing or short; run again")}
-    assert listed == blocks[1:]
-
-
-def test_blocks_of_a_file_that_has_grown_belong_to_the_file_as_it_is_now(folder):
-    folder.listed(*(folder.commit(B, line) for line in range(2)))
-    now = InputFile("b.txt", 30, 2.0)
-    blocks = [
-        dataclasses.replace(c, block=dataclasses.replace(c.block, file=now)) for c in load_index(str(folder.path))
-    ]
-    _, listed = folder.finish([now], [*blocks, folder.commit(now, 2)])
-    assert [commit.block.file for commit in listed] == [now] * 3
-
-
-def test_a_part_that_is_short_makes_the_file_incomplete_and_no_gap(folder):
-    blocks = [folder.commit(A, line) for line in range(3)]
-    (folder.path / blocks[1].parts["t"].path).write_bytes(b"short")
-    report, listed = folder.finish([A], blocks)
-    assert report.skipped == {InputFile.unreadable("a.txt", "what was written of it is missing or short; run again")}
-    assert listed == [blocks[0], blocks[2]]
+@pytest.mark.parametrize("bytes_left", [5, None])
+def test_a_part_that_is_short_or_missing_makes_the_file_incomplete_and_no_gap(folder, bytes_left):
+    problems = list(folder.work(folder.begin()))
+    part = sorted(Path("out/t").iterdir())[1]
+    if bytes_left is None:
+        part.unlink()
+    else:
+        part.write_bytes(bytes(bytes_left))
+    assert not folder.finish([own for own in problems if isinstance(own, InputFile)])
+    assert folder.rows() == [A[0], A[2]]
+    assert folder.left_out() == {"a.txt": LOST}
+    assert folder.again().run()
+    assert folder.encoded == [A[1]]
+    assert folder.rows() == A
 
 
 def test_rows_of_a_file_that_cannot_be_read_stay(folder):
-    blocks = [folder.commit(A, line) for line in range(3)]
-    folder.listed(*blocks[:2])
+    assert folder.run()
+    write("a.txt", 3, seconds=2_000_000)
+    folder.again().begin()
     unreadable = InputFile.unreadable("a.txt", "Permission denied")
-    assert folder.finish([A], [unreadable])[1] == blocks
+    assert not folder.finish([unreadable])
+    assert folder.rows() == A
+    assert folder.left_out() == {"a.txt": "Permission denied"}
     # A part of it was read, and the rest is of another state of the file.
-    now = InputFile("a.txt", 30, 2.0)
-    first = folder.commit(now, 0)
-    report, listed = folder.finish([now], [unreadable, first])
-    assert listed == [first]
-    assert [entry["left_out"] for entry in report.inputs] == ["Permission denied"]
+    Path("a.txt").write_text("other 0\nother 1\nother 2\n")
+    work = folder.again().work(folder.begin())
+    next(work)
+    assert not folder.finish([unreadable])
+    assert folder.rows() == A[:1]
+    assert folder.left_out() == {"a.txt": "Permission denied"}
 
 
-def test_a_block_that_nobody_reported_is_missing(folder):
-    blocks = [folder.commit(A, line) for line in range(3)]
-    with pytest.raises(AssertionError, match=r"a\.txt: lines 1 to 1 are in no block; run again, and please report it"):
-        folder.finish([A], [blocks[0], blocks[2]])
+@pytest.mark.parametrize("text", ["other  3\n", "longer than before\n"])
+def test_rows_of_a_file_of_a_pack_that_cannot_be_read_stay(folder, monkeypatch, text):
+    os.unlink("a.txt")
+    for number in range(20):
+        write(f"{number:02}.txt", 1)
+    folder.limits = BlockLimits(1 << 10, 1 << 30, 1 << 30, 128, joins_files=True)
+    assert folder.run()
+    rows = folder.rows()
+    assert len(os.listdir("out/t")) == 1
+    Path("03.txt").write_text(text)
+    with monkeypatch.context() as patch:
+        deny(patch, Path("03.txt"))
+        assert not folder.again().run()
+    assert folder.encoded == []
+    assert folder.left_out() == {"03.txt": "Permission denied"}
+    assert sorted(folder.rows()) == rows
+    assert folder.again().run()
+    assert folder.encoded == [("03.txt", 0)]
+    assert sorted(folder.rows()) == rows
 
 
-def test_blocks_of_a_file_that_is_not_an_input(folder):
-    with pytest.raises(AssertionError, match=r"a\.txt: has blocks but is not an input file"):
-        folder.finish([B], [folder.commit(A, 0)])
+def test_of_blocks_with_the_same_lines_only_the_newest_count(folder):
+    assert folder.run(blocks=1) is None
+    folder.limits = BlockLimits(16, 1 << 30, 1 << 30, 128)
+    assert folder.again().run()
+    assert folder.rows() == A
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_blocks_that_are_committed_nowhere_are_never_silent(folder, name, lost):
+    if name.endswith(".gz"):
+        Path(name).write_bytes(gzip.compress(Path("a.txt").read_bytes()))
+        os.unlink("a.txt")
+    assert len(list(folder.work(folder.begin()))) == 3
+    blocks = folder.blocks()
+    for number in lost:
+        blocks[number].unlink()
+    message = rf"{name}: line {lost[0]} and what follows it is in no block; run again, and please report it"
+    with pytest.raises(AssertionError, match=message):
+        folder.finish()
+    assert not {"_SUCCESS", "manifest.json"} & set(os.listdir("out"))
+
+
+def test_a_commit_of_other_settings_is_not_the_block(folder):
+    list(folder.work(folder.begin()))
+    commit = json.loads(folder.blocks()[1].read_text())
+    folder.blocks()[1].write_text(json.dumps(commit | {"fingerprint": "other"}))
+    with pytest.raises(AssertionError, match=r"a\.txt: line 1 and what follows it is in no block"):
+        folder.finish()
 
 
 def test_one_name_for_two_blocks_is_never_silent(folder, monkeypatch):
+    write("b.txt", 3)
     monkeypatch.setattr(layout, "file_name", lambda path: "a-fcf9f35232c8ebb5")
-    blocks = [folder.commit(InputFile(path, 10, 0.0), 0) for path in ("a.txt", "b.txt")]
-    with pytest.raises(AssertionError, match="two blocks were written as a-fcf9f35232c8ebb5-000000000000"):
-        folder.finish([block.block.file for block in blocks], blocks)
+    with pytest.raises(AssertionError, match=r"a\.txt: line 0 and what follows it is in no block"):
+        folder.run()
 
 
-def test_groups_are_cut_by_size_and_hold_all_paths():
-    # A file has one slice more than bytes, a group 10,000 or one file.
-    sizes = (3_999, 5_999, 90_000, 4, 4)
-    files = [InputFile(f"{name}.txt", size, 0.0) for name, size in zip("acegi", sizes, strict=True)]
-    found = make_groups(files, 1, begun=["b.txt", "z.txt"])
-    assert [[file.path[0] for file in group.files] for group in found] == [["a", "c"], ["e"], ["g", "i"]]
-    assert [(group.first, group.end) for group in found] == [("", "e.txt"), ("e.txt", "g.txt"), ("g.txt", None)]
-    assert [set(group.begun) for group in found] == [{"b.txt"}, set(), {"z.txt"}]
-    boundaries = Boundaries(tuple(group.first for group in found))
-    paths = ("", "a.txt", "d.txt", "e.txt", "f.txt", "g.txt", "z")
-    assert [boundaries.number_of(path) for path in paths] == [0, 0, 0, 1, 1, 2, 2]
-
-
-def test_what_is_gathered_does_not_depend_on_the_order():
-    commits = [Commit("f", BlockId(A, line, 1, line, line + 1, "0"), COUNTS, {}) for line in (700, 3, 3, 41)]
-    one, other, both = Gathered(), Gathered(), Gathered()
-    for commit in commits[:2]:
-        one.add(commit)
-    for commit in commits[2:]:
-        other.add(commit)
-    both.update(other)
-    both.update(one)
-    assert list(both.marks_of("a.txt")) == [mark(commits[1].block), mark(commits[3].block), mark(commits[0].block)]
-    assert len(one.blocks["a.txt"]) == 32
+def test_empty_files_are_complete(folder):
+    write("empty.txt", 0)
+    Path("packed.txt.gz").write_bytes(gzip.compress(b""))
+    assert folder.run()
+    assert folder.rows() == A
+    assert folder.is_finished
+    assert [entry["path"] for entry in layerbeam.open_run("out").inputs()] == ["a.txt", "empty.txt", "packed.txt.gz"]

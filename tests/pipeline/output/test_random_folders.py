@@ -16,7 +16,6 @@ import pytest
 from output_folder import OutputFolder
 
 import layerbeam
-from layerbeam.pipeline.output.find import is_finished
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.views import View
 
@@ -112,8 +111,10 @@ class Night:
         if not parts:
             return
         part = self.random.choice(parts)
+        # A run that was killed may have copied rows that its end would have listed.
+        elsewhere = {row for other in parts if other != part for row in rows_in(other)}
         for file, line in rows_in(part):
-            for listed in self.listed.values():
+            for listed in self.listed.values() if (file, line) not in elsewhere else ():
                 listed.get(file, {}).pop(line, None)
             self.changed[file] = 0
             self.touched.add(file)
@@ -195,9 +196,10 @@ def run(night: Night) -> None:
     for view in output.views:
         rows, found = night.expected(view.name), rows_of(opened[view.name])
         assert sorted(set(found) ^ set(rows)) == [], view.name
-        assert found == rows
-        on_disk = {path.name for path in Path("out", view.name).iterdir()}
-        assert on_disk == {os.path.basename(path) for path in opened[view.name].paths}
+        assert sorted(found) == rows
+        on_disk = sorted(Path("out", view.name).iterdir())
+        assert [path.name for path in on_disk] == [os.path.basename(path) for path in opened[view.name].paths]
+        assert [row[:2] for row in found] == [row for path in on_disk for row in rows_in(path)]
     counts = opened.manifest["counts"]
     assert counts["records_read"] == counts["embedded"] == len(night.expected("a"))
     inputs, unreadable = night.inputs()
@@ -206,7 +208,7 @@ def run(night: Night) -> None:
     night.changed.clear()
     night.touched.clear()
     assert output.find().is_empty == is_complete
-    assert is_finished(output.path, 1.0, output.fingerprint) == is_complete
+    assert output.is_finished == is_complete
 
 
 def check_encoded(night: Night) -> None:

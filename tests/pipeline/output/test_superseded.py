@@ -30,7 +30,7 @@ def pipeline(workplace):
         record(job, NUMBER, "submitted")
         local = local_runner([], workers=1)
         with beam.Pipeline(runner=local.runner, options=local.options) as root:
-            build(root, job, num_threads=1, run_number=NUMBER, is_remote=True)
+            build(root, job, num_threads=1, run_number=NUMBER)
 
     run.job = job
     return run

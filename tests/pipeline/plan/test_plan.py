@@ -279,7 +279,7 @@ def job_of(folder: Path, handle: str, pattern: str, *, view: dict[str, Any] | No
 
 
 def sampled(job: Job, budget: Budget, seed: int = 0) -> Estimate:
-    return estimate(job, find_work(job.config.input.files, job.config.output.path), budget, seed)
+    return estimate(job, find_work(job), budget, seed)
 
 
 def words(rng: random.Random, count: int) -> str:

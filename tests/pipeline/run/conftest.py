@@ -14,7 +14,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     real = encode.encode_or_reject
 
     def record(tokens: Any, *functions: Any) -> Any:
-        blocks.append((tokens.text.block.name, len(tokens.text.texts)))
+        blocks.append((tokens.text.name, len(tokens.text.texts)))
         return real(tokens, *functions)
 
     monkeypatch.setattr(encode, "encode_or_reject", record)

@@ -13,6 +13,7 @@ import subprocess
 import pytest
 from repository import python
 
+import layerbeam
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import slice as slice_files
 
@@ -73,7 +74,7 @@ def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
     assert "problem   corpus/b.txt: changed while it was being read; run again" in done.out
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
     workplace.run()
-    assert [entry["records"] for entry in workplace.manifest()["inputs"]] == [40, 0]
+    assert [entry["records"] for entry in layerbeam.open_run("out").inputs()] == [40, 0]
 
 
 def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch):

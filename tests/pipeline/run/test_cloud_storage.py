@@ -12,6 +12,7 @@ import pytest
 from corpora import random_lines
 from repository import DATA
 
+import layerbeam
 from layerbeam.transforms import storage
 
 google_cloud = pytest.importorskip("google_cloud", reason="the extra gcp is not installed: make test-dataflow")
@@ -97,7 +98,7 @@ def test_a_file_rewritten_in_the_same_second_is_read_again(workplace, google, s3
     assert workplace.rows("lines")["text"].to_pylist() == ["label 1", "label 3"]
     assert "nothing to do" in workplace.run(*arguments).err
     versions = ["2", "6b57ae94da854850daee0a787a805ec5"]  # the second write, and the MD5 of the bytes
-    assert [entry["version"] for entry in workplace.manifest()["inputs"]] == versions
+    assert [entry["version"] for entry in layerbeam.open_run("out").inputs()] == versions
     workplace.verify("--checksums", *s3.options)
 
 

@@ -1,11 +1,16 @@
-"""Common data tools open every level, pooling and number type of vectors, with the same values."""
+"""Common data tools open every level, pooling and number type of vectors, with the same values in the same order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -13,6 +18,7 @@ from corpora import random_lines
 from repository import DATA
 from weights import vectors
 
+import layerbeam
 from layerbeam.pipeline.cli.main import main
 
 VIEWS = {
@@ -32,10 +38,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with all these views."""
     folder = tmp_path_factory.mktemp("readers")
     (folder / "a.txt").write_text("\n".join(random_lines(40)))
+    return run(folder, "a.txt", VIEWS)
+
+
+def run(folder: Path, pattern: str, views: dict[str, Any]) -> Path:
     settings = {
-        "input": {"files": [str(folder / "a.txt")], "slice_bytes": 2000},
+        "input": {"files": [str(folder / pattern)], "slice_bytes": 2000},
         "encoder": {"handle": str(DATA / "hf_uncased")},
-        "views": VIEWS,
+        "views": views,
         "output": {"path": str(folder / "out")},
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(settings))
@@ -62,20 +72,14 @@ def check(given: np.ndarray, output: Path, view: str) -> None:
 
 
 def with_pandas(paths: list[str], column: str) -> np.ndarray:
-    import pandas as pd
-
     return np.stack(pd.concat(map(pd.read_parquet, paths))[column])
 
 
 def with_polars(paths: list[str], column: str) -> np.ndarray:
-    import polars as pl
-
     return pl.concat(map(pl.read_parquet, paths))[column].to_numpy()
 
 
 def with_duckdb(paths: list[str], column: str) -> np.ndarray:
-    import duckdb
-
     rows = [duckdb.sql(f"SELECT {column} FROM '{path}'").fetchall() for path in paths]
     return np.array([row[0] for part in rows for row in part], np.float32)
 
@@ -113,3 +117,33 @@ def test_datasets(output, view, tmp_path, monkeypatch):
     column, _ = expected(output, view)
     rows = load_dataset("parquet", data_files=paths_of(output, view), split="train", cache_dir=str(tmp_path))
     check(np.array(rows.with_format("numpy")[:][column]), output, view)
+
+
+def test_all_readers_give_the_rows_of_a_folder_in_one_order(tmp_path):
+    lines = random_lines(300)
+    places = [f"{top}/{path}" for top in "abc" for path in ("x.txt", "y.txt", "sub/x.txt", "sub/deep/y.txt")]
+    for number, place in enumerate(places):
+        (tmp_path / "corpus" / place).parent.mkdir(parents=True, exist_ok=True)
+        own = lines[number * 20 :][: 60 if number == 5 else 20]
+        (tmp_path / "corpus" / place).write_text("\n".join(own))
+    view = layerbeam.open_run(run(tmp_path, "corpus/**/*.txt", {"tokens": VIEWS["tokens"]}))["tokens"]
+    folder, columns = str(tmp_path / "out/tokens"), ["file", "line", "token_index", "token"]
+    found = {
+        "open_run": view.to_arrow(columns).to_pylist(),
+        "tf.data": [
+            dict(zip(columns, (text["file"].decode(), int(text["line"]), int(index), token.decode()), strict=True))
+            for text in view.to_tf_dataset(columns).as_numpy_iterator()
+            for index, token in zip(text["token_index"], text["token"], strict=True)
+        ],
+        "pandas": pd.read_parquet(folder, columns=columns).to_dict("records"),
+        "polars": pl.read_parquet(folder, columns=columns).to_dicts(),
+        "pyarrow": ds.dataset(folder).to_table(columns).to_pylist(),
+        "duckdb": duckdb.sql(f"SELECT {', '.join(columns)} FROM '{folder}/*.parquet'").to_arrow_table().to_pylist(),
+    }
+    rows = found["open_run"]
+    assert {name for name, of_reader in found.items() if of_reader != rows} == set()
+    files = list(dict.fromkeys(row["file"] for row in rows))
+    assert len(files) == len(places)
+    assert files != sorted(files), "the order of the paths is another one"
+    of_file = [[(row["line"], row["token_index"]) for row in rows if row["file"] == file] for file in files]
+    assert of_file == list(map(sorted, of_file))

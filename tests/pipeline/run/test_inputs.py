@@ -14,6 +14,7 @@ from corpora import random_lines
 from repository import DATA
 from weights import in_float64
 
+import layerbeam
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import ReferenceWordPiece, forward
 
@@ -47,7 +48,9 @@ def paragraphs(count: int) -> list[str]:
 
 
 def blocks(workplace, output: str = "out") -> list[dict]:
-    return [json.loads(line)["block"] for line in (workplace.folder / output / "parts.jsonl").read_text().splitlines()]
+    """What the blocks hold of files."""
+    lines = (workplace.folder / output / "parts.jsonl").read_text().splitlines()
+    return [own for line in lines for own in json.loads(line)["files"]]
 
 
 def sorted_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
@@ -155,9 +158,9 @@ def test_files_without_texts_are_a_block_each(workplace, together):
         workplace.write(f"corpus/{number}.txt", f"text {number}\n")
     workplace.configure(input={"record": "paragraph", "slice_bytes": 1000}, views=TEXTS)
     workplace.run()
-    entries = {entry["path"].removeprefix("corpus/"): entry for entry in workplace.manifest()["inputs"]}
+    entries = {entry["path"].removeprefix("corpus/"): entry for entry in layerbeam.open_run("out").inputs()}
     names = ["a.txt", "blank.txt", "empty.txt", "nothing.txt.gz"]
-    assert [(entries[name]["blocks"], entries[name]["records"]) for name in names] == [(1, 2), (1, 0), (0, 0), (1, 0)]
+    assert [(entries[name]["blocks"], entries[name]["records"]) for name in names] == [(1, 2), (1, 0), (1, 0), (1, 0)]
     assert sum(row["file"] == "corpus/a.txt" for row in sorted_rows(workplace)) == 2
     assert all(block["is_last"] for block in blocks(workplace))
     assert "nothing to do" in workplace.run().err
@@ -172,7 +175,7 @@ def test_parquet_files_without_rows(workplace):
     workplace.configure(views=TEXTS)
     assert "2 blocks" in workplace.plan().out
     workplace.run()
-    assert [(entry["blocks"], entry["records"]) for entry in workplace.manifest()["inputs"]] == [(1, 1), (1, 0)]
+    assert [(entry["blocks"], entry["records"]) for entry in layerbeam.open_run("out").inputs()] == [(1, 1), (1, 0)]
     assert "nothing to do" in workplace.run().err
     assert workplace.verify("--trust").out.endswith("pass\n")
 

@@ -18,10 +18,11 @@ from workplace import THREE_VIEWS, Workplace
 
 import layerbeam
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.output.commits import CommittedBlocks
 from layerbeam.pipeline.run import run
 from layerbeam.transforms import encode, read
 from layerbeam.transforms.block_commit import put_commit
+from layerbeam.transforms.commits import name_of
+from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.slice import slices
 
 
@@ -39,7 +40,7 @@ def counts(workplace: Workplace, number: int) -> dict[str, int]:
 
 
 def blocks_of(workplace: Workplace) -> int:
-    return len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines())
+    return len(list(layerbeam.open_run(workplace.folder / "undisturbed").blocks()))
 
 
 def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
@@ -89,7 +90,7 @@ def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, 
         return real(slice_, *args, **settings)
 
     def build_remote(*args: Any, num_readers: int, **settings: Any) -> Any:
-        return build(*args, is_remote=True, **settings)
+        return build(*args, **settings)
 
     monkeypatch.setattr(slices, "_BLOCKS_OF_READER", 4)
     monkeypatch.setattr(read, "read_blocks", read_blocks)
@@ -100,27 +101,29 @@ def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, 
     assert workplace.files() == workplace.files("undisturbed")
 
 
-def test_written_and_found_blocks_are_in_one_output(workplace, hf_uncased):
-    """Spark computes each output of a stage on its own. The second time all blocks are found committed."""
+def test_a_pipeline_of_the_transforms_finds_what_another_has_committed(workplace, hf_uncased):
     path = workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
     encoder = layerbeam.open_encoder(hf_uncased)
     views = (layerbeam.View(name="v", level="text", layers=(1,), hidden_size=encoder.hidden_size),)
     output = layerbeam.Output(str(workplace.folder / "out"), fingerprint="f")
     limits = layerbeam.BlockLimits(700, 1 << 30, 1 << 30, 128)
 
-    def names(done: str) -> list[str]:
+    def committed_by(done: str) -> list[str]:
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             slices, _ = pipeline | layerbeam.FindFiles(str(path)) | layerbeam.SliceFiles(limits)
             blocks, _ = slices | beam.Reshuffle() | layerbeam.ReadBlocks(limits, output=output)
             tokens = blocks | layerbeam.TokenizeBlocks(encoder, views=views)
             vectors = tokens | layerbeam.EncodeBlocks(encoder, views=views)
             commits = vectors | layerbeam.WriteBlocks(output, encoder, views=views)
-            _ = commits | beam.Map(lambda commit: commit.block.name) | beam.io.WriteToText(done)
-        return sorted(line for part in workplace.folder.glob("done*") for line in part.read_text().splitlines())
+            _ = commits | beam.Map(lambda commit: commit.name) | beam.io.WriteToText(done)
+        return sorted(line for part in workplace.folder.glob(f"{done}*") for line in part.read_text().splitlines())
 
-    written = names(str(workplace.folder / "done"))
-    assert len(written) > 5
-    assert names(str(workplace.folder / "done")) == written
+    names = committed_by("first")
+    files = workplace.files()
+    assert [f"_commits/{name}.json" for name in names] == [name for name in files if name.startswith("_commits/")]
+    assert len(names) > 5
+    assert committed_by("second") == []
+    assert workplace.files() == files
 
 
 def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeypatch):
@@ -129,7 +132,7 @@ def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeyp
 
     def put(output: Any, commit: Any) -> Any:
         if len(encoded) == 3 and not raised:
-            raised.append(commit.block.name)
+            raised.append(commit.name)
             raise OSError("the worker dies")
         return put_commit(output, commit)
 
@@ -153,19 +156,15 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
     encoded.clear()
     given = iter(commits[:3])
 
-    real = CommittedBlocks.__call__
+    real = CommittedBlocks.find
 
-    def find(self: Any, block: Any) -> Any:
-        commit = next(given, None)
-        if commit is not None:
-            stem = block.file.path.rpartition("/")[2].removesuffix(".txt")
-            assert stem == "a"
-            name = f"_commits/{block.name}.json"
-            mine = next(c for c in commits if c["block"]["first_line"] == block.first_line)
-            workplace.write(f"out/{name}", json.dumps(mine | {"attempt": attempt}))
-        return real(self, block)
+    def find(self: Any, pages: Any, files: Any) -> Any:
+        if next(given, None) is not None:
+            mine = next(commit for commit in commits if commit["name"] == name_of(files))
+            workplace.write(f"out/_commits/{mine['name']}.json", json.dumps(mine | {"attempt": attempt}))
+        return real(self, pages, files)
 
-    monkeypatch.setattr(CommittedBlocks, "__call__", find)
+    monkeypatch.setattr(CommittedBlocks, "find", find)
     done = workplace.run()
     assert len(encoded) == blocks_of(workplace) - 3
     name = "blocks_found_own_attempt" if attempt == 2 else "blocks_found_other_attempt"

@@ -15,6 +15,7 @@ from corpora import random_lines
 from repository import DATA
 from weights import in_float64, vectors
 
+import layerbeam
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -67,10 +68,10 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
 def test_pipeline_equals_loop_over_texts(workplace):
     lines = many_blocks(workplace, encoder={"max_seq_length": 24, "batch_tokens": 50})
     workplace.run()
-    blocks = [json.loads(line)["block"] for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
-    assert {block["file"]["path"] for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
+    blocks = [own for block in layerbeam.open_run("out").blocks() for own in block.files]
+    assert {block.file.path for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
     assert len(blocks) > 10
-    slices = {(block["file"]["path"], block["first_byte"] // 3_000) for block in blocks}
+    slices = {(block.file.path, block.first_byte // 3_000) for block in blocks}
     assert len(slices) > 4
     rows = workplace.rows()
     tokens_of_block = rows.num_rows / len(blocks)
@@ -129,7 +130,8 @@ def test_killed_run_resumes(workplace, monkeypatch):
     assert not list((workplace.folder / "tmp").iterdir())
     commits = workplace.folder / "out" / "_commits"
     before = {path: path.stat().st_mtime_ns for path in commits.glob("*.json")}  # not what was being written
-    texts = sum(json.loads(path.read_text())["counts"]["embedded"] for path in before)
+    files = [own for path in before for own in json.loads(path.read_text())["files"]]
+    texts = sum(own["counts"]["embedded"] for own in files)
     assert not (workplace.folder / "out/_SUCCESS").exists()
     unfinished = workplace.show().out
     assert "out: unfinished: running, or killed" in unfinished
@@ -138,7 +140,7 @@ def test_killed_run_resumes(workplace, monkeypatch):
     done = workplace.run("--json")
     assert f"resuming: {texts:,} texts already embedded; the estimates below cover the rest\n" in done.err
     assert workplace.files() == workplace.files("undisturbed")
-    total = len((workplace.folder / "out/parts.jsonl").read_text().splitlines())
+    total = len(list(layerbeam.open_run("out").blocks()))
     again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
     assert again == total - len(before)
     assert 0 < again < total
@@ -264,7 +266,7 @@ def test_manifest_describes_run(workplace):
     }
     assert manifest["views"]["t"]["rows"] == 2
     assert manifest["views"]["t"]["width"] == 64
-    (entry,) = manifest["inputs"]
+    (entry,) = layerbeam.open_run("out", allow_incomplete=True).inputs()
     assert (entry["path"], entry["size"], entry["records"], entry["left_out"]) == ("corpus/a.txt", 31, 4, None)
     assert manifest["encoder"]["num_hidden_layers"] == 3
     assert manifest["settings"]["encoder"]["max_seq_length"] == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from typing import Any
@@ -54,12 +55,17 @@ def texts_in(encoded: list[tuple[str, int]]) -> int:
 
 
 def rows(workplace, view: str, output: str = "out") -> pa.Table:
-    """The rows as `open_run` gives them, in one chunk."""
-    return layerbeam.open_run(str(workplace.folder / output), allow_incomplete=True)[view].to_arrow().combine_chunks()
+    """The rows as `open_run` gives them, sorted by file: those of a file are adjacent and in its order."""
+    table = layerbeam.open_run(str(workplace.folder / output), allow_incomplete=True)[view].to_arrow()
+    keys = list(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True))
+    for _, lines in itertools.groupby(keys, key=lambda key: key[0]):
+        assert (of_file := [line for _, line in lines]) == sorted(of_file)
+    assert len(list(itertools.groupby(file for file, _ in keys))) == len({file for file, _ in keys})
+    return table.take(sorted(range(len(keys)), key=lambda row: keys[row][0])).combine_chunks()
 
 
 def assert_same_rows(workplace, first: str, second: str) -> None:
-    """Equal in all columns, the vectors to rounding; each view is in the order of files and lines."""
+    """Equal in all columns, the vectors to rounding."""
     for view in VIEWS:
         one, other = rows(workplace, view, first), rows(workplace, view, second)
         vectors = [field.name for field in one.schema if pa.types.is_fixed_size_list(field.type)]
@@ -67,8 +73,6 @@ def assert_same_rows(workplace, first: str, second: str) -> None:
         for name in vectors:
             values = (table[name].combine_chunks().flatten().to_numpy() for table in (one, other))
             np.testing.assert_allclose(*values, atol=2e-6, rtol=0)
-        keys = list(zip(one["file"].to_pylist(), one["line"].to_pylist(), strict=True))
-        assert keys == sorted(keys)
 
 
 def parts_in(workplace, view: str, output: str = "out") -> list[str]:
@@ -85,7 +89,8 @@ def test_the_rows_are_those_of_a_block_for_each_file(small):
     for name in ("records_read", "embedded", "blank_skipped", "rejected", "tokens"):
         assert record["counts"][name] == together["counts"][name]
     assert together["counts"]["rejected"] == 1
-    assert [entry["records"] for entry in together["inputs"]] == [entry["records"] for entry in alone["inputs"]]
+    inputs, others = (layerbeam.open_run(name).inputs() for name in ("out", "alone"))
+    assert [(entry["path"], entry["records"]) for entry in inputs] == [(e["path"], e["records"]) for e in others]
     assert len(parts_in(small, "tokens")) < 12
     assert len(parts_in(small, "tokens", "alone")) > NUM_FILES
     assert together["views"]["tokens"]["parts"] == len(parts_in(small, "tokens"))
@@ -108,12 +113,21 @@ def test_any_number_of_workers_gives_the_same_bytes(small):
     assert small.files() == small.files("three")
 
 
+def kill_once_packed(small) -> list[dict[str, Any]]:
+    """Kill a run once a pack is committed; returns what the pack holds."""
+    files: list[dict[str, Any]] = []
+    with small.at_work() as process:
+        while len(files) < 2:
+            assert process.poll() is None
+            for path in (small.folder / "out/_commits").glob("*.json"):
+                files = max(files, json.loads(path.read_text())["files"], key=len)
+        process.kill()
+    return files
+
+
 def test_killed_and_resumed(small):
     small.run("--output", "undisturbed")
-    with small.at_work(commits=4) as process:
-        process.kill()
-    done = list((small.folder / "out/_commits").glob("*.json"))
-    assert any("members" in json.loads(path.read_text()) for path in done)
+    kill_once_packed(small)
     assert "unfinished" in small.show().out
     small.run()
     assert small.files() == small.files("undisturbed")
@@ -121,15 +135,9 @@ def test_killed_and_resumed(small):
 
 def test_a_file_that_changes_between_a_kill_and_the_next_run(small):
     """Its block is done, and another block has it then: the newer one counts, whichever is read first."""
-    members: list[dict[str, Any]] = []
-    with small.at_work() as process:
-        while not members:  # until a block of several files is done
-            assert process.poll() is None
-            for path in (small.folder / "out/_commits").glob("*.json"):
-                members = members or json.loads(path.read_text()).get("members", [])
-        process.kill()
-    for member in members[1:9]:
-        small.write(member["block"]["file"]["path"], "the river has changed\n")
+    files = kill_once_packed(small)
+    for own in files[1:9]:
+        small.write(own["file"]["path"], "the river has changed\n")
     for number in range(30):
         small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
     small.run()
@@ -213,12 +221,11 @@ def test_each_reject_stays_with_its_file(workplace):
 
 def test_reread_encodes_what_size_and_time_hide(small, encoded):
     small.run()
-    before = small.files()
+    files = small.files()
     encoded.clear()
     small.run("--reread")
     assert texts_in(encoded) == 0
-    # The file without texts is in a block of its own now.
-    assert {name for name, _ in before.items() ^ small.files().items()} == {"parts.jsonl"}
+    assert small.files() == files
     for name in ("005.txt", "031-blank.txt"):
         path = small.folder / "corpus" / name
         times = path.stat()
@@ -319,17 +326,18 @@ def test_readers_see_one_view(small):
     small.run()
     view = layerbeam.open_run(str(small.folder / "out"))["tokens"]
     table = view.to_arrow()
-    assert len(view.parts) > len(view.paths) == len(set(view.paths))
+    assert len(view.parts) == len(view.paths) == len(set(view.paths)) < 20
     assert table.equals(pa.Table.from_batches(list(view.iter_batches(batch_rows=7)), table.schema))
     flat = np.concatenate([chunk.flatten().to_numpy() for chunk in table["layer_0"].chunks])
     assert np.array_equal(view.to_numpy("layer_0").ravel(), flat)
     texts = layerbeam.open_run(str(small.folder / "out"))["texts"]
     dataset = view.to_tf_dataset(["file", "line", "token"])
     assert len(dataset) == sum(1 for _ in dataset) == len(texts)
-    assert texts.first_rows(2)["file"].to_pylist() == ["corpus/000-new.txt"] * 2
-    part = next(part for part in texts.parts if part.first_row)
-    (name,) = texts.read(part, ["file"])["file"].unique().to_pylist()
-    lines = (small.folder / name).read_text().splitlines()
+    assert texts.first_rows(2)["file"].to_pylist() == ["corpus/000.txt"] * 2
+    part = next(part for part in texts.parts if "/000-new" in part.path)
+    names = texts.read(part, ["file"])["file"].unique().to_pylist()
+    lines = [line for name in names for line in (small.folder / name).read_text().splitlines() if line]
+    assert len(names) > 10
     assert texts.read(part, ["text"])["text"].to_pylist() == lines
     assert texts.read(part, ["text"], np.array([len(lines) - 1, 0]))["text"].to_pylist() == [lines[-1], lines[0]]
     assert texts.first_rows(1_000).equals(texts.read(texts.parts[0]))
@@ -370,9 +378,50 @@ def test_whole_files_and_files_that_fill_a_block(workplace):
 def test_views_that_need_a_file_for_each_block(workplace):
     for number in range(40):
         workplace.write(f"corpus/{number:02}.txt", f"the river {number}\n")
-    workplace.configure(views={"lines": {"level": "text", "layers": [2], "format": "jsonl"}})
+    workplace.configure(views={"types": {"level": "word_type", "layers": [2]}})
     workplace.run()
-    assert len(parts_in(workplace, "lines")) == 40
+    assert len(parts_in(workplace, "_word_types/types")) == 40
+
+
+@pytest.mark.parametrize("format", ["tfrecord", "jsonl"])
+def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace, encoded, format):
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"the river {number}\n")
+    views = {level: {"level": level, "layers": [2], "format": format} for level in ("text", "word")}
+    workplace.configure(views=views)
+    workplace.run()
+    assert len(parts_in(workplace, "text")) == len(parts_in(workplace, "word")) == 1
+    workplace.write("corpus/07.txt", "the bank\n")
+    (workplace.folder / "corpus/30.txt").unlink()
+    encoded.clear()
+    workplace.run("--prune-missing")
+    assert texts_in(encoded) == 1
+    workplace.run("--output", "fresh")
+    for name in views:
+        found = []
+        for output in ("out", "fresh"):
+            view = layerbeam.open_run(str(workplace.folder / output))[name]
+            of_parts = [row for part in view.parts for row in view.read(part).to_pylist()]
+            found.append(sorted(of_parts, key=lambda row: (row["file"], row["start"])))
+        assert found[0] == found[1]
+    workplace.verify("--sample", "39")
+
+
+def test_words_of_files_that_were_packed_before_word_types_were_counted(workplace):
+    for number in range(20):
+        workplace.write(f"corpus/{number:02d}.txt", f"the river bank {number % 7}\n")
+    texts = {"texts": VIEWS["texts"]}
+    both = {**texts, "types": {"level": "word_type", "layers": [-1]}}
+    for views in (texts, both):
+        workplace.configure(views=views)
+        workplace.run()
+    workplace.write("corpus/05.txt", "walked to the river\n")
+    workplace.run()
+    workplace.configure(views=both, output={"path": "fresh"})
+    workplace.run()
+    assert len(parts_in(workplace, "texts")) == 20
+    grown, fresh = (layerbeam.open_run(out)["types"].to_arrow(["word", "count"]) for out in ("out", "fresh"))
+    assert grown.equals(fresh)
 
 
 def sizes_together(sizes: list[int]) -> list[list[int]]:

@@ -79,10 +79,10 @@ def test_every_combination(workplace, format_):
     workplace.configure(views=views | words, input={"slice_bytes": 1000})
     workplace.run()
     reference = ReferenceWordPiece([], do_lower_case=True)
-    described = workplace.manifest()["views"]
+    opened = layerbeam.open_run("out")
+    described = opened.manifest["views"]
     for name in views:
-        (file,) = described[name]["files"]
-        path = str(workplace.folder / "out" / file["path"])
+        (path,) = opened[name].paths
         table = pa.concat_tables(read_tables(path, view_schema(described[name])))
         rows = workplace.rows(f"w-{name}")
         forms = np.array(["".join(reference.words(word)) for word in rows["word"].to_pylist()])

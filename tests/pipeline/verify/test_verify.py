@@ -26,9 +26,9 @@ from layerbeam.pipeline.verify import recompute
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.views import View
-from layerbeam.transforms.write.block import write_part
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock, take_texts
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encode.block import NOT_FINITE, encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError, encode_or_reject, find_faults
@@ -55,8 +55,8 @@ def block_of(texts: list[list[int]], lines: list[int]) -> TokenBlock:
     ids = np.concatenate([np.zeros(0, int), *texts]).astype(np.int32)
     counts = {"records_read": 3, "embedded": 3, "sentences_read": len(texts), "sentences_embedded": len(texts)}
     names = pa.array([" ".join(map(str, text)) for text in texts], pa.string())
-    block = BlockId(InputFile("a", 1, 0.0), 0, 3, 0, 1, "")
-    text = TextBlock(block, names, np.array(lines, np.int64), none, none, counts, [])
+    block = FileRange(InputFile("a", 1, 0.0), 0, 3, 0, 1, "")
+    text = TextBlock((block,), names, np.array(lines, np.int64), none, none, counts, [])
     zeros = np.zeros(len(ids), np.int32)
     splits = np.cumsum([0, *map(len, texts)])
     tokens = TokenBlock(text, splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none, form=zeros)

@@ -12,7 +12,7 @@ import pytest
 from repository import DATA
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
@@ -35,7 +35,7 @@ def read_pairs(source: EncoderSource) -> TokenBlock:
     firsts, seconds = zip(*(split_pair(line.strip()) for line in lines), strict=True)
     zeros = np.zeros(len(lines), np.int32)
     block = TextBlock(
-        block=BlockId(InputFile("input.txt", 0, 0.0), 0, len(lines), 0, 0, ""),
+        files=(FileRange(InputFile("input.txt", 0, 0.0), 0, len(lines), 0, 0, ""),),
         texts=pa.array(firsts, pa.string()),
         line=np.arange(len(lines)),
         sentence=zeros,

@@ -45,8 +45,9 @@ def test_nothing_but_a_byte_order_mark_is_a_blank_line(corpus, data):
     assert block.counts[metrics.BLANK] == 1
 
 
-def test_empty_file_has_no_block(corpus):
-    assert read_file(corpus(b"")) == []
+def test_empty_file_has_no_text(corpus):
+    (block,) = read_file(corpus(b""))
+    assert (texts_of([block]), block.total(metrics.RECORDS)) == ([], 0)
 
 
 def test_blank_lines_are_counted_or_kept(corpus):
@@ -108,7 +109,7 @@ def test_compressed_is_read_like_plain(corpus, ending):
     packed = read_file(corpus(COMPRESSORS[ending](LINES), f"corpus.txt{ending}"), limits)
     assert len(packed) == len(plain) > 50
     assert texts_of(packed) == texts_of(plain)
-    assert [block.block.sha256 for block in packed] == [block.block.sha256 for block in plain]
+    assert [block.files[0].sha256 for block in packed] == [block.files[0].sha256 for block in plain]
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
@@ -148,8 +149,7 @@ def test_zeros_after_a_gzip_member_are_padding(corpus):
 def test_block_that_is_done_and_unchanged_comes_as_its_commit(corpus):
     path = corpus(b"one\ntwo\nthree\nfour\n")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    blocks = read_file(path, limits)
-    done = [Commit("f", block.block, block.counts, {}) for block in blocks]
+    done = read_file(path, limits)
     path.write_bytes(b"one\nTWO\nthree\nfour\n")
     os.utime(path, (1, 1))
     first, second, third, fourth = read_file(path, limits, done=done)
@@ -157,13 +157,13 @@ def test_block_that_is_done_and_unchanged_comes_as_its_commit(corpus):
     assert texts_of([second]) == [(1, "TWO")]
     for commit in (first, third, fourth):
         assert isinstance(commit, Commit)
-        assert commit.block.file.modified == 1  # so that the next run need not read it
+        assert commit.files[0].file.modified == 1  # so that the next run need not read it
 
 
 def test_appended_file_is_done_from_its_last_block_on(corpus):
     path = corpus(b"one\ntwo\nthree")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    done = [Commit("f", block.block, block.counts, {}) for block in read_file(path, limits)]
+    done = read_file(path, limits)
     path.write_bytes(b"one\ntwo\nthree more\nfour\n")
     kinds = [type(item) for item in read_file(path, limits, done=done)]
     assert kinds == [Commit, Commit, TextBlock, TextBlock]
@@ -173,7 +173,7 @@ def test_file_is_skipped_after_blocks_before_damage(corpus):
     first, second = gzip.compress(b"one\n"), gzip.compress(b"two\n")
     path = corpus(first + second, "corpus.txt.gz")
     limits = BlockLimits(1, 1 << 30, 1 << 30, 128)
-    done = [Commit("f", block.block, block.counts, {}) for block in read_file(path, limits)]
+    done = read_file(path, limits)
     assert len(done) == 2
     status = path.stat()
     path.write_bytes(first + b"x" * len(second))  # damaged on the disk: as long, and as old
@@ -181,7 +181,7 @@ def test_file_is_skipped_after_blocks_before_damage(corpus):
     items = read_file(path, limits, done=done)
     assert [type(item) for item in items] == [Commit, InputFile]
     path.unlink()
-    (file,) = {commit.block.file for commit in done}
+    (file,) = {block.files[0].file for block in done}
     (left_out,) = number_slices([scan_range(FileToRead(file), 0, None, limits)])
     assert isinstance(left_out, InputFile)
 

@@ -31,12 +31,12 @@ def rejects_of(items: list[TextBlock]) -> list[tuple[int, int, bytes]]:
 def check_blocks(items: list[TextBlock], data: bytes, *, hashed: bytes = b"") -> None:
     """Assert that the blocks follow each other, balance, and have the hashes of the file's bytes."""
     for before, after in itertools.pairwise(items):
-        assert before.block.end_byte == after.block.first_byte
-        assert before.block.first_line + before.block.num_lines == after.block.first_line
+        assert before.files[0].end_byte == after.files[0].first_byte
+        assert before.files[0].first_line + before.files[0].num_lines == after.files[0].first_line
     for block in items:
         assert metrics.unbalanced({name: block.total(name) for name in block.counts}) is None
-        own = data[block.block.first_byte : block.block.end_byte]
-        assert block.block.sha256 == hashlib.sha256(hashed + own).hexdigest()
+        own = data[block.files[0].first_byte : block.files[0].end_byte]
+        assert block.files[0].sha256 == hashlib.sha256(hashed + own).hexdigest()
 
 
 def records_of(data: bytes, record: str, most: int) -> list[tuple[int, int, int, bytes]]:
@@ -172,4 +172,4 @@ def test_long_rows_of_parquet(tmp_path):
 def test_a_file_of_one_record_that_is_too_long(corpus):
     (block,) = read_file(corpus(b"x\n" * 3_000_000), UNLIMITED, record="file", max_record_bytes=1 << 20)
     assert rejects_of([block]) == [(0, 0, b"x\n" * 512)]
-    assert (block.block.num_lines, block.block.end_byte) == (3_000_000, 6_000_000)
+    assert (block.files[0].num_lines, block.files[0].end_byte) == (3_000_000, 6_000_000)

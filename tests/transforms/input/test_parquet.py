@@ -63,9 +63,9 @@ def test_row_groups_slices_and_blocks(write, group, slice_bytes):
     assert len(blocks) >= 40
     position = row = 0
     for block in blocks:
-        assert (block.block.first_line, block.block.first_byte) == (row, position)
-        row, position = row + block.block.num_lines, block.block.end_byte
-        assert read_block(block.block, RecordFormat(format="parquet")).texts.equals(block.texts)
+        assert (block.files[0].first_line, block.files[0].first_byte) == (row, position)
+        row, position = row + block.files[0].num_lines, block.files[0].end_byte
+        assert read_block(block.files, RecordFormat(format="parquet")).texts.equals(block.texts)
     assert 0.5 * os.path.getsize(path) < position <= os.path.getsize(path)
 
 
@@ -178,7 +178,7 @@ def test_damaged_pages_leave_the_blocks_before(write):
 
 def test_empty_files_and_row_groups(write, tmp_path):
     (nothing,) = read(write({"text": pa.array([], pa.string())}))
-    assert (texts_of([nothing]), nothing.block.num_lines, nothing.block.is_last) == ([], 0, True)
+    assert (texts_of([nothing]), nothing.files[0].num_lines, nothing.files[0].is_last) == ([], 0, True)
     with pq.ParquetWriter(tmp_path / "groups.parquet", pa.schema([("text", pa.string())])) as writer:
         for texts in (["a"], [], ["b"]):
             writer.write_table(pa.table({"text": pa.array(texts, pa.string())}))
@@ -208,7 +208,7 @@ def test_number_that_does_not_fit(write):
 
 def test_done_rows_come_as_their_commits(write):
     path = write(numbered(100), compression="none", use_dictionary=False)
-    done = [Commit("f", block.block, block.counts, {}) for block in read(path, MANY)]
+    done = read(path, MANY)
     assert len(done) == 5
     os.utime(path, (1, 1))
     assert {type(item) for item in read(path, MANY, done=done)} == {Commit}
@@ -219,7 +219,7 @@ def test_done_rows_come_as_their_commits(write):
     items = read(path, MANY, done=done)
     (block,) = (item for item in items if isinstance(item, TextBlock))
     assert (50, "text number xx") in texts_of([block])
-    (before,) = (commit.block for commit in done if commit.block.first_line == block.block.first_line)
+    (before,) = (old.files for old in done if old.files[0].first_line == block.files[0].first_line)
     with pytest.raises(OSError, match="its rows have changed"):
         read_block(before, RecordFormat(format="parquet"))
 
@@ -227,14 +227,14 @@ def test_done_rows_come_as_their_commits(write):
 def test_null_and_empty_are_not_the_same(write):
     (before,) = read(write({"text": ["a"], "x": [""]}), keep_fields={"x": "string"})
     (after,) = read(write({"text": ["a"], "x": pa.array([None], pa.string())}), keep_fields={"x": "string"})
-    assert before.block.sha256 != after.block.sha256
+    assert before.files[0].sha256 != after.files[0].sha256
 
 
 def test_only_needed_columns_decide_whether_a_block_is_done(write):
     table = {"text": ["a", "b"], "other": [1, 2]}
     (before,) = read(write(table))
     (after,) = read(write(table | {"other": [3, 4]}))
-    assert before.block.sha256 == after.block.sha256
+    assert before.files[0].sha256 == after.files[0].sha256
 
 
 @pytest.mark.parametrize(("is_dictionary", "words"), [(True, 24_000), (False, 6_000)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import chunks_of, read_file, texts_of
+from corpora import chunks_of, counted_files, read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +155,7 @@ def check_blocks(items: Sequence[Any], data: bytes, kind: str) -> None:
     position = None
     for item in items:
         assert isinstance(item, TextBlock)
-        block = item.block
+        block = item.files[0]
         assert block.first_byte < block.end_byte or not data
         assert block.first_byte == (position or 0)
         assert block.first_line == line_number(data, block.first_byte)
@@ -164,7 +164,7 @@ def check_blocks(items: Sequence[Any], data: bytes, kind: str) -> None:
         assert metrics.unbalanced(item.counts) is None
         position = block.end_byte
     assert (position or 0) == len(data)
-    assert [item.block.is_last for item in items] == [False] * (len(items) - 1) + [True] * bool(items)
+    assert [item.files[0].is_last for item in items] == [False] * (len(items) - 1) + [True] * bool(items)
 
 
 def check_records(items: Sequence[TextBlock], expected: Sequence[Record], kind: str, *, keep_blank: bool) -> None:
@@ -187,7 +187,7 @@ def is_full(lengths: Sequence[int], limits: BlockLimits) -> bool:
 
 def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
     """Bytes of each record of a block, to where the next one begins; blank lines at the file's start do not count."""
-    block = item.block
+    block = item.files[0]
     lines = range(block.first_line, block.first_line + block.num_lines)
     begins = [data.rfind(b"\n", 0, record.begin) + 1 for record in PLAIN[kind](data) if record.line in lines]
     places = [*begins, block.end_byte]
@@ -214,7 +214,7 @@ def test_every_record_comes_once(
     check_blocks(items, data, kind)
     check_records(items, PLAIN[kind](data), kind, keep_blank=keep_blank)
     for item in items if seam is None else ():
-        assert read_block(item.block, RecordFormat(**how)).texts.equals(item.texts)
+        assert read_block(item.files, RecordFormat(**how)).texts.equals(item.texts)
 
 
 @settings(max_examples=200)
@@ -225,7 +225,7 @@ def test_blocks_do_not_depend_on_chunks(
     path = write_plain(folder, data)
     first, second = (read(path, Cut(limits, 20, chunk_bytes), record=kind) for chunk_bytes in (one, other))
     if not is_utf16(data):
-        assert [item.block for item in first] == [item.block for item in second]
+        assert [item.files[0] for item in first] == [item.files[0] for item in second]
 
 
 @settings(max_examples=200)
@@ -241,10 +241,6 @@ def test_a_block_ends_with_the_record_that_fills_it(folder: Path, data: bytes, c
         assert is_full(lengths_in(item, data, kind), cut.limits)
 
 
-def as_commits(items: Sequence[TextBlock]) -> list[Commit]:
-    return [Commit("f", item.block, item.counts, {}) for item in items]
-
-
 @settings(max_examples=300)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, packed=st.booleans(), pick=st.randoms(use_true_random=False))
 def test_what_is_done_comes_as_its_commit_and_nothing_else(
@@ -254,18 +250,18 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
     if is_utf16(data):
         return
     items = read(path, cut, record=kind)
-    commits = as_commits(items)
     done = [pick.random() < 0.5 for _ in items]
-    kept = [commit for commit, is_done in zip(commits, done, strict=True) if is_done]
+    kept = [item for item, is_done in zip(items, done, strict=True) if is_done]
     pick.shuffle(kept)
     again = read(path, cut, record=kind, done=kept)
     assert len(again) == len(items)
-    for item, commit, is_done, now in zip(items, commits, done, again, strict=True):
+    for item, is_done, now in zip(items, done, again, strict=True):
         if is_done:
-            assert now == commit
+            assert isinstance(now, Commit)
+            assert now.files == counted_files(item)
         else:
             assert isinstance(now, TextBlock)
-            assert now.block == item.block
+            assert now.files == item.files
             assert texts_of([now]) == texts_of([item])
             assert now.rejected == item.rejected
 
@@ -281,13 +277,13 @@ def test_commits_of_changed_file_have_equal_texts(
     before = read(write_plain(folder, data), cut, record=kind)
     path = write_plain(folder, changed)
     fresh = read(path, cut, record=kind)
-    items = read(path, cut, record=kind, done=as_commits(before))
-    decoded = {(item.block.first_byte, item.block.sha256): item for item in before}
-    assert [item.block for item in items] == [item.block for item in fresh]
+    items = read(path, cut, record=kind, done=before)
+    decoded = {(item.files[0].first_byte, item.files[0].sha256): item for item in before}
+    assert [dataclasses.replace(item.files[0], counts={}) for item in items] == [item.files[0] for item in fresh]
     for item, expected in zip(items, fresh, strict=True):
         if isinstance(item, Commit):
-            of_old = decoded[item.block.first_byte, item.block.sha256]
-            assert item.counts == expected.counts
+            of_old = decoded[item.files[0].first_byte, item.files[0].sha256]
+            assert item.files == counted_files(expected)
             assert texts_of([of_old]) == texts_of([expected])
         else:
             assert texts_of([item]) == texts_of([expected])

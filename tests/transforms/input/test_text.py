@@ -58,11 +58,12 @@ def test_a_file_is_one_record(corpus, name):
     path = corpus(gzip.compress(data) if name.endswith("gz") else data, name)
     (block,) = read_file(path, BlockLimits(1, 1, 1, 10), slice_bytes=3, record="file")
     assert texts_of([block]) == [(0, "one\r\n\n two\n")]
-    assert (block.block.first_byte, block.block.end_byte, block.block.num_lines) == (0, 14, 3)
+    assert (block.files[0].first_byte, block.files[0].end_byte, block.files[0].num_lines) == (0, 14, 3)
 
 
 def test_empty_file_has_no_record_and_a_blank_one_is_blank(corpus):
-    assert read_file(corpus(""), record="file") == []
+    (block,) = read_file(corpus(""), record="file")
+    assert block.counts[metrics.RECORDS] == 0
     (block,) = read_file(corpus("\ufeff \n\n"), record="file")
     assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK]) == (1, 1)
 

@@ -60,7 +60,7 @@ def read_by(path: Path, limits: BlockLimits, readers: int, *, max_records: int |
         for reader in range(readers):
             slice_.reader = reader, readers
             items += read_blocks(slice_, limits, record_format)
-    return sorted(items, key=lambda item: item.block.first_line)
+    return sorted(items, key=lambda item: item.files[0].first_line)
 
 
 @pytest.mark.parametrize(("name", "how", "write", "pattern"), cases())
@@ -70,10 +70,10 @@ def test_the_last_block_and_no_other_is_last(tmp_path, name, how, write, pattern
     write(path, texts, pattern)
     limits = BlockLimits(text_bytes, 1 << 30, 1 << 30, 128)
     items = read_by(path, limits, 1, **how)
-    assert [item.block.is_last for item in items] == [False] * (len(items) - 1) + [True]
+    assert [item.files[0].is_last for item in items] == [False] * (len(items) - 1) + [True]
     assert len(texts_of(items)) == (1 if "record" in how and how["record"] == "file" else len(texts))
     for readers in (2, 3, 50):
-        assert [item.block for item in read_by(path, limits, readers, **how)] == [item.block for item in items]
+        assert [item.files[0] for item in read_by(path, limits, readers, **how)] == [item.files[0] for item in items]
 
 
 @pytest.mark.parametrize(("name", "how", "write", "pattern"), cases())
@@ -85,7 +85,7 @@ def test_where_the_limit_ends_a_file_no_block_is_last(tmp_path, name, how, write
     limits = BlockLimits(300, 1 << 30, 1 << 30, 128)
     items = read_by(tmp_path / name, limits, 2, max_records=max_records, **how)
     assert len(texts_of(items)) == max_records
-    assert not any(item.block.is_last for item in items)
+    assert not any(item.files[0].is_last for item in items)
 
 
 @pytest.mark.parametrize(("name", "how", "write", "pattern"), cases())
@@ -93,17 +93,14 @@ def test_a_file_without_records_is_a_block_without_texts(tmp_path, name, how, wr
     path = tmp_path / name
     write(path, [], pattern)
     items = read_by(path, UNLIMITED, 3, **how)
-    if not path.stat().st_size:
-        assert items == []
-        return
     (block,) = items
-    assert block.block.is_last
+    assert block.files[0].is_last
     assert (len(block.texts), block.rejected) == (0, [])
     assert not any(block.total(name) for name in block.counts)
-    assert read_block(block.block, RecordFormat(**how)).counts == block.counts
+    assert read_block(block.files, RecordFormat(**how)).counts == block.counts
     if ".csv" not in name:  # the names of the columns are in a block
         nothing = (0, 0, 0, 0, hashlib.sha256().hexdigest())
-        own = block.block
+        own = block.files[0]
         assert (own.first_line, own.num_lines, own.first_byte, own.end_byte, own.sha256) == nothing
 
 
@@ -113,7 +110,7 @@ def test_a_file_without_records_is_a_block_without_texts(tmp_path, name, how, wr
 def test_a_block_without_texts_whatever_a_text_is(corpus, how):
     (block,) = read_file(corpus(gzip.compress(b""), "a.txt.gz"), **how)
     assert (len(block.texts), block.total(metrics.RECORDS)) == (0, 0)
-    assert texts_of([read_block(block.block, RecordFormat(**how))]) == []
+    assert texts_of([read_block(block.files, RecordFormat(**how))]) == []
 
 
 def test_a_block_without_texts_has_the_fields(tmp_path):
@@ -135,14 +132,14 @@ def test_blank_lines_at_the_start_are_in_the_first_block(corpus, name, slice_byt
     items = read_file(path, limits, slice_bytes=slice_bytes, record="paragraph")
     line = blank.count("\n")
     assert texts_of(items) == [(line, "one\ntwo"), (line + 4, "three")]
-    assert [item.block.is_last for item in items] == [False] * (len(items) - 1) + [True]
-    first, last = items[0].block, items[-1].block
+    assert [item.files[0].is_last for item in items] == [False] * (len(items) - 1) + [True]
+    first, last = items[0].files[0], items[-1].files[0]
     assert (first.first_line, first.first_byte) == (0, 0)
     assert (last.first_line + last.num_lines, last.end_byte) == (line + 5, len(data))
     assert sum(item.total(metrics.RECORDS) for item in items) == 2
     assert sum(item.total(metrics.BLANK) for item in items) == 0
     for item in items:
-        assert texts_of([read_block(item.block, RecordFormat(record="paragraph"))]) == texts_of([item])
+        assert texts_of([read_block(item.files, RecordFormat(record="paragraph"))]) == texts_of([item])
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
@@ -151,16 +148,16 @@ def test_blank_lines_without_a_paragraph_are_a_block(corpus, name, slice_bytes):
     data = b"\n \n\t\n" * 3 + b"  "
     path = corpus(gzip.compress(data) if name.endswith("gz") else data, name)
     (block,) = read_file(path, slice_bytes=slice_bytes, record="paragraph", max_record_bytes=10)
-    own = block.block
+    own = block.files[0]
     assert (own.first_line, own.num_lines, own.first_byte, own.end_byte, own.is_last) == (0, 10, 0, len(data), True)
     assert own.sha256 == hashlib.sha256(data).hexdigest()
     assert (texts_of([block]), block.rejected, block.total(metrics.RECORDS)) == ([], [], 0)
-    assert texts_of([read_block(own, RecordFormat(record="paragraph"))]) == []
+    assert texts_of([read_block(block.files, RecordFormat(record="paragraph"))]) == []
 
 
 def test_what_was_read_before_a_failure_is_not_last(corpus):
     path = corpus(gzip.compress(b"one\n") + b"x" * 20, "a.txt.gz")
     block, problem = read_file(path, BlockLimits(1, 1 << 30, 1 << 30, 128))
     assert isinstance(block, TextBlock)
-    assert not block.block.is_last
+    assert not block.files[0].is_last
     assert isinstance(problem, InputFile)

@@ -23,7 +23,7 @@ def test_a_small_file_is_work_for_all_workers(corpus):
     assert len(slices) == 8
     blocks = [list(read_blocks(slice_, LIMITS)) for slice_ in slices]
     assert [len(of_slice) for of_slice in blocks] == [1] * 8
-    assert [block.block for (block,) in blocks] == [block.block for block in read_file(path, LIMITS)]
+    assert [block.files[0] for (block,) in blocks] == [block.files[0] for block in read_file(path, LIMITS)]
 
 
 def test_vanished_file_is_left_out(tmp_path):

@@ -42,4 +42,4 @@ def test_texts_of_every_format(memory, name, data, record_format):
     blocks = read_file(f"memory://bucket/{name}", limits, slice_bytes=500, **record_format)
     assert [text for _, text in texts_of(blocks)] == TEXTS
     assert len(blocks) > 10
-    assert read_block(blocks[5].block, RecordFormat(**record_format)).texts.equals(blocks[5].texts)
+    assert read_block(blocks[5].files, RecordFormat(**record_format)).texts.equals(blocks[5].texts)

@@ -11,7 +11,7 @@ from apache_beam.internal import pickler
 from repository import DATA
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import BlockId, InputFile
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
@@ -26,7 +26,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 def block_of(texts: list[str], offset: list[int] | None = None) -> TextBlock:
     rows = len(texts)
     return TextBlock(
-        block=BlockId(InputFile("corpus.txt", 1, 0.0), 0, rows, 0, 1, ""),
+        files=(FileRange(InputFile("corpus.txt", 1, 0.0), 0, rows, 0, 1, ""),),
         texts=pa.array(texts, pa.string()),
         line=np.arange(rows, dtype=np.int64),
         sentence=np.zeros(rows, np.int32),

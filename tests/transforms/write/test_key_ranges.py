@@ -11,9 +11,9 @@ import pytest
 
 from layerbeam.transforms.columns import vector_array
 from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write import word_types
-from layerbeam.transforms.write.block import write_part
 
 NAN = float("nan")
 YEARS = [None, NAN, -1.5, float("inf")]
@@ -49,7 +49,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def paths(tmp_path: Path) -> list[str]:
     output = Output(str(tmp_path), "f")
-    return [str(tmp_path / write_part(output, VIEW, f"a-{n}", table).path) for n, table in enumerate(BLOCKS)]
+    return [
+        str(tmp_path / write_part(output, VIEW, f"a-{n}", *word_types.row_groups(VIEW, table)).path)
+        for n, table in enumerate(BLOCKS)
+    ]
 
 
 def plain_table() -> list[tuple[str, str, int, list[float], list[float]]]:

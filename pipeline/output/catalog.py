@@ -1,0 +1,386 @@
+"""What is known of an output folder, as tables of a scratch database: `find` and `finish` are queries over it.
+
+Three lists are all that is known: the input files as they are now, the recorded commits (`parts.jsonl`, then the files
+in `_commits`), and the files on the disk. A block is *sound* if its parts have their full size; *kept* if also none of
+its files has changed. A file is *complete* if kept blocks cover it from the first line to the last, without a gap.
+
+SQLite keeps the database in a temporary file of its own (about 1 kB for each block): memory does not depend on the
+number of files, blocks and parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from layerbeam.pipeline.output.commits import load_damaged, recorded
+from layerbeam.transforms import layout, metrics, storage
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index
+from layerbeam.transforms.parts import is_part_file, is_table_file
+
+_TABLES = """
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
+CREATE TABLE files(                                   -- the input now
+    path BLOB PRIMARY KEY, size INT, modified REAL, version TEXT, problem TEXT, max_records INT) WITHOUT ROWID;
+CREATE TABLE blocks(                                  -- as recorded; attempt 0: in the index
+    id INTEGER PRIMARY KEY, name TEXT, content TEXT, fingerprint TEXT, attempt INT, together TEXT, line BLOB);
+CREATE INDEX blocks_of_name ON blocks(name);
+CREATE TABLE ranges(                                  -- what blocks hold of files
+    block INT, path BLOB, size INT, modified REAL, version TEXT,
+    first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT);
+CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
+CREATE TABLE damaged(path TEXT PRIMARY KEY) WITHOUT ROWID;  -- as `verify --checksums` found
+CREATE TABLE on_disk(path TEXT PRIMARY KEY, bytes INT) WITHOUT ROWID;
+"""
+
+# Of several commits of a block with the same content the first one is kept, which is that of the index: so two attempts
+# that end at once keep the same. The content may differ at the end of what `input.limit` allows: then the last one is.
+# Of a file that could not be read to its end, what was read counts, if anything was; else its old rows stay. So do
+# those of files that are gone.
+_JUDGED = """
+CREATE INDEX ranges_of_block ON ranges(block);
+CREATE INDEX ranges_of_file ON ranges(path);
+CREATE INDEX parts_of_block ON parts(block);
+CREATE INDEX parts_of_path ON parts(path);
+CREATE TABLE sound(id INTEGER PRIMARY KEY);
+INSERT INTO sound SELECT id FROM blocks WHERE NOT EXISTS (
+    SELECT 1 FROM parts LEFT JOIN on_disk USING (path) WHERE block = id AND (
+        on_disk.bytes IS NOT parts.bytes OR (attempt = 0 AND path IN (SELECT path FROM damaged))));
+CREATE VIEW same AS SELECT r.rowid AS range, r.* FROM ranges r JOIN files USING (path)
+    WHERE (files.size, files.modified, files.version) = (r.size, r.modified, r.version);
+CREATE TABLE read AS SELECT path FROM files
+    WHERE problem = '' OR path IN (SELECT path FROM same JOIN sound ON block = id);
+CREATE TABLE state(id INTEGER PRIMARY KEY, changed INT, gone INT);
+INSERT INTO state SELECT block,
+        SUM(path IN (SELECT path FROM read) AND r.rowid NOT IN (SELECT range FROM same)),
+        SUM(path NOT IN (SELECT path FROM files))
+    FROM ranges r JOIN sound ON block = id GROUP BY block;
+CREATE TABLE kept(id INTEGER PRIMARY KEY);
+INSERT INTO kept SELECT id FROM (
+    SELECT id, ROW_NUMBER() OVER (PARTITION BY name ORDER BY fingerprint <> :fingerprint, attempt DESC) AS place FROM (
+        SELECT id, name, fingerprint, attempt, ROW_NUMBER() OVER (
+            PARTITION BY name, fingerprint, content ORDER BY attempt, id) AS place
+        FROM state JOIN blocks USING (id) WHERE NOT changed AND NOT (gone AND :prune))
+    WHERE place = 1) WHERE place = 1;
+INSERT INTO kept SELECT id FROM sound JOIN blocks USING (id)  -- of tables, which hold no file
+    WHERE attempt = :tables_of AND id NOT IN (SELECT block FROM ranges);
+"""
+
+_OVERLAPPING = """
+SELECT DISTINCT path FROM (
+    SELECT path, first_line, end_line, MAX(end_line) OVER (
+        PARTITION BY path ORDER BY first_line, end_line ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM ranges JOIN kept ON block = id) WHERE before > first_line
+"""
+
+_BEYOND_LIMIT = """
+DELETE FROM kept WHERE id IN (SELECT block FROM (
+    SELECT block, max_records, SUM(records) OVER (PARTITION BY path ORDER BY first_line) AS records
+    FROM ranges JOIN kept ON block = id JOIN files USING (path) WHERE max_records IS NOT NULL)
+    WHERE records > max_records)
+"""
+
+# Files that kept blocks do not cover, and the first line that is missing; None if all to the last one are.
+_INCOMPLETE = """
+WITH pieces AS (
+    SELECT path, first_line, end_line, is_last, records,
+        LAG(end_line, 1, 0) OVER (PARTITION BY path ORDER BY first_line) AS expected
+    FROM ranges JOIN kept ON block = id JOIN blocks USING (id) WHERE fingerprint = ?)
+SELECT path, COALESCE(MIN(CASE WHEN expected <> first_line THEN expected END), MAX(end_line), 0) AS line
+FROM files LEFT JOIN pieces USING (path) WHERE problem = ''
+GROUP BY path HAVING COUNT(first_line) = 0 OR SUM(expected <> first_line) > 0
+    OR (max_records IS NULL AND MAX(is_last) = 0) OR SUM(records) <> max_records
+ORDER BY path
+"""
+
+# Files whose rows a pack has that will not stay as it is.
+_PACKED = """
+SELECT block, fingerprint, path, size, modified, version, is_read FROM (
+    SELECT r.rowid AS range, block, fingerprint, path, size, modified, version,
+        path IN (SELECT path FROM read) AS is_read,
+        ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, block DESC) AS place
+    FROM ranges r JOIN sound ON block = id JOIN blocks USING (id)
+    WHERE block IN (SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1) AND CASE
+        WHEN path IN (SELECT path FROM read)
+            THEN r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)
+        ELSE NOT :prune OR path IN (SELECT path FROM files) END)
+WHERE place = 1 AND (is_read
+    OR block NOT IN (SELECT id FROM kept)
+    OR block IN (SELECT block FROM ranges JOIN asked USING (path)))
+ORDER BY block, range
+"""
+
+_LEFT_BEHIND = """
+SELECT line, path FROM (
+    SELECT line, path, id, ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, id DESC) AS place
+    FROM ranges JOIN sound ON block = id JOIN blocks USING (id)
+    WHERE path IN (SELECT path FROM files WHERE problem <> '') AND path NOT IN (SELECT path FROM read)
+        AND path NOT IN (SELECT path FROM ranges JOIN kept ON block = id)
+        AND block IN (SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1))
+WHERE place = 1 ORDER BY id
+"""
+
+
+class Catalog:
+    """Load it, `judge`, then ask. OSError if the disk of temporary files is full."""
+
+    def __init__(self, output_path: str) -> None:
+        self._path = output_path
+        self._fingerprint, self._prune_missing = "", False
+        self._db = sqlite3.connect("", check_same_thread=False)  # a temporary file without a name
+        self._db.executescript(_TABLES)
+
+    def _run(self, query: str, *values: Any) -> Iterator[Any]:
+        with _as_os_error():
+            yield from self._db.execute(query, *values)
+
+    def _change(self, query: str, rows: Iterable[Any] = ((),)) -> None:
+        with _as_os_error():
+            self._db.executemany(query, rows)
+
+    def add_files(self, files: Iterable[InputFile], limited: Mapping[str, int] | None = None) -> None:
+        """The input as it is now. `limited`: how many records are read of a file that has more."""
+        most = limited or {}
+        rows = ((_key(f.path), f.size, f.modified, f.version, f.problem, most.get(f.path)) for f in files)
+        self._change("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def add_problems(self, files: Iterable[InputFile]) -> None:
+        """Files that could not be read, or not to their end."""
+        rows = ((f.problem, _key(f.path)) for f in files)
+        self._change("UPDATE files SET problem = ? WHERE path = ?", rows)
+
+    def load(self, folders: Iterable[str] = ()) -> None:
+        """The commits and the listing of the output folder. `folders`: of parts that no commit may list.
+
+        What another attempt moves from `_commits` to the index meanwhile is seen, in one of them or in both.
+        """
+        for batch in storage.in_batches(recorded(self._path, self._has_block)):
+            self._add(batch)
+        self._change("INSERT INTO damaged VALUES (?)", ((path,) for path in load_damaged(self._path)))
+        listed = (path.rpartition("/")[0] for (path,) in self._run("SELECT DISTINCT path FROM parts"))
+        for folder in sorted({*folders, *listed}):
+            sizes = storage.file_sizes(storage.join(self._path, folder))
+            own = ((f"{folder}/{name}", size) for name, size in sizes if is_part_file(name) or is_table_file(name))
+            self._change("INSERT OR REPLACE INTO on_disk VALUES (?, ?)", own)
+
+    def _has_block(self, name: str) -> bool:
+        return next(self._run("SELECT 1 FROM blocks WHERE name = ?", (name,)), None) is not None
+
+    def _add(self, commits: Sequence[tuple[Commit, bytes]]) -> None:
+        first = 1 + next(self._run("SELECT COALESCE(MAX(id), 0) FROM blocks"))[0]
+        blocks = list(enumerate(commits, start=first))
+        self._change("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)", (_block_row(id_, *one) for id_, one in blocks))
+        ranges = ((id_, *_range_row(own)) for id_, (commit, _) in blocks for own in commit.files)
+        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
+        parts = (
+            (id_, view, part.path, part.bytes) for id_, (commit, _) in blocks for view, part in commit.parts.items()
+        )
+        self._change("INSERT INTO parts VALUES (?, ?, ?, ?)", parts)
+
+    def judge(self, fingerprint: str = "", *, prune_missing: bool = False, tables_of: int = 0) -> None:
+        """Decide which blocks are kept.
+
+        `fingerprint`: of the run. `prune_missing`: rows of files that are gone do not stay. `tables_of`: the attempt
+        whose tables of word types count.
+        """
+        self._fingerprint, self._prune_missing = fingerprint, prune_missing
+        with _as_os_error():
+            values = {"fingerprint": fingerprint, "prune": prune_missing, "tables_of": tables_of}
+            for statement in _JUDGED.split(";"):
+                self._db.execute(statement, values)
+        self._drop_overlapping()
+        self._change(_BEYOND_LIMIT)
+
+    def _drop_overlapping(self) -> None:
+        """Of kept blocks with the same lines keep that of the run's settings and of the latest attempt."""
+        paths = [path for (path,) in self._run(_OVERLAPPING)]
+        rows = """SELECT id, path, first_line, end_line FROM ranges JOIN kept ON block = id JOIN blocks USING (id)
+                  WHERE path IN (SELECT value FROM overlapping) ORDER BY fingerprint <> ?, attempt DESC, id"""
+        self._change("CREATE TEMP TABLE IF NOT EXISTS overlapping(value BLOB PRIMARY KEY)")
+        self._change("INSERT INTO overlapping VALUES (?)", ((path,) for path in paths))
+        taken: dict[bytes, list[tuple[int, int]]] = {}
+        dropped = []
+        found = self._run(rows, (self._fingerprint,)) if paths else ()
+        for id_, ranges in itertools.groupby(found, key=lambda row: row[0]):
+            own = [(path, (first, end)) for _, path, first, end in ranges]
+            if any(first < e and s < end for path, (first, end) in own for s, e in taken.get(path, ())):
+                dropped.append((id_,))
+            else:
+                for path, lines in own:
+                    taken.setdefault(path, []).append(lines)
+        self._change("DELETE FROM kept WHERE id = ?", dropped)
+
+    def incomplete(self) -> dict[str, int]:
+        """{path: the first line that is missing} of the files with work left; at the end of a run there must be none.
+
+        Files that can be read are counted only.
+        """
+        return {_path(path): line for path, line in self._run(_INCOMPLETE, (self._fingerprint,))}
+
+    def packed_in_part(self) -> set[str]:
+        """Files of packs that a killed run has committed, and with them not all that was to be read together.
+
+        To be packed as in an undisturbed run, these are read together again.
+        """
+        rows = self._run(
+            "SELECT together, path FROM blocks JOIN kept USING (id) JOIN ranges ON block = id "
+            "WHERE together IS NOT NULL AND attempt > 0 ORDER BY 1, 2"
+        )
+        in_part = set[str]()
+        for together, found in itertools.groupby(rows, key=lambda row: row[0]):
+            paths = {_path(path) for _, path in found}
+            in_part |= paths if hash_paths(paths) != together else set()
+        return in_part
+
+    def packed(self, left: Iterable[str]) -> Iterator[tuple[int, str, InputFile, bool]]:
+        """(pack, its settings, file, whether it can be read) of files whose rows a sound pack has, which will not stay.
+
+        `left`: the files with work left. Those of them that a pack holds as they are now; and those that cannot be
+        read, or are gone, in packs that are not kept, or of which other files are left. In the packs' order.
+        """
+        self._change("CREATE TEMP TABLE asked(path BLOB PRIMARY KEY)")
+        self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in left))
+        rows = list(self._run(_PACKED, {"prune": self._prune_missing}))
+        self._change("DROP TABLE asked")
+        for block, fingerprint, path, size, modified, version, is_read in rows:
+            yield block, fingerprint, InputFile(_path(path), size, modified, version), bool(is_read)
+
+    def left_behind(self) -> Iterator[tuple[bytes, set[str]]]:
+        """(pack, paths) of files that could not be read, whose rows only a pack has whose other files left it."""
+        for line, rows in itertools.groupby(list(self._run(_LEFT_BEHIND)), key=lambda row: row[0]):
+            yield bytes(line), {_path(path) for _, path in rows}
+
+    def known(self, paths: Iterable[str]) -> Iterator[tuple[int, bytes]]:
+        """(first byte, line) of the sound commits that may hold what these files hold now, in the order of the bytes.
+
+        Of packs only those with a file of the same size.
+        """
+        for path in paths:
+            yield from self._run(
+                "SELECT r.first_byte, line FROM ranges r JOIN sound ON block = id JOIN blocks USING (id) "
+                "LEFT JOIN files ON files.path = r.path AND problem = '' WHERE r.path = ? "
+                "AND (COALESCE(files.size, r.size) = r.size OR (SELECT COUNT(*) FROM ranges WHERE block = id) = 1) "
+                "ORDER BY r.first_byte, attempt, id",
+                (_key(path),),
+            )
+
+    def done(self, path: str) -> Iterator[tuple[bool, int, int, int, int, int]]:
+        """(is of the run's settings, block, first byte, end, records, texts) of what is kept of a file as it is now."""
+        return self._run(
+            "SELECT fingerprint = ?, id, first_byte, end_byte, records, texts FROM same JOIN kept ON block = id "
+            "JOIN blocks USING (id) WHERE path = ? ORDER BY first_byte",
+            (self._fingerprint, _key(path)),
+        )
+
+    def views_of(self, block: int) -> set[str]:
+        """The views that a block has parts of."""
+        return {view for (view,) in self._run("SELECT view FROM parts WHERE block = ?", (block,))}
+
+    def line(self, block: int) -> bytes:
+        """The commit of a block."""
+        return bytes(next(self._run("SELECT line FROM blocks WHERE id = ?", (block,)))[0])
+
+    def texts(self) -> int:
+        """The texts of all kept blocks."""
+        return int(next(self._run("SELECT COALESCE(SUM(texts), 0) FROM ranges JOIN kept ON block = id"))[0])
+
+    def fingerprints(self) -> set[str]:
+        """Those of the sound blocks."""
+        return {value for (value,) in self._run("SELECT DISTINCT fingerprint FROM blocks JOIN sound USING (id)")}
+
+    def paths(self) -> set[str]:
+        """The paths of all files of which a block is recorded."""
+        return {_path(path) for (path,) in self._run("SELECT DISTINCT path FROM ranges")}
+
+    def gone(self) -> list[str]:
+        """Files of earlier runs that are no input any more."""
+        query = "SELECT DISTINCT path FROM ranges WHERE path NOT IN (SELECT path FROM files) ORDER BY 1"
+        return [_path(path) for (path,) in self._run(query)]
+
+    def gone_and_kept(self) -> list[str]:
+        """Those of them whose rows stay."""
+        query = """SELECT DISTINCT path FROM ranges JOIN kept ON block = id
+                   WHERE path NOT IN (SELECT path FROM files) ORDER BY 1"""
+        return [_path(path) for (path,) in self._run(query)]
+
+    def problems(self) -> dict[str, str]:
+        """Why files could not be read, or not to their end."""
+        return {_path(path): why for path, why in self._run("SELECT path, problem FROM files WHERE problem <> ''")}
+
+    def lost(self) -> list[str]:
+        """Files that are gone, and of which a block is not sound, unless their rows do not stay anyway."""
+        if self._prune_missing:
+            return []
+        query = """SELECT DISTINCT path FROM ranges JOIN blocks ON block = id
+                   WHERE path NOT IN (SELECT path FROM files) AND id NOT IN (SELECT id FROM sound)
+                   AND name NOT IN (SELECT name FROM blocks JOIN kept USING (id))"""
+        return [_path(path) for (path,) in self._run(query)]
+
+    def unsound(self) -> set[str]:
+        """Files of which a block was recorded as they are now, and its parts are missing or short."""
+        query = "SELECT DISTINCT path FROM same WHERE block NOT IN (SELECT id FROM sound)"
+        return {_path(path) for (path,) in self._run(query)}
+
+    def lines(self) -> Iterator[bytes]:
+        """The kept commits in the order of the rows: the lines of `parts.jsonl`."""
+        for line, attempt in self._run("SELECT line, attempt FROM kept JOIN blocks USING (id) ORDER BY name"):
+            yield in_index(line) if attempt else line
+
+    def paths_of_parts(self, view: str) -> Iterator[str]:
+        """The parts of the kept blocks in a view, in the order of the rows."""
+        query = """SELECT path FROM parts JOIN kept ON block = kept.id JOIN blocks USING (id)
+                   WHERE view = ? ORDER BY name"""
+        return (path for (path,) in self._run(query, (view,)))
+
+    def strays(self) -> Iterator[str]:
+        """Files on the disk that no kept block lists."""
+        query = "SELECT path FROM on_disk EXCEPT SELECT path FROM parts JOIN kept ON block = id"
+        return (path for (path,) in self._run(query))
+
+    def is_as_listed(self) -> bool:
+        """Whether the index lists all kept blocks, and only these, and the disk has no other parts.
+
+        But a view without rows has an empty part.
+        """
+        query = """SELECT (SELECT COUNT(*) FROM blocks) = (SELECT COUNT(*) FROM kept)
+                   AND NOT EXISTS (SELECT 1 FROM blocks WHERE attempt > 0)"""
+        with_rows = {view for (view,) in self._run("SELECT DISTINCT view FROM parts JOIN kept ON block = id")}
+        strays = (path.split("/") for path in self.strays())
+        return bool(next(self._run(query))[0]) and all(
+            name.startswith(f"{layout.EMPTY}.") and folder not in with_rows for *_, folder, name in strays
+        )
+
+
+def _block_row(id_: int, commit: Commit, line: bytes) -> tuple[Any, ...]:
+    """A row of the table `blocks`."""
+    content = hashlib.sha256("".join(own.sha256 for own in commit.files).encode()).hexdigest()
+    return id_, commit.name, content, commit.fingerprint, commit.attempt or 0, commit.together, line
+
+
+def _range_row(own: FileRange) -> tuple[Any, ...]:
+    """A row of the table `ranges`, without the block."""
+    file, end_line = own.file, own.first_line + own.num_lines
+    lines, data = (own.first_line, end_line), (own.first_byte, own.end_byte)
+    counts = own.counts.get(metrics.RECORDS, 0), metrics.embedded_texts(own.counts)
+    return _key(file.path), file.size, file.modified, file.version, *lines, *data, own.is_last, *counts
+
+
+def _key(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _path(key: bytes) -> str:
+    return key.decode("utf-8", "surrogateescape")
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(errno.ENOSPC, f"the disk of temporary files cannot hold the list of blocks ({error})") from error
