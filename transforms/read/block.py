@@ -79,14 +79,15 @@ def _read_pack(
     files = (slice_.file, *slice_.others)
     together = hash_paths(file.path for file in files) if slice_.others else None
     waiting: list[tuple[FileRange, Any]] = []
-    sources: dict[str, tuple[Commit, list[FileRange]]] = {}
+    # By the object: two commits may have one name, of a pack whose files have all changed.
+    sources: dict[int, tuple[Commit, list[FileRange]]] = {}
     filled = 0.0
 
     def is_copied(file: InputFile | FileRange) -> bool:
         found = None if committed is None else committed.source_of(slice_.known, file, any_settings=slice_.is_copy)
         if found is not None:
             commit, own = found
-            sources.setdefault(commit.name, (commit, []))[1].append(own if isinstance(file, InputFile) else file)
+            sources.setdefault(id(commit), (commit, []))[1].append(own if isinstance(file, InputFile) else file)
         return found is not None
 
     for file in files:

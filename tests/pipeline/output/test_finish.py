@@ -141,6 +141,30 @@ def test_rows_of_a_file_of_a_pack_that_cannot_be_read_stay(folder, monkeypatch, 
     assert sorted(folder.rows()) == rows
 
 
+def test_rows_are_copied_from_the_pack_that_has_them_of_two_with_one_name(folder):
+    os.unlink("a.txt")
+    folder.limits = BlockLimits(1 << 10, 1 << 30, 1 << 30, 128, joins_files=True)
+    names = [f"{number:02}.txt" for number in range(20)]
+
+    def rewrite(some: list[str], text: str, seconds: int) -> None:
+        for name in some:
+            Path(name).write_text(text)
+            os.utime(name, (seconds, seconds))
+
+    rewrite(names, "before\n", 1_000_000)
+    assert folder.run()
+    rewrite(names, "behind\n", 2_000_000)
+    assert folder.again().run(blocks=0) is None
+    assert len(folder.encoded) == 20
+    rewrite(names[:10], "before\n", 3_000_000)
+    rewrite(names[10:], "behind\n", 3_000_000)
+    assert folder.again().run()
+    assert folder.encoded == []
+    rows = layerbeam.open_run("out")["t"].to_arrow()
+    texts = dict(zip(rows["file"].to_pylist(), rows["text"].to_pylist(), strict=True))
+    assert texts == dict.fromkeys(names[:10], "before") | dict.fromkeys(names[10:], "behind")
+
+
 def test_of_blocks_with_the_same_lines_only_the_newest_count(folder):
     assert folder.run(blocks=1) is None
     folder.limits = BlockLimits(16, 1 << 30, 1 << 30, 128)
