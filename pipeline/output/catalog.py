@@ -47,6 +47,8 @@ CREATE INDEX ranges_of_block ON ranges(block);
 CREATE INDEX ranges_of_file ON ranges(path);
 CREATE INDEX parts_of_block ON parts(block);
 CREATE INDEX parts_of_path ON parts(path);
+CREATE TABLE packs(block INTEGER PRIMARY KEY);
+INSERT INTO packs SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1;
 CREATE TABLE sound(id INTEGER PRIMARY KEY);
 INSERT INTO sound SELECT id FROM blocks WHERE NOT EXISTS (
     SELECT 1 FROM parts LEFT JOIN on_disk USING (path) WHERE block = id AND (
@@ -105,39 +107,35 @@ SELECT block, fingerprint, path, size, modified, version, is_read FROM (
         path IN (SELECT path FROM read) AS is_read,
         ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, block DESC) AS place
     FROM ranges r JOIN sound ON block = id JOIN blocks USING (id)
-    WHERE block IN (SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1) AND CASE
-        WHEN path IN (SELECT path FROM read)
-            THEN r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)
+    WHERE CASE WHEN path IN (SELECT path FROM read) THEN block IN (SELECT block FROM packs)
+            AND r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)
         ELSE NOT :prune OR path IN (SELECT path FROM files) END)
-WHERE place = 1 AND (is_read
+WHERE place = 1 AND block IN (SELECT block FROM packs) AND (is_read
     OR block NOT IN (SELECT id FROM kept)
     OR block IN (SELECT block FROM ranges JOIN asked USING (path)))
 ORDER BY block, range
 """
 
-_LEFT_BEHIND = """
-SELECT line, path FROM (
-    SELECT line, path, id, ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, id DESC) AS place
-    FROM ranges JOIN sound ON block = id JOIN blocks USING (id)
-    WHERE path IN (SELECT path FROM files WHERE problem <> '') AND path NOT IN (SELECT path FROM read)
-        AND path NOT IN (SELECT path FROM ranges JOIN kept ON block = id)
-        AND block IN (SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1))
-WHERE place = 1 ORDER BY id
-"""
-
 
 class Catalog:
-    """Load it, `judge`, then ask. OSError if the disk of temporary files is full."""
+    """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
+
+    `fingerprint`: of the run. `prune_missing`: rows of files that are gone do not stay.
+    """
 
     def __init__(self, output_path: str) -> None:
         self._path = output_path
-        self._fingerprint, self._prune_missing = "", False
+        self.fingerprint, self.prune_missing = "", False
         self._db = sqlite3.connect("", check_same_thread=False)  # a temporary file without a name
         self._db.executescript(_TABLES)
 
     def _run(self, query: str, *values: Any) -> Iterator[Any]:
         with _as_os_error():
             yield from self._db.execute(query, *values)
+
+    def _paths(self, query: str) -> list[str]:
+        """The paths of input files that a query gives."""
+        return [_path(path) for (path,) in self._run(query)]
 
     def _change(self, query: str, rows: Iterable[Any] = ((),)) -> None:
         with _as_os_error():
@@ -183,12 +181,8 @@ class Catalog:
         self._change("INSERT INTO parts VALUES (?, ?, ?, ?)", parts)
 
     def judge(self, fingerprint: str = "", *, prune_missing: bool = False, tables_of: int = 0) -> None:
-        """Decide which blocks are kept.
-
-        `fingerprint`: of the run. `prune_missing`: rows of files that are gone do not stay. `tables_of`: the attempt
-        whose tables of word types count.
-        """
-        self._fingerprint, self._prune_missing = fingerprint, prune_missing
+        """Decide which blocks are kept. `tables_of`: the attempt whose tables of word types count."""
+        self.fingerprint, self.prune_missing = fingerprint, prune_missing
         with _as_os_error():
             values = {"fingerprint": fingerprint, "prune": prune_missing, "tables_of": tables_of}
             for statement in _JUDGED.split(";"):
@@ -205,7 +199,7 @@ class Catalog:
         self._change("INSERT INTO overlapping VALUES (?)", ((path,) for path in paths))
         taken: dict[bytes, list[tuple[int, int]]] = {}
         dropped = []
-        found = self._run(rows, (self._fingerprint,)) if paths else ()
+        found = self._run(rows, (self.fingerprint,)) if paths else ()
         for id_, ranges in itertools.groupby(found, key=lambda row: row[0]):
             own = [(path, (first, end)) for _, path, first, end in ranges]
             if any(first < e and s < end for path, (first, end) in own for s, e in taken.get(path, ())):
@@ -220,7 +214,7 @@ class Catalog:
 
         Files that can be read are counted only.
         """
-        return {_path(path): line for path, line in self._run(_INCOMPLETE, (self._fingerprint,))}
+        return {_path(path): line for path, line in self._run(_INCOMPLETE, (self.fingerprint,))}
 
     def packed_in_part(self) -> set[str]:
         """Files of packs that a killed run has committed, and with them not all that was to be read together.
@@ -245,15 +239,10 @@ class Catalog:
         """
         self._change("CREATE TEMP TABLE asked(path BLOB PRIMARY KEY)")
         self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in left))
-        rows = list(self._run(_PACKED, {"prune": self._prune_missing}))
+        rows = list(self._run(_PACKED, {"prune": self.prune_missing}))
         self._change("DROP TABLE asked")
         for block, fingerprint, path, size, modified, version, is_read in rows:
             yield block, fingerprint, InputFile(_path(path), size, modified, version), bool(is_read)
-
-    def left_behind(self) -> Iterator[tuple[bytes, set[str]]]:
-        """(pack, paths) of files that could not be read, whose rows only a pack has whose other files left it."""
-        for line, rows in itertools.groupby(list(self._run(_LEFT_BEHIND)), key=lambda row: row[0]):
-            yield bytes(line), {_path(path) for _, path in rows}
 
     def known(self, paths: Iterable[str]) -> Iterator[tuple[int, bytes]]:
         """(first byte, line) of the sound commits that may hold what these files hold now, in the order of the bytes.
@@ -264,7 +253,7 @@ class Catalog:
             yield from self._run(
                 "SELECT r.first_byte, line FROM ranges r JOIN sound ON block = id JOIN blocks USING (id) "
                 "LEFT JOIN files ON files.path = r.path AND problem = '' WHERE r.path = ? "
-                "AND (COALESCE(files.size, r.size) = r.size OR (SELECT COUNT(*) FROM ranges WHERE block = id) = 1) "
+                "AND (COALESCE(files.size, r.size) = r.size OR id NOT IN (SELECT block FROM packs)) "
                 "ORDER BY r.first_byte, attempt, id",
                 (_key(path),),
             )
@@ -274,7 +263,7 @@ class Catalog:
         return self._run(
             "SELECT fingerprint = ?, id, first_byte, end_byte, records, texts FROM same JOIN kept ON block = id "
             "JOIN blocks USING (id) WHERE path = ? ORDER BY first_byte",
-            (self._fingerprint, _key(path)),
+            (self.fingerprint, _key(path)),
         )
 
     def views_of(self, block: int) -> set[str]:
@@ -295,18 +284,17 @@ class Catalog:
 
     def paths(self) -> set[str]:
         """The paths of all files of which a block is recorded."""
-        return {_path(path) for (path,) in self._run("SELECT DISTINCT path FROM ranges")}
+        return set(self._paths("SELECT DISTINCT path FROM ranges"))
 
     def gone(self) -> list[str]:
         """Files of earlier runs that are no input any more."""
-        query = "SELECT DISTINCT path FROM ranges WHERE path NOT IN (SELECT path FROM files) ORDER BY 1"
-        return [_path(path) for (path,) in self._run(query)]
+        return self._paths("SELECT DISTINCT path FROM ranges WHERE path NOT IN (SELECT path FROM files) ORDER BY 1")
 
     def gone_and_kept(self) -> list[str]:
         """Those of them whose rows stay."""
-        query = """SELECT DISTINCT path FROM ranges JOIN kept ON block = id
-                   WHERE path NOT IN (SELECT path FROM files) ORDER BY 1"""
-        return [_path(path) for (path,) in self._run(query)]
+        return self._paths(
+            "SELECT DISTINCT path FROM ranges JOIN kept ON block = id WHERE path NOT IN (SELECT path FROM files)"
+        )
 
     def problems(self) -> dict[str, str]:
         """Why files could not be read, or not to their end."""
@@ -314,17 +302,17 @@ class Catalog:
 
     def lost(self) -> list[str]:
         """Files that are gone, and of which a block is not sound, unless their rows do not stay anyway."""
-        if self._prune_missing:
+        if self.prune_missing:
             return []
-        query = """SELECT DISTINCT path FROM ranges JOIN blocks ON block = id
-                   WHERE path NOT IN (SELECT path FROM files) AND id NOT IN (SELECT id FROM sound)
-                   AND name NOT IN (SELECT name FROM blocks JOIN kept USING (id))"""
-        return [_path(path) for (path,) in self._run(query)]
+        return self._paths(
+            "SELECT DISTINCT path FROM ranges JOIN blocks ON block = id "
+            "WHERE path NOT IN (SELECT path FROM files) AND id NOT IN (SELECT id FROM sound) "
+            "AND name NOT IN (SELECT name FROM blocks JOIN kept USING (id))"
+        )
 
     def unsound(self) -> set[str]:
         """Files of which a block was recorded as they are now, and its parts are missing or short."""
-        query = "SELECT DISTINCT path FROM same WHERE block NOT IN (SELECT id FROM sound)"
-        return {_path(path) for (path,) in self._run(query)}
+        return set(self._paths("SELECT DISTINCT path FROM same WHERE block NOT IN (SELECT id FROM sound)"))
 
     def lines(self) -> Iterator[bytes]:
         """The kept commits in the order of the rows: the lines of `parts.jsonl`."""

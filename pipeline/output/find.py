@@ -7,7 +7,7 @@ import glob
 import itertools
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -125,7 +125,7 @@ def is_finished(path: str, max_reject_rate: float | None, work: PendingWork) -> 
         work.is_empty
         and manifest is not None
         and manifest["complete"]
-        and manifest["fingerprint"] == work.fingerprint
+        and manifest["fingerprint"] == work.catalog.fingerprint
         and storage.exists(storage.join(path, layout.SUCCESS))
         and not load_damaged(path)
         and manifest["settings"].get("input", {}).get("max_reject_rate") == max_reject_rate
@@ -146,8 +146,8 @@ class PendingWork:
     `to_read`: files with blocks to do; `copies`: packs of which some files have changed, and their others. `files`: all
     input files that can be read. `skipped`: those that cannot, and why. `missing`: paths of files of an earlier run
     that no glob matches any more and whose rows stay; `pruned`: those whose rows are deleted. `limited`: how many
-    records are read of a file that has more. `texts_done`: texts that earlier runs have embedded. `catalog`,
-    `fingerprint`: what the input was compared with. `prune_missing`: of `find_work`.
+    records are read of a file that has more. `texts_done`: texts that earlier runs have embedded. `catalog`: what the
+    input was compared with.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
@@ -159,8 +159,6 @@ class PendingWork:
     texts_done: int = 0
     copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
     catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
-    fingerprint: str = ""
-    prune_missing: bool = False
 
     @property
     def kept_views(self) -> frozenset[str]:
@@ -219,7 +217,7 @@ def find_work(
     not input. `prune_missing`: rows of files that are gone do not stay. `reread`: no file is complete. `found`: what
     `find_inputs` gave.
     """
-    given, fingerprint, output_path = job.config.input, job.output.fingerprint, job.output.path
+    given, output_path = job.config.input, job.output.path
     found = find_inputs(given.files, output_path) if found is None else found
     catalog = Catalog(output_path)
     catalog.load(folders_of(job.views))
@@ -228,7 +226,7 @@ def find_work(
     if given.limit is not None:
         found, limited = _first_records(found, given.limit, job.records)
     catalog.add_files(found, limited)
-    catalog.judge(fingerprint, prune_missing=prune_missing)
+    catalog.judge(job.output.fingerprint, prune_missing=prune_missing)
     readable = [file for file in found if not file.problem]
     work = PendingWork(
         files=readable,
@@ -236,27 +234,34 @@ def find_work(
         limited=limited,
         texts_done=catalog.texts(),
         catalog=catalog,
-        fingerprint=fingerprint,
-        prune_missing=prune_missing,
     )
-    gone = catalog.gone()
     if prune_missing:
-        work.pruned += gone
+        work.pruned = catalog.gone()
     else:
-        work.missing += gone
-        manifest = load_manifest(output_path)
-        before = {} if manifest is None else manifest["left_out"]
-        lost = {path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE} - {f.path for f in found}
-        work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted({*catalog.lost(), *lost})]
-        work.missing = sorted({*gone, *lost})
+        lost = _lost(catalog, output_path) - {file.path for file in found}
+        work.missing = sorted({*catalog.gone(), *lost})
+        work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted(lost)]
     in_part = catalog.packed_in_part()
     left = {file.path for file in readable} if reread else {*catalog.incomplete(), *in_part}
+    packed = _divide_packs(job, work, () if reread else left - in_part)
+    work.to_read += [_to_read(work, file) for file in readable if file.path in left - packed]
+    return work
+
+
+def _lost(catalog: Catalog, output_path: str) -> set[str]:
+    """Files of which rows are lost: blocks now, or, as the manifest says, before an earlier end."""
+    manifest = load_manifest(output_path)
+    before = {} if manifest is None else manifest["left_out"]
+    return {*catalog.lost(), *(path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE)}
+
+
+def _divide_packs(job: Job, work: PendingWork, left: Iterable[str]) -> set[str]:
+    """Add to the work what is copied, and packs that lack views; returns the paths of their files."""
     packed = set[str]()
-    rows = catalog.packed(() if reread else left - in_part)
-    for pack, of_pack in itertools.groupby(rows, key=lambda row: row[0]):
+    for pack, rows in itertools.groupby(work.catalog.packed(left), key=lambda row: row[0]):
         to_copy, to_read = list[InputFile](), list[InputFile]()
-        for _, settings, file, is_read in of_pack:
-            if not is_read or settings == fingerprint:
+        for _, fingerprint, file, is_read in rows:
+            if not is_read or fingerprint == work.catalog.fingerprint:
                 to_copy.append(file)
             elif job.limits.joins_files:
                 to_read.append(file)
@@ -264,24 +269,21 @@ def find_work(
         if to_copy:
             work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]), is_copy=True)))
         if to_read:
-            first = _to_read(catalog, to_read[0], {})
-            work.to_read.append(dataclasses.replace(first, others=tuple(to_read[1:])))
-    alone = (file for file in readable if file.path in left - packed)
-    work.to_read += [_to_read(catalog, file, limited) for file in alone]
-    return work
+            work.to_read.append(dataclasses.replace(_to_read(work, to_read[0]), others=tuple(to_read[1:])))
+    return packed
 
 
-def _to_read(catalog: Catalog, file: InputFile, limited: Mapping[str, int]) -> FileToRead:
+def _to_read(work: PendingWork, file: InputFile) -> FileToRead:
     """A file with work left, and what is done of it."""
     ranges, kept_views, records, texts = [], set[str](), 0, 0
-    for is_of_run, block, first, end, of_records, of_texts in catalog.done(file.path):
+    for is_of_run, block, first, end, of_records, of_texts in work.catalog.done(file.path):
         if is_of_run:
             ranges.append((first, end))
             records, texts = records + of_records, texts + of_texts
         else:
-            kept_views |= catalog.views_of(block)
+            kept_views |= work.catalog.views_of(block)
     done = Done(np.array(ranges, np.int64).reshape(-1, 2), records, texts, frozenset(kept_views))
-    return FileToRead(file, limited.get(file.path), done)
+    return FileToRead(file, work.limited.get(file.path), done)
 
 
 def _as_recorded(found: Iterable[InputFile], recorded: Collection[str]) -> list[InputFile]:
@@ -330,7 +332,7 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
         items += [(item, [_write_page(file, 0, [work.catalog.line(pack)])]) for pack, item in work.copies]
     known = layout.known_path(number, file.sha256)
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
-        _write_line(file, {"prune_missing": work.prune_missing, "known": known})
+        _write_line(file, {"prune_missing": work.catalog.prune_missing, "known": known})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
         for item, pages in items:

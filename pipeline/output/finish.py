@@ -190,10 +190,10 @@ class Finish(beam.PTransform):
         return catalog, dict(sorted(left_out.items()))
 
     def _keep_rows(self, catalog: Catalog) -> bool:
-        """Copy the rows of files that could not be read from packs that do not stay. Whether there are any."""
+        """Copy the rows of files that are gone, or could not be read, from packs that do not stay. Whether it did."""
         copied = False
-        for line, paths in catalog.left_behind():
-            commit = parse_commit(line)
+        for pack, rows in itertools.groupby(catalog.packed(()), key=lambda row: row[0]):
+            commit, paths = parse_commit(catalog.line(pack)), {file.path for _, _, file, _ in rows}
             if commit is not None and can_copy(commit):
                 with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # damaged: the rows are lost
                     files = [own for own in commit.files if own.file.path in paths]
