@@ -10,11 +10,14 @@ number of files, blocks and parts.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import hashlib
 import itertools
+import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -319,6 +322,16 @@ class Catalog:
         for line, attempt in self._run("SELECT line, attempt FROM kept JOIN blocks USING (id) ORDER BY name"):
             yield in_index(line) if attempt else line
 
+    def input_sizes(self) -> dict[str, int]:
+        """The size of each file that kept blocks were read from."""
+        rows = self._run("SELECT path, size FROM ranges JOIN kept ON block = id JOIN blocks USING (id) ORDER BY name")
+        return {_path(path): size for path, size in rows}
+
+    def text_bytes(self) -> int:
+        """The decompressed bytes that kept blocks were read from."""
+        query = "SELECT COALESCE(SUM(end_byte - first_byte), 0) FROM ranges JOIN kept ON block = id"
+        return int(next(self._run(query))[0])
+
     def paths_of_parts(self, view: str) -> Iterator[str]:
         """The parts of the kept blocks in a view, in the order of the rows."""
         query = """SELECT path FROM parts JOIN kept ON block = kept.id JOIN blocks USING (id)
@@ -342,6 +355,32 @@ class Catalog:
         return bool(next(self._run(query))[0]) and all(
             name.startswith(f"{layout.EMPTY}.") and folder not in with_rows for *_, folder, name in strays
         )
+
+
+def open_catalog(output_path: str) -> Catalog:
+    """The catalog of a folder without an input: all sound blocks are kept."""
+    catalog = Catalog(output_path)
+    catalog.load()
+    catalog.judge()
+    return catalog
+
+
+class Totals:
+    """What commits hold: `counts`, and rows, bytes and parts of each view."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.views: dict[str, Counter[str]] = collections.defaultdict(Counter)
+
+    def count(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass the lines of commits on, counted."""
+        for line in lines:
+            commit = json.loads(line)
+            for file in commit["files"]:
+                self.counts.update(file["counts"])
+            for view, part in commit["parts"].items():
+                self.views[view].update(rows=part["rows"], bytes=part["bytes"], parts=1)
+            yield line
 
 
 def _block_row(id_: int, commit: Commit, line: bytes) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.catalog import Catalog, open_catalog
 from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
@@ -45,7 +45,7 @@ def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, nu
         # A first run may have died, on a full disk for example, before or while it wrote its record.
         names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
         own = {layout.LOCK, layout.RUNS}
-        fingerprints = _open_catalog(path).fingerprints()
+        fingerprints = open_catalog(path).fingerprints()
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
         if has_run and fingerprints <= {run_identity["fingerprint"]}:
             # Its record and its manifest are lost, but all commits have these settings.
@@ -84,13 +84,6 @@ def has_no_rows(path: str) -> bool:
     if manifest is not None and metrics.embedded_texts(manifest["counts"]):
         return False
     return not any(metrics.embedded_texts(commit.counts) for commit, _ in recorded(path))
-
-
-def _open_catalog(path: str) -> Catalog:
-    catalog = Catalog(path)
-    catalog.load()
-    catalog.judge()
-    return catalog
 
 
 def starts_over(path: str, run_identity: RunIdentity) -> bool:

@@ -6,7 +6,6 @@ Equal runs write equal bytes: nothing here depends on a clock, a host or a numbe
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -14,7 +13,6 @@ import itertools
 import json
 import logging
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,7 +22,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
-from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.catalog import Catalog, Totals
 from layerbeam.pipeline.output.commits import GATHERED, gather
 from layerbeam.pipeline.output.find import LOST_WITH_ITS_FILE, WorkList
 from layerbeam.pipeline.output.manifest import describe_views, load_manifest
@@ -155,7 +153,7 @@ class Finish(beam.PTransform):
         catalog, left_out = self._look(list(problems))
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
         storage.delete_files(self.output.path, [layout.SUCCESS])
-        totals = _Totals()
+        totals = Totals()
         _write(self.output, layout.PARTS, totals.count(catalog.lines()))
         manifest = self._describe(catalog, totals, left_out)
         self._refuse_if_superseded()
@@ -201,7 +199,7 @@ class Finish(beam.PTransform):
                     copied = True
         return copied
 
-    def _describe(self, catalog: Catalog, totals: _Totals, left_out: Mapping[str, str]) -> dict[str, Any]:
+    def _describe(self, catalog: Catalog, totals: Totals, left_out: Mapping[str, str]) -> dict[str, Any]:
         """The manifest."""
         path, counts = self.output.path, dict(sorted(totals.counts.items()))
         problem = metrics.unbalanced(counts)
@@ -227,7 +225,7 @@ class Finish(beam.PTransform):
             "left_out": left_out,
         }
 
-    def _count_duplicate_ids(self, catalog: Catalog, totals: _Totals) -> int | None:
+    def _count_duplicate_ids(self, catalog: Catalog, totals: Totals) -> int | None:
         """Records of the whole run with the id of an earlier one, from the column of the smallest columnar view.
 
         None if that would take much memory or time: over a million records, or no columnar view with all records.
@@ -274,24 +272,6 @@ class Finish(beam.PTransform):
         found = map(layout.attempt_of_list, storage.file_names(storage.join(path, layout.RUNS)))
         ended = (name for number, name in filter(None, found) if number <= self.run_number)
         storage.delete_files(path, ended)
-
-
-class _Totals:
-    """What commits hold: `counts`, and rows, bytes and parts of each view."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.views: dict[str, Counter[str]] = collections.defaultdict(Counter)
-
-    def count(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Pass the lines of commits on, counted."""
-        for line in lines:
-            commit = json.loads(line)
-            for file in commit["files"]:
-                self.counts.update(file["counts"])
-            for view, part in commit["parts"].items():
-                self.views[view].update(rows=part["rows"], bytes=part["bytes"], parts=1)
-            yield line
 
 
 def find_problems(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.console import count_noun, size_text
 from layerbeam.pipeline.errors import NoRunError, OutputError
-from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.catalog import Totals, open_catalog
 from layerbeam.pipeline.output.index import Index
 from layerbeam.pipeline.output.manifest import Manifest, invalid_entries, load_manifest, shape_text
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
@@ -148,36 +146,26 @@ def last_attempt(output_path: str) -> RunRecord:
     return attempt
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Blocks:
     """The blocks of a run that are intact, in the order of their rows, and what they hold.
 
-    `views`: rows, bytes and parts of each; `text_bytes`: bytes that the blocks were read from; `inputs`: the size of
-    each input file; `rejects`: by reason.
+    `text_bytes`: bytes that the blocks were read from; `inputs`: the size of each input file; `rejects`: by reason.
     """
 
     index: Index
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
-    views: dict[str, Counter[str]] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counter))
-    text_bytes: int = 0
-    inputs: dict[str, int] = dataclasses.field(default_factory=dict)
-    rejects: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    totals: Totals
+    text_bytes: int
+    inputs: Mapping[str, int]
+    rejects: Mapping[str, int]
 
 
 def load_blocks(output_path: str) -> Blocks:
     """The blocks of an output folder in any state. A line of each is in memory."""
-    catalog = Catalog(output_path)
-    catalog.load()
-    catalog.judge()
-    blocks = Blocks(Index(output_path, list(catalog.lines())))
-    for commit in blocks.index:
-        blocks.counts.update(commit.counts)
-        blocks.text_bytes += sum(own.num_bytes for own in commit.files)
-        blocks.inputs.update((own.file.path, own.file.size) for own in commit.files)
-        for name, part in commit.parts.items():
-            blocks.views[name].update(rows=part.rows, bytes=part.bytes, parts=1)
-    blocks.rejects = count_rejects(output_path, (part.path for part in blocks.index.parts(layout.REJECTS)))
-    return blocks
+    catalog, totals = open_catalog(output_path), Totals()
+    index = Index(output_path, list(totals.count(catalog.lines())))
+    rejects = count_rejects(output_path, catalog.paths_of_parts(layout.REJECTS))
+    return Blocks(index, totals, catalog.text_bytes(), catalog.input_sizes(), rejects)
 
 
 def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
@@ -187,13 +175,13 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
     manifest = load_manifest(output_path)
     if manifest is not None and manifest["fingerprint"] != attempt["fingerprint"]:
         manifest = None
-    counts = dict(sorted(blocks.counts.items()))
+    counts = dict(sorted(blocks.totals.counts.items()))
     if manifest is not None and metrics.DUPLICATE_IDS in manifest["counts"]:
         counts[metrics.DUPLICATE_IDS] = manifest["counts"][metrics.DUPLICATE_IDS]
     rejects = blocks.rejects
     nothing = {"rows": 0, "bytes": 0, "parts": 0}
-    views = {name: {**view, **nothing, **blocks.views.get(name, {})} for name, view in attempt["views"].items()}
-    sums = {name: blocks.views[f"{layout.WORD_SUMS}/{name}"]["bytes"] for name in views}
+    views = {name: {**view, **nothing, **blocks.totals.views.get(name, {})} for name, view in attempt["views"].items()}
+    sums = {name: blocks.totals.views[f"{layout.WORD_SUMS}/{name}"]["bytes"] for name in views}
     finished = storage.exists(storage.join(output_path, layout.SUCCESS))
     return RunSummary(
         path=output_path,
