@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from layerbeam.pipeline.console import count_noun, duration_text, plain_console
@@ -52,7 +52,7 @@ class Progress:
     def update(self, now: float | None = None) -> None:
         """Read the new commits. `now`: seconds, for tests."""
         for name in sorted(self._list_commits() - self._known):
-            counts = _counts_of(storage.read_json(storage.join(self._folder, name)))
+            counts = _counts_in(storage.join(self._folder, name))
             if counts is None:
                 continue  # it is still being written
             self._known.add(name)
@@ -100,13 +100,18 @@ class Progress:
     def _list_commits(self) -> set[str]:
         # Listing a store twice a second is too expensive: there only this process's tokens count.
         with contextlib.suppress(OSError):
-            return set(os.listdir(self._folder)) if storage.is_local(self._folder) else set()
+            return set(filter(_is_commit, os.listdir(self._folder))) if storage.is_local(self._folder) else set()
         return set()
 
 
-def _counts_of(commit: Mapping[str, Any] | None) -> dict[str, int] | None:
+def _is_commit(name: str) -> bool:
+    """Whether a file is the commit of one block: at the end of a run there are others, which hold many."""
+    return name.endswith(".json")
+
+
+def _counts_in(path: str) -> dict[str, int] | None:
     """What a commit counts in all of its files; None if it is not whole yet."""
-    files = None if commit is None else commit.get("files")
+    files = (storage.read_json(path) or {}).get("files")
     return None if files is None else metrics.total(file["counts"] for file in files)
 
 
@@ -135,14 +140,14 @@ class JobProgress:
             self.state = str(self.result.state).lower()
         folder, sample = storage.join(self.output_path, COMMITS), list[str]()
         blocks = 0
-        for blocks, name in enumerate(storage.file_names(folder), start=1):
+        for blocks, name in enumerate(filter(_is_commit, storage.file_names(folder)), start=1):
             if len(sample) < _SAMPLE:
                 sample.append(name)
             elif random.random() * blocks < _SAMPLE:  # noqa: S311
                 sample[random.randrange(_SAMPLE)] = name  # noqa: S311
         if blocks >= self.blocks:  # the end of the job deletes them
-            records = (storage.read_json(storage.join(folder, name)) or {} for name in sample)
-            texts = [metrics.embedded_texts(_counts_of(record) or {}) for record in records]
+            counts = (_counts_in(storage.join(folder, name)) or {} for name in sample)
+            texts = [metrics.embedded_texts(of_block) for of_block in counts]
             self.blocks, self.texts = blocks, round(blocks * sum(texts) / len(texts)) if texts else 0
         now = time.monotonic()
         self._next = now + max(_JOB_POLL_SECONDS, (now - began) / _LISTING_SHARE)

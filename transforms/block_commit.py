@@ -5,10 +5,9 @@ lives, or a job that was given up continues. What keeps them from damaging each 
 
 * A part's name has the hash of its bytes. No attempt replaces or deletes what another one has written under a name;
   only the end of a run deletes parts, and only those that its index does not list.
-* A commit is created if it is absent. Who comes second takes the first one's commit, and reports that.
+* A commit is created if it is absent. Who comes second takes the first one's commit.
 * A commit that cannot be trusted (other settings, changed input, missing parts) is replaced. Two attempts may do this
-  at once, and the later file stays; but each reports a commit whose parts are there, and the end of the run lists what
-  was reported.
+  at once, and the later file stays; the parts of both are there, and the end of the run lists those of the file.
 """
 
 from __future__ import annotations

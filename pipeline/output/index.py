@@ -9,7 +9,7 @@ import array
 import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.commits import index_lines
@@ -17,11 +17,28 @@ from layerbeam.pipeline.output.manifest import InputEntry
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, Part
 
+Item = TypeVar("Item")
+
 # Lines that are read at once, and of an index that is read when it is opened.
 _PAGE = 512
 
 
-class Lines(Sequence[bytes]):
+class _Lazy(Sequence[Item]):
+    """Items that are read when they are used."""
+
+    @overload
+    def __getitem__(self, number: int) -> Item: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Item]: ...
+    def __getitem__(self, number: int | slice) -> Item | list[Item]:
+        places = range(len(self))[number]
+        return self._read(places) if isinstance(places, int) else [self._read(place) for place in places]
+
+    def _read(self, place: int) -> Item:
+        raise NotImplementedError
+
+
+class Lines(_Lazy[bytes]):
     """The lines of `parts.jsonl`, of which 8 bytes each are in memory. OSError if it cannot be read."""
 
     def __init__(self, output_path: str) -> None:
@@ -35,22 +52,15 @@ class Lines(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         return index_lines(self._output_path)
 
-    @overload
-    def __getitem__(self, number: int) -> bytes: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[bytes]: ...
-    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
-        number = range(len(self))[number]
-        page, place = divmod(number, _PAGE)
+    def _read(self, place: int) -> bytes:
+        page, in_page = divmod(place, _PAGE)
         if self._page[0] != page:
             first, last = page * _PAGE, min((page + 1) * _PAGE, len(self)) - 1
             start, end = (self._ends[first - 1] if first else 0), self._ends[last]
             with storage.open_binary(storage.join(self._output_path, layout.PARTS), end) as file:
                 file.seek(start)
                 self._page = (page, file.read(end - start).splitlines())
-        return self._page[1][place]
+        return self._page[1][in_page]
 
 
 class Index:
@@ -115,8 +125,8 @@ class Index:
         yield from (entries[path] for path in sorted(entries))
 
 
-class Parts(Sequence[Part]):
-    """The parts of a view in the order of its rows, read when they are used."""
+class Parts(_Lazy[Part]):
+    """The parts of a view in the order of its rows."""
 
     def __init__(self, index: Index, view: str, blocks: Sequence[int]) -> None:
         self._index, self._view, self._blocks = index, view, blocks
@@ -124,17 +134,8 @@ class Parts(Sequence[Part]):
     def __len__(self) -> int:
         return len(self._blocks)
 
-    @overload
-    def __getitem__(self, number: int) -> Part: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Part]: ...
-    def __getitem__(self, number: int | slice) -> Part | list[Part]:
-        if isinstance(number, slice):
-            return [self._part(block) for block in self._blocks[number]]
-        return self._part(self._blocks[number])
-
-    def _part(self, block: int) -> Part:
-        return self._index[block].parts[self._view]
+    def _read(self, place: int) -> Part:
+        return self._index[self._blocks[place]].parts[self._view]
 
 
 def read_index(output_path: str) -> Index:
