@@ -121,11 +121,16 @@ def sums_path(number: int) -> str:
     return f"{RUNS}/{number}.sums.jsonl"
 
 
+def names_path(number: int, sha256: str) -> str:
+    """The names of all files in `_commits`, while the workers of an attempt gather these."""
+    return f"{RUNS}/{number}.names-{sha256[:_HASH_DIGITS]}.jsonl"
+
+
 def attempt_of_list(name: str) -> tuple[int, str] | None:
     """(the number of an attempt, the path) of a file of `_runs` that only its workers need; None for other files.
 
     >>> attempt_of_list("3.work.jsonl"), attempt_of_list("3.json")
     ((3, '_runs/3.work.jsonl'), None)
     """
-    match = re.fullmatch(r"([0-9]+)\.(?:work|sums|known-[0-9a-f]+)\.jsonl", name)
+    match = re.fullmatch(r"([0-9]+)\.(?:work|sums|(?:known|names)-[0-9a-f]+)\.jsonl", name)
     return None if match is None else (int(match[1]), f"{RUNS}/{name}")

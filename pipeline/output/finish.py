@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import logging
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -89,22 +88,37 @@ class Finish(beam.PTransform):
             tables = (beam.pvalue.AsList(unfinished | "word types" >> word_types),)
         return gathered | "finish" >> beam.FlatMap(self._finish, *tables)
 
-    def _list(self, _: int, problems: Iterable[InputFile | None]) -> Iterator[tuple[bytes, list[InputFile]]]:
-        """(nothing, all problems); (names of commits, no problem) for some, if there are many.
+    def _list(
+        self, _: int, problems: Iterable[InputFile | None]
+    ) -> Iterator[tuple[tuple[str, int, int] | None, list[InputFile]]]:
+        """(None, all problems); if there are many commits, (where a file has the names of some, no problem).
 
-        The names are compressed: the local runner keeps in memory what it shuffles.
+        The local runner keeps in memory what it shuffles, and more than once.
         """
-        yield b"", [problem for problem in problems if problem is not None]
+        yield None, [problem for problem in problems if problem is not None]
         with self._end_if_superseded():
             self._refuse_if_superseded()  # then workers have left blocks to the newer run
-            batches = storage.in_batches(storage.file_names(storage.join(self.output.path, layout.COMMITS)), GATHERED)
+            path, places = self.output.path, list[tuple[int, int]]()
+            batches = storage.in_batches(storage.file_names(storage.join(path, layout.COMMITS)), GATHERED)
             first = next(batches, [])
-            for batch in itertools.chain([first], batches) if len(first) == GATHERED else ():
-                yield zlib.compress("\n".join(batch).encode()), []
+            if len(first) < GATHERED:
+                return
+            with storage.write_atomically(lambda sha256: storage.join(path, self._names(sha256))) as file:
+                for batch in itertools.chain([first], batches):
+                    data = json.dumps(batch).encode("ascii")
+                    places.append((file.num_bytes, len(data)))
+                    file.write(data)
+            yield from (((self._names(file.sha256), *place), []) for place in places)
 
-    def _gather(self, names: bytes, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
-        if names:
-            gather(self.output.path, zlib.decompress(names).decode().split("\n"))
+    def _names(self, sha256: str) -> str:
+        return layout.names_path(self.run_number, sha256)
+
+    def _gather(self, names: tuple[str, int, int] | None, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
+        if names is not None:
+            path, offset, size = names
+            with storage.open_binary(storage.join(self.output.path, path), offset + size) as file:
+                file.seek(offset)
+                gather(self.output.path, storage.parse_json(file.read(size)))
         return 0, problems
 
     def _finish(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
