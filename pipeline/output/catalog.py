@@ -108,7 +108,8 @@ _PACKED = """
 SELECT block, fingerprint, path, size, modified, version, is_read FROM (
     SELECT r.rowid AS range, block, fingerprint, path, size, modified, version,
         path IN (SELECT path FROM read) AS is_read,
-        ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, block DESC) AS place
+        ROW_NUMBER() OVER (PARTITION BY path ORDER BY path NOT IN (SELECT path FROM read)
+            AND block IN (SELECT id FROM kept) DESC, attempt DESC, block DESC) AS place
     FROM ranges r JOIN sound ON block = id JOIN blocks USING (id)
     WHERE CASE WHEN path IN (SELECT path FROM read) THEN block IN (SELECT block FROM packs)
             AND r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)

@@ -28,6 +28,9 @@ SMALL = BlockLimits(30, 1 << 30, 1 << 30, 128)  # two or three lines
 PACKED = BlockLimits(1 << 10, 1 << 30, 1 << 30, 128, joins_files=True)
 NIGHTS = 6
 STEP = 10  # seeds of one test are so far apart
+# Of packed files: an end copied rows of a file that cannot be read out of a pack that does not stay, although another
+# pack, which stays, has them.
+FOUND = (22, 111)
 
 
 class Night:
@@ -236,7 +239,8 @@ def check(night: Night) -> None:
 @pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["small blocks", "packed files"])
 @pytest.mark.parametrize("first", range(STEP))
 def test_random_nights(first, limits, limit, soak, tmp_path, monkeypatch):
-    for seed in range(first, 400 if soak else 2 * STEP, STEP):
+    found = [seed for seed in FOUND if seed % STEP == first and limits.joins_files]
+    for seed in [*range(first, 400, STEP)] if soak else [*range(first, 2 * STEP, STEP), *found]:
         folder = tmp_path / str(seed)
         folder.mkdir()
         # Names of blocks depend on paths: with relative ones a seed gives the same names anywhere.
