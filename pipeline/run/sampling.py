@@ -10,10 +10,8 @@ first records) is read from its start, a slice's worth of text for each point.
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Generator, Iterator, Sequence
@@ -22,10 +20,11 @@ from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
+from layerbeam.transforms.blocks import Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS, parquet
 from layerbeam.transforms.input.content import read_head, refuse_other_content
@@ -176,15 +175,16 @@ def read_slices(job: Job, draws: Sequence[Draw], budget: Budget) -> Generator[Sa
 def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
     work, found = draw.work, list[SampledSlice]()
     try:
-        slices = list(_slices_of(job, work, job.limits.text_bytes if draw.points is None else slice_bytes))
+        ranges, sizes = _ranges_of(job, work, job.limits.text_bytes if draw.points is None else slice_bytes)
     except OSError as error:
         unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
         path, size, points = (work.file.path,), float(_bytes_left(work)), len(draw.points or ())
         return [SampledSlice(draw.kind, path, points, size, 1, skipped=(unreadable,))]
-    ends = list(itertools.accumulate(size for _, size in slices))
-    hits = collections.Counter(bisect.bisect_right(ends, point * ends[-1]) for point in draw.points or () if ends)
-    for number in range(len(slices)) if draw.points is None else sorted(hits):
-        slice_, size = slices[number]
+    places = np.array(draw.points or ()) * sizes.sum()
+    hits = collections.Counter(np.searchsorted(np.cumsum(sizes), places, side="right").tolist() if ranges else ())
+    for number in range(len(ranges)) if draw.points is None else sorted(hits):
+        size = float(sizes[number])
+        slice_ = Slice(work.file, *ranges[number], 0, work.max_records, others=work.others)
         step = -(-len(slice_.others) // (_PACKED_FILES * hits[number])) if hits else 1
         packed = slice_.others[int((draw.points or (0,))[0] * step) :: step or 1]
         part = dataclasses.replace(slice_, others=packed)
@@ -196,25 +196,39 @@ def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
     return found
 
 
-def _slices_of(job: Job, work: FileToRead, slice_bytes: int) -> Iterator[tuple[Slice, float]]:
-    """The slices of a file with something left to do, and the stored bytes that are left in each."""
+def _ranges_of(
+    job: Job, work: FileToRead, slice_bytes: int
+) -> tuple[list[tuple[int, int | None]], npt.NDArray[np.float64]]:
+    """The ranges of a file with something left to do, and the stored bytes that are left in each.
+
+    Those of a file of many gigabytes are larger, so that they are at most 65,536.
+    """
+    slice_bytes = max(slice_bytes, work.file.size >> 16)
     if job.records.format == "parquet" and work.max_records is None:
         ranges: list[tuple[int, int | None]] = [
             (start, end) for start, end, _ in parquet.find_pieces(work.file, slice_bytes, job.records)
         ]
     else:
         ranges = [(start, end) for _, start, end in cut_file(work, slice_bytes, job.records)]
-    sizes = [1 if not end or work.others else _left_between(work, start, end) for start, end in ranges]
-    for (start, end), size in zip(ranges, sizes, strict=True):
-        if size > 0:
-            slice_ = Slice(work.file, start, end, 0, work.max_records, others=work.others)
-            yield slice_, size * _bytes_left(work) / sum(sizes)
+    sizes = np.ones(len(ranges))
+    if not work.others and all(end for _, end in ranges):
+        sizes = _left_between(work, *np.array(ranges, np.int64).reshape(-1, 2).T).astype(np.float64)
+    left = np.flatnonzero(sizes > 0)
+    sizes = sizes[left] * (_bytes_left(work) / max(sizes.sum(), 1))
+    return ranges if len(left) == len(ranges) else [ranges[number] for number in left], sizes
 
 
-def _left_between(work: FileToRead, start: int, end: int) -> int:
-    """The bytes of a range that no committed block covers."""
-    done = work.done.ranges
-    return end - start - int((np.minimum(done[:, 1], end) - np.maximum(done[:, 0], start)).clip(0).sum())
+def _left_between(work: FileToRead, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The bytes of each range that no committed block covers."""
+    done = work.done.ranges[np.argsort(work.done.ranges[:, 0])]
+    before = np.append(0, np.cumsum(done[:, 1] - done[:, 0]))
+
+    def done_before(place: Int64Array) -> Int64Array:
+        number = np.searchsorted(done[:, 0], place, side="right")
+        beyond = np.where(number > 0, np.append(done[:, 1], 0)[number - 1] - place, 0)
+        return np.asarray(before[number] - beyond.clip(0), np.int64)
+
+    return end - start - (done_before(end) - done_before(start))
 
 
 def _read_slice(
@@ -251,7 +265,7 @@ def _scale(work: FileToRead, slice_: Slice, blocks: Sequence[TextBlock], positio
     if slice_.end is None:
         left = position / _stored_share(slice_.file, position) - work.done.num_bytes
     else:
-        left = _left_between(work, slice_.start, slice_.end)
+        left = int(_left_between(work, np.array([slice_.start]), np.array([slice_.end]))[0])
     return max(left / max(read, 1), 1.0)
 
 

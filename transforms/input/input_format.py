@@ -45,6 +45,10 @@ class InputFormat(abc.ABC):
         """Whether the records of a plain file can be found from any byte of it."""
         return False
 
+    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
+        """Whether each piece of a plain file, as `pieces` gives it, is one block."""
+        return True
+
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """The byte ranges of a plain file that can be scanned independently; by default the whole file."""
         return [(0, file.size)] if file.size else []

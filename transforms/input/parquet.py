@@ -71,6 +71,9 @@ class ParquetInput(InputFormat):
     def may_begin(self, lines: Sequence[bytes]) -> bool:
         return False
 
+    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
+        return False
+
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """The whole file: it is cut when its footer is read."""
         return [(0, None)]

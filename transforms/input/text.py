@@ -57,6 +57,9 @@ class TextInput(InputFormat):
     def is_seekable(self, record_format: RecordFormat) -> bool:
         return not self.is_one_record(record_format)
 
+    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
+        return self.record_of(record_format) != "paragraph"
+
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """Equal ranges, in each of which a line may begin anywhere; one range if the file is one record."""
         if not self.is_seekable(record_format):

@@ -145,7 +145,8 @@ def cut_file(
     # What is limited is counted from the file's start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
     for start, end in byte_ranges(work.file, size, record_format) or [(0, 0)]:
-        yield dataclasses.replace(work, known=pages_between(work.known, start, end)), start, end
+        known = pages_between(work.known, start, end)
+        yield dataclasses.replace(work, known=known) if known else work, start, end
 
 
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -227,9 +228,12 @@ def share_slice(
     >>> len(share_slice(Slice(InputFile("a.txt.gz", 10 << 20, 0.0), 0, None, 0), BlockLimits()))
     23
     """
-    readers = 1
-    has_blocks = slice_.end is None or slice_.end - slice_.start > 2 * limits.text_bytes
-    if has_blocks and not FORMATS[record_format.format].is_one_record(record_format):
+    readers, format_ = 1, FORMATS[record_format.format]
+    if slice_.end is None:
+        has_blocks = not format_.is_one_record(record_format)
+    else:  # one that is a block may be long nevertheless, of one record
+        has_blocks = not format_.pieces_are_blocks(record_format) and slice_.end - slice_.start > 2 * limits.text_bytes
+    if has_blocks:
         blocks = _expected_blocks(slice_.file, slice_.size, limits, record_format)
         readers = math.ceil(np.clip(max(blocks / _BLOCKS_OF_READER, min(blocks, num_workers)), 1, _MOST_READERS))
     return [dataclasses.replace(slice_, reader=(number, readers)) for number in range(readers)]

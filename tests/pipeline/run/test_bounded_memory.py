@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import os
 import subprocess
 import sys
 import zlib
@@ -65,6 +66,13 @@ def test_plan_of_files_that_expand_ten_thousandfold(workplace):
     plain.unlink()
     for name in PACKERS:
         workplace.write(f"corpus/{name}", bomb(name))
+    assert peak_of(workplace, "plan") < plain_peak + LIMIT
+
+
+def test_plan_of_a_file_of_64_gigabytes(workplace, plain_peak):
+    workplace.configure(views={"texts": {"level": "text", "layers": [-1]}})
+    path = workplace.write("corpus/a.txt", LOG * 1000)
+    os.truncate(path, 1 << 36)  # zeros at the end, which take no disk
     assert peak_of(workplace, "plan") < plain_peak + LIMIT
 
 

@@ -8,6 +8,7 @@ from corpora import UNLIMITED, read_file
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.input.content import format_by_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice import SliceFiles, _Number
@@ -48,11 +49,14 @@ def test_vanished_file_is_left_out(tmp_path):
         (Slice(InputFile("a.txt.gz", 1 << 40, 0.0), 0, None, 0), 100, 64),
         (Slice(InputFile("a.parquet", 9000, 0.0), 5000, 5150, 9), 8, 1),
         (Slice(InputFile("a.parquet", 9000, 0.0), 0, 3200, 0), 1, 2),
+        (Slice(InputFile("a.txt", 9000, 0.0), 0, 9000, 0), 8, 1),  # one long line
+        (Slice(InputFile("a.csv", 9000, 0.0), 0, 9000, 0), 8, 1),
         (Slice(InputFile("a.txt", 100, 0.0), 0, 100, 0, others=(InputFile("b.txt", 900, 0.0),)), 8, 1),
     ],
 )
 def test_readers_of_what_one_thread_must_read(slice_, num_workers, expected):
-    shared = share_slice(slice_, LIMITS, num_workers=num_workers)
+    record_format = RecordFormat(format=format_by_name(slice_.file.path))
+    shared = share_slice(slice_, LIMITS, record_format, num_workers)
     assert [one.reader for one in shared] == [(number, expected) for number in range(expected)]
     assert all(dataclasses.replace(one, reader=(0, 1)) == slice_ for one in shared)
 
