@@ -391,6 +391,7 @@ def test_local_paths_are_refused(workplace, cloud):
     assert "output.path: out/vectors: Dataflow's workers cannot read files of this machine" in done.err
 
 
+@pytest.mark.slow
 def test_missing_credentials(workplace, cloud, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workplace.folder / "gone.json"))
     began = time.monotonic()

@@ -57,6 +57,7 @@ def state_at_end(workplace: Workplace) -> str:
     return str(state)
 
 
+@pytest.mark.slow
 def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, pool):
     where = prepare(workplace)
     workplace.run(where[0], "--output", str(workplace.folder / "local"))

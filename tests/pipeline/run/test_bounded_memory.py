@@ -18,6 +18,8 @@ from workplace import Workplace
 
 from layerbeam.transforms import storage
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 400  # MB above a small file of plain text; without bounds each of these files takes GB
 LOG = b"2026-11-24T12:00:00Z INFO worker-17 heartbeat ok, queue empty\n"
 PACKERS: dict[str, tuple[Callable[[], Any], bytes]] = {

@@ -34,6 +34,7 @@ def started(place: Workplace, *command: str | Path, **environment: str) -> subpr
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_module", "options"), [(False, "--workers=1"), (True, "--processes=2")])
 def test_runs_and_checks(place, is_module, options):
     program = [sys.executable, "-m", "layerbeam"] if is_module else place.command()
