@@ -151,6 +151,7 @@ def test_killed_run_resumes(workplace, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     many_blocks(workplace, output={"target_part_bytes": 50_000})
+    workplace.write("corpus/c.txt", "\n".join(random_lines(2000)))  # more than it does while it ends
     with workplace.at_work(commits=5) as process:
         process.send_signal(number)
         _, err = process.communicate()
