@@ -34,9 +34,9 @@ def put_commit(output: Output, commit: Commit) -> Commit:
     if storage.create_if_absent(path, commit.to_line()):
         return commit
     first = find_commit(output, commit.files)
-    if first is not None and (first.inputs == commit.inputs or any(map(storage.find_change, commit.inputs))):
-        return first
     counted = commit if first is None else first.now(commit.files)
+    if first is not None and (counted == first or any(map(storage.find_change, commit.inputs))):
+        return first
     with storage.write_atomically(path) as file:
         file.write(counted.to_line())
     return counted

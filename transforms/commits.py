@@ -203,10 +203,17 @@ class Commit(_Exact):
         return [own.content for own in self.files] == [own.content for own in files]
 
     def now(self, files: Sequence[FileRange]) -> Commit:
-        """The commit of the same content in files that may have been touched."""
+        """The commit of the same content in files that may have been touched.
+
+        If anybody saw the end of a file as it is now, the block is the last one of it.
+        """
         same = zip(self.files, files, strict=True)
         return dataclasses.replace(
-            self, files=tuple(dataclasses.replace(own, file=file.file, is_last=file.is_last) for own, file in same)
+            self,
+            files=tuple(
+                dataclasses.replace(own, file=now.file, is_last=now.is_last or (own.is_last and own.file == now.file))
+                for own, now in same
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -42,7 +42,8 @@ CREATE TABLE on_disk(path TEXT PRIMARY KEY, bytes INT) WITHOUT ROWID;
 """
 
 # Of several commits of a block with the same content the first one is kept, which is that of the index: so two attempts
-# that end at once keep the same. The content may differ at the end of what `input.limit` allows: then the last one is.
+# that end at once keep the same. The content may differ at the end of what `input.limit` allows, or where an attempt
+# could not see that it is the last of its file: then the last one is.
 # Of a file that could not be read to its end, what was read counts, if anything was; else its old rows stay. So do
 # those of files that are gone.
 _JUDGED = """
@@ -386,7 +387,7 @@ class Totals:
 
 def _block_row(id_: int, commit: Commit, line: bytes) -> tuple[Any, ...]:
     """A row of the table `blocks`."""
-    content = hashlib.sha256("".join(own.sha256 for own in commit.files).encode()).hexdigest()
+    content = hashlib.sha256("".join(f"{own.sha256}{own.is_last}" for own in commit.files).encode()).hexdigest()
     return id_, commit.name, content, commit.fingerprint, commit.attempt or 0, commit.together, line
 
 

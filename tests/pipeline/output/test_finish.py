@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from output_folder import OutputFolder
 from tampering import deny
 
 import layerbeam
-from layerbeam.transforms import layout
+from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.views import View
@@ -118,6 +119,21 @@ def test_rows_of_a_file_that_cannot_be_read_stay(folder):
     assert not folder.finish([unreadable])
     assert folder.rows() == A[:1]
     assert folder.left_out() == {"a.txt": "Permission denied"}
+
+
+@pytest.mark.parametrize("blocks", [2, None], ids=["killed", "ended"])
+def test_where_nobody_could_see_the_end_of_a_file_the_next_run_does(folder, monkeypatch, blocks):
+    """The store fails after the last block is read: it is committed, and not known to be the last one."""
+    find_change, problem = storage.find_change, InputFile.unreadable("a.txt", "Input/output error")
+    answers = itertools.cycle([problem, None])  # when a block is read, and before it is written
+    monkeypatch.setattr(storage, "find_change", lambda _: next(answers))
+    assert not folder.run(blocks=blocks)
+    assert len(folder.encoded) == 3
+    assert blocks or folder.left_out() == {"a.txt": "Input/output error"}
+    monkeypatch.setattr(storage, "find_change", find_change)
+    assert folder.again().run()
+    assert folder.encoded == []
+    assert folder.rows() == A
 
 
 @pytest.mark.parametrize("text", ["other  3\n", "longer than before\n"])
