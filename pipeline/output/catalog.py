@@ -197,15 +197,12 @@ class Catalog:
 
     def _drop_overlapping(self) -> None:
         """Of kept blocks with the same lines keep that of the run's settings and of the latest attempt."""
-        paths = [path for (path,) in self._run(_OVERLAPPING)]
-        rows = """SELECT id, path, first_line, end_line FROM ranges JOIN kept ON block = id JOIN blocks USING (id)
-                  WHERE path IN (SELECT value FROM overlapping) ORDER BY fingerprint <> ?, attempt DESC, id"""
-        self._change("CREATE TEMP TABLE IF NOT EXISTS overlapping(value BLOB PRIMARY KEY)")
-        self._change("INSERT INTO overlapping VALUES (?)", ((path,) for path in paths))
+        self._change(f"CREATE TEMP TABLE overlapping AS {_OVERLAPPING}")
+        rows = """SELECT id, path, first_line, end_line FROM overlapping CROSS JOIN ranges USING (path)
+                  JOIN kept ON block = id JOIN blocks USING (id) ORDER BY fingerprint <> ?, attempt DESC, id"""
         taken: dict[bytes, list[tuple[int, int]]] = {}
         dropped = []
-        found = self._run(rows, (self.fingerprint,)) if paths else ()
-        for id_, ranges in itertools.groupby(found, key=lambda row: row[0]):
+        for id_, ranges in itertools.groupby(self._run(rows, (self.fingerprint,)), key=lambda row: row[0]):
             own = [(path, (first, end)) for _, path, first, end in ranges]
             if any(first < e and s < end for path, (first, end) in own for s, e in taken.get(path, ())):
                 dropped.append((id_,))

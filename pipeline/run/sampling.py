@@ -220,7 +220,7 @@ def _ranges_of(
 
 def _left_between(work: FileToRead, start: Int64Array, end: Int64Array) -> Int64Array:
     """The bytes of each range that no committed block covers."""
-    done = work.done.ranges[np.argsort(work.done.ranges[:, 0])]
+    done = work.done.ranges
     before = np.append(0, np.cumsum(done[:, 1] - done[:, 0]))
 
     def done_before(place: Int64Array) -> Int64Array:

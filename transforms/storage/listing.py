@@ -216,8 +216,7 @@ def file_sizes(folder: str, prefix: str = "") -> Iterator[tuple[str, int]]:
 def file_names(folder: str, prefix: str = "") -> Iterator[str]:
     """The names of the files directly in the folder that begin so, in any order; local ones are not held in memory."""
     if not is_local(folder):
-        names = (file.path.removeprefix(join(folder, "")) for file in stores.list_prefix(join(folder, prefix)))
-        yield from (name for name in names if "/" not in name)
+        yield from (name for name, _ in file_sizes(folder, prefix))
     else:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             yield from (entry.name for entry in entries if entry.name.startswith(prefix) and entry.is_file())
