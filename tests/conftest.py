@@ -18,6 +18,10 @@ from workplace import Workplace
 from layerbeam.transforms import storage
 from layerbeam.transforms.storage import stores
 
+# Some tests call TensorFlow before the product does, which then can no longer set this; with two threads within an
+# operation the values of small tensors have other bits on a processor with AVX2 only.
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests/crash: many rounds; property tests: new examples")

@@ -77,16 +77,21 @@ def cpu_quota(root: Path = Path("/")) -> float:
     return quota
 
 
-def slow_bfloat16(compute_dtype: str, processors: Path = Path("/proc/cpuinfo")) -> str | None:
-    """What to know before products in bfloat16 run on this machine; None if they are not known to be slow."""
-    if compute_dtype != "bfloat16":
-        return None
+def instructions(processors: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
+    """The instruction sets of this machine's processor, as Linux names them; None if they are not known."""
     try:
         lines = processors.read_text().splitlines()
     except OSError:
         return None
-    instructions = next((set(line.split()) for line in lines if line.startswith("flags")), None)
-    if instructions is None or instructions & {"avx512_bf16", "amx_bf16"}:
+    return next((frozenset(line.split()) for line in lines if line.startswith("flags")), None)
+
+
+def slow_bfloat16(compute_dtype: str, processors: Path = Path("/proc/cpuinfo")) -> str | None:
+    """What to know before products in bfloat16 run on this machine; None if they are not known to be slow."""
+    if compute_dtype != "bfloat16":
+        return None
+    known = instructions(processors)
+    if known is None or known & {"avx512_bf16", "amx_bf16"}:
         return None
     if any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU")):
         return None

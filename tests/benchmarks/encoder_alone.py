@@ -85,7 +85,7 @@ def product_rate(
         results = []
         for kernel, bias in weights:
             values = narrow if kernel.shape[0] == hidden else wide
-            if dtype == tf.bfloat16 and onednn.is_available():
+            if dtype == tf.bfloat16 and onednn.is_available("bfloat16"):
                 results.append(onednn.packed_dense(values, kernel, bias)[0, 0])
             else:
                 product = tf.matmul(values, kernel)

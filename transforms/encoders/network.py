@@ -84,7 +84,7 @@ class Network:
             logging.getLogger(__name__).warning("encoder: %s", slow)
         self._num_blocks = architecture.blocks_needed(layers, pooler=pooler)
         self._dtype = tf.as_dtype(compute_dtype)
-        self._has_kernels = not xla and onednn.is_available()
+        self._has_kernels = not xla and onednn.is_available(compute_dtype)
         # float32 products are as fast with weights packed at each call; bfloat16 products are not.
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
         # Variables, not constants: see above. One at a time, so that no weight is in memory three times.

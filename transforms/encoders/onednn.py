@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.transforms.hardware import tf
+from layerbeam.transforms.hardware import instructions, tf
 
 Tensor = Any  # TensorFlow's
 
@@ -59,40 +59,42 @@ def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> T
 
 
 @functools.cache
-def is_available() -> bool:
-    """Whether this TensorFlow has these kernels, and they give what the public operations give.
+def is_available(compute_dtype: str) -> bool:
+    """Whether this TensorFlow has these kernels in a number type, and they give what the public operations give.
 
-    Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off.
+    Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off. In bfloat16 they end the
+    process on a processor without the instructions that TensorFlow asks for before it makes such nodes itself
+    (`IsDataTypeSupportedByOneDNNOnThisCPU` in `util.cc`).
     """
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         return False
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false"):
+        return False
+    if compute_dtype == "bfloat16" and not (instructions() or frozenset()) & {"avx512f", "avx_ne_convert"}:
         return False
     random = np.random.default_rng(0)
     rows, kernel = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((4, 64), (64, 32)))
     gamma, beta, bias = (tf.constant(random.normal(size=size), tf.float32) for size in (64, 64, 32))
 
     heads = tf.reshape(rows, [1, 2, 8, 16])
-    of_keys, of_all = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((1, 1, 1, 8), (1, 2, 8, 8)))
+    masks = [tf.constant(random.normal(size=shape), tf.float32) for shape in ((1, 1, 1, 8), (1, 2, 8, 8))]
 
     def given() -> list[Tensor]:
-        dense = packed_dense(rows, kernel, bias, "GeluExact")
-        half = packed_dense(*(tf.cast(values, tf.bfloat16) for values in (rows, kernel, bias)))
-        scores = [biased_scores(heads, heads, bias) for bias in (of_keys, of_all)]
-        return [dense, tf.cast(half, tf.float32), layer_norm(rows, gamma, beta, 1e-12), *scores]
+        typed = functools.partial(tf.cast, dtype=compute_dtype)
+        products = [packed_dense(*map(typed, (rows, kernel, bias)), "GeluExact")]
+        products += [biased_scores(typed(heads), typed(heads), typed(mask)) for mask in masks]
+        return [*(tf.cast(values, tf.float32) for values in products), layer_norm(rows, gamma, beta, 1e-12)]
 
-    product = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+    dense = tf.nn.gelu(tf.nn.bias_add(tf.matmul(rows, kernel), bias), approximate=False)
     mean, variance = tf.nn.moments(rows, axes=[-1], keepdims=True)
     normed = tf.nn.batch_normalization(rows, mean, variance, beta, gamma, 1e-12)
-    scores = [tf.matmul(heads, heads, transpose_b=True) + bias for bias in (of_keys, of_all)]
-    expected = [(tf.nn.gelu(product, approximate=False), 1e-4), (product, 0.5), (normed, 1e-4)]
-    expected += [(values, 1e-4) for values in scores]
+    expected = [dense, *(tf.matmul(heads, heads, transpose_b=True) + mask for mask in masks), normed]
     try:
         found = tf.function(given, autograph=False)()
     except (tf.errors.OpError, ValueError, RuntimeError, AttributeError):
         return False  # another processor or another TensorFlow
-    pairs = zip(found, expected, strict=True)
-    return all(bool(tf.reduce_all(tf.abs(value - wanted) < allowed)) for value, (wanted, allowed) in pairs)
+    allowed = 1e-4 if compute_dtype == "float32" else 0.5
+    return all(bool(tf.reduce_all(tf.abs(a - b) < allowed)) for a, b in zip(found, expected, strict=True))
 
 
 def _node(kind: str, inputs: list[Tensor], shape: Any, **attributes: dict[str, Any]) -> Tensor:

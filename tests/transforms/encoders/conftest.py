@@ -66,5 +66,5 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """How the graph is computed: with oneDNN's kernels, as on another processor, compiled."""
     if request.param == "public operations":
-        monkeypatch.setattr(onednn, "is_available", lambda: False)
+        monkeypatch.setattr(onednn, "is_available", lambda _: False)
     return {"xla": request.param == "xla"}

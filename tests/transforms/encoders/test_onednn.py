@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from layerbeam.transforms.encoders import onednn
-from layerbeam.transforms.hardware import Hardware, load_tensorflow
+from layerbeam.transforms.hardware import Hardware, instructions, load_tensorflow
 from layerbeam.transforms.reference import gelu
 
 
 @pytest.fixture(autouse=True, scope="module")
 def tensorflow():
     tf = load_tensorflow(Hardware(2))
-    if not onednn.is_available():
+    if not onednn.is_available("float32"):
         pytest.skip("this TensorFlow has no oneDNN kernels")
     return tf
 
@@ -22,6 +22,8 @@ def tensorflow():
 @pytest.mark.parametrize("activation", [None, "GeluExact", "GeluApproximate"])
 @pytest.mark.parametrize(("dtype", "off"), [("float32", 2e-5), ("bfloat16", 0.1)])
 def test_packed_dense_for_batches_of_any_size(tensorflow, activation, dtype, off):
+    if not onednn.is_available(dtype):
+        pytest.skip(f"this processor has no oneDNN kernels for {dtype}")
     tf = tensorflow
     random = np.random.default_rng(0)
     kernel, bias = random.normal(size=(48, 40)) * 0.2, random.normal(size=40)
@@ -56,6 +58,14 @@ def test_layer_norm_and_the_bits_of_a_row(tensorflow):
         assert graph(tf.constant(rows[begin:end])).numpy().tobytes() == got[begin:end].tobytes()
 
 
+def test_bfloat16_only_where_the_processor_has_what_the_kernels_need(tensorflow, monkeypatch):
+    """Elsewhere they end the process: no exception can be caught."""
+    for known, expected in ((frozenset({"avx", "avx2", "fma"}), False), (None, False), (instructions(), None)):
+        monkeypatch.setattr(onednn, "instructions", lambda known=known: known)
+        available = onednn.is_available.__wrapped__("bfloat16")
+        assert expected is None or available == expected
+
+
 WITHOUT = """
 import numpy as np
 from weights import random_weights
@@ -64,8 +74,8 @@ from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 load_tensorflow(Hardware(1))
-assert not onednn.is_available()
 for dtype in ("float32", "bfloat16"):
+    assert not onednn.is_available(dtype)
     layers, _ = Network(TINY, random_weights(TINY), layers=[2], compute_dtype=dtype)(*batch([np.arange(9)]))
     print(dtype, layers[2].shape, np.isfinite(layers[2]).all())
 """
