@@ -403,7 +403,9 @@ def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace,
             view = layerbeam.open_run(str(workplace.folder / output))[name]
             of_parts = [row for part in view.parts for row in view.read(part).to_pylist()]
             found.append(sorted(of_parts, key=lambda row: (row["file"], row["start"])))
+        vectors = [[row.pop("layer_2") for row in of_run] for of_run in found]
         assert found[0] == found[1]
+        np.testing.assert_allclose(*vectors, atol=5e-6, rtol=0)
     workplace.verify("--sample", "39")
 
 
