@@ -81,7 +81,7 @@ def is_available(compute_dtype: str) -> bool:
 
     def given() -> list[Tensor]:
         typed = functools.partial(tf.cast, dtype=compute_dtype)
-        products = [packed_dense(*map(typed, (rows, kernel, bias)), "GeluExact")]
+        products = [packed_dense(typed(rows), typed(kernel), typed(bias), "GeluExact")]
         products += [biased_scores(typed(heads), typed(heads), typed(mask)) for mask in masks]
         return [*(tf.cast(values, tf.float32) for values in products), layer_norm(rows, gamma, beta, 1e-12)]
 
