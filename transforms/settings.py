@@ -140,12 +140,13 @@ LINES = RecordFormat()
 
 @dataclasses.dataclass(frozen=True)
 class BlockLimits:
-    """Limits of a block: it ends with the record that reaches one of them, so it has at least one record.
+    """Limits of a block: the record that reaches one of them is its last, if none before it is (`input/cuts.py`).
 
     `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text,
     estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as
-    2 + n / 4 tokens, at most `max_seq_length`. `sentence_bytes`: the assumed length of a sentence if each sentence is
-    a text. `joins_files`: whether a block may hold several small files.
+    2 + n / 4 tokens, at most `max_seq_length`. `edit_tokens`: tokens of a block of consecutive records; an edit costs
+    one or two of these. `sentence_bytes`: the assumed length of a sentence if each sentence is a text. `joins_files`:
+    whether a block may hold several small files.
     """
 
     text_bytes: int = 1 << 20
@@ -154,6 +155,7 @@ class BlockLimits:
     max_seq_length: int = 128
     sentence_bytes: int | None = None
     joins_files: bool = False
+    edit_tokens: int = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)

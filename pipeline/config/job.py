@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +34,12 @@ if TYPE_CHECKING:  # the stage imports Beam
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
+# Unless the configuration says how large parts are. An edit costs one or two blocks.
+_PART_BYTES = 128 << 20
+_EDIT_TOKENS = 1 << 14
+_EDIT_BATCHES = 16
+# A view with `keep_words` is assumed to keep at most one word of so many; all of them must fit in memory.
+_FEWER_WORDS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,10 +330,15 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
 
 def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     """How much goes into a block, so that the part of its largest view stays near `target_part_bytes`."""
-    part_bytes = config.output.target_part_bytes
+    given = config.output.target_part_bytes
+    part_bytes = given or _PART_BYTES
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
-    token_row_bytes = max((view.row_bytes for view in views if view.level == "token" or view.has_word_rows), default=1)
+    of_tokens = [view for view in views if view.level == "token" or view.has_word_rows]
+    shares = (view.row_bytes / (_FEWER_WORDS if view.keep_words else 1) for view in of_tokens)
+    token_row_bytes = max((math.ceil(share) for share in shares), default=1)
     text_row_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
+    edit_tokens = max(_EDIT_TOKENS, _EDIT_BATCHES * config.encoder.batch_tokens)
+    has_few_rows = all(view.keep_words for view in views)
     # The rows of a file can be told apart in a part that several share, by the column `file`, and taken out.
     have_file = not any(view.aggregates or view.is_extract_features for view in views)
     return BlockLimits(
@@ -336,4 +348,5 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
         max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
         joins_files=have_file and config.input.limit is None,
+        edit_tokens=_NO_LIMIT if given or has_few_rows else edit_tokens,
     )

@@ -46,7 +46,7 @@ class InputConfig(RecordFormat):
     )
     slice_bytes: int = setting(
         1 << 20,
-        "bytes of a file after which a block ends, with its last record; also those of a worker's unit of work",
+        "bytes of a file with which a block is full, with its last record; also those of a worker's unit of work",
         ge=1,
         le=1 << 30,
     )
@@ -96,8 +96,11 @@ class OutputConfig(Settings):
     """Where the files go."""
 
     path: _Path = setting(REQUIRED, "the folder, local or on any Beam file system", min_length=1)
-    target_part_bytes: int = setting(
-        134_217_728, "vectors of the largest part of a block before compression, estimated from the bytes of text", ge=1
+    target_part_bytes: int | None = setting(
+        None,
+        "vectors of the largest part of a block before compression, estimated from the bytes of text; null: 128 MiB, "
+        "and no more than 16 batches of tokens, so that an edit of a file costs little",
+        ge=1,
     )
     byte_stream_split: bool = setting(
         False, "float32 Parquet: about 8 % smaller, for readers that support it (Spark only since 2026)"

@@ -37,6 +37,8 @@ _COMPRESSION = 4  # bytes of text per byte of a compressed file, before anything
 _RECORD_BYTES = 256  # of a file of which only some records are read
 _PACKED_FILES = 64  # of a pack that are read, unless all of the input is
 _STORED_READ_BYTES = 1 << 6  # up to 2 MiB of text in Zstandard, 46 MB in bzip2
+# So much of a compressed file is read, if it has as much.
+_COMPRESSED_BYTES = 1 << 20
 _READERS = 8  # threads that wait for object stores
 # Multiples of it, modulo 1, are spread evenly, however many they are.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -175,7 +177,7 @@ def read_slices(job: Job, draws: Sequence[Draw], budget: Budget) -> Generator[Sa
 def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
     work, found = draw.work, list[SampledSlice]()
     try:
-        ranges, sizes = _ranges_of(job, work, job.limits.text_bytes if draw.points is None else slice_bytes)
+        ranges, sizes = _ranges_of(job, work, None if draw.points is None else slice_bytes)
     except OSError as error:
         unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
         path, size, points = (work.file.path,), float(_bytes_left(work)), len(draw.points or ())
@@ -197,19 +199,21 @@ def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
 
 
 def _ranges_of(
-    job: Job, work: FileToRead, slice_bytes: int
+    job: Job, work: FileToRead, slice_bytes: int | None
 ) -> tuple[list[tuple[int, int | None]], npt.NDArray[np.float64]]:
     """The ranges of a file with something left to do, and the stored bytes that are left in each.
 
-    Those of a file of many gigabytes are larger, so that they are at most 65,536.
+    Those of a file of many gigabytes are larger, so that they are at most 65,536. `slice_bytes`: None: not cut, but
+    into the slices of a Parquet file.
     """
-    slice_bytes = max(slice_bytes, work.file.size >> 16)
     if job.records.format == "parquet" and work.max_records is None:
+        piece_bytes = slice_bytes or job.limits.text_bytes
         ranges: list[tuple[int, int | None]] = [
-            (start, end) for start, end, _ in parquet.find_pieces(work.file, slice_bytes, job.records)
+            (start, end) for start, end, _ in parquet.find_pieces(work.file, piece_bytes, job.records)
         ]
     else:
-        ranges = [(start, end) for _, start, end in cut_file(work, slice_bytes, job.records)]
+        most = max(slice_bytes, work.file.size >> 16) if slice_bytes else max(work.file.size, 1)
+        ranges = [(start, end) for _, start, end in cut_file(work, most, job.records)]
     sizes = np.ones(len(ranges))
     if not work.others and all(end for _, end in ranges):
         sizes = _left_between(work, *np.array(ranges, np.int64).reshape(-1, 2).T).astype(np.float64)
@@ -237,6 +241,8 @@ def _read_slice(
     """(blocks with up to `most` bytes of text, how many times as much is left to do, files that cannot be read)."""
     blocks, skipped, done = list[TextBlock](), list[InputFile](), work.done.ranges
     read = 0
+    if slice_.end is None:  # how much of a compressed file was read is roughly known
+        most = max(most, _COMPRESSED_BYTES)
     try:
         if slice_.start > 0 and job.records.format != "parquet":
             refuse_other_content(read_head(slice_.file.path), job.records)

@@ -26,6 +26,12 @@ class Engine:
     cluster: Cluster
     folder: Path
 
+    @property
+    def blocks(self) -> int:
+        """The blocks of the run into `local`. (A table of word types is a commit without files.)"""
+        lines = (self.folder / "local/parts.jsonl").read_bytes().splitlines()
+        return sum(bool(json.loads(line)["files"]) for line in lines)
+
     def start(self, output: str, *options: str, config: Path | None = None) -> subprocess.Popen[str]:
         """Start `layerbeam run` into a folder of that name."""
         given = ["run", str(config or self.folder / "c.yaml"), "--output", str(self.folder / output), *options]

@@ -31,7 +31,6 @@ from workplace import THREE_VIEWS
 import layerbeam
 
 HOOK = Path(__file__).parent / "hook"
-BLOCKS = 120
 # One worker process serves all stages of a job: faster for short jobs, but a process that dies is not replaced.
 ONE_WORKER_PROCESS = "--environment_cache_millis=5000"
 
@@ -81,11 +80,11 @@ def test_engine_writes_bytes_of_local_run(engine):
     assert engine.files("many") == engine.files("local")
     of_nodes = collections.Counter(node for node, _, _ in engine.commits())
     assert sum(of_nodes.values()) == (
-        0 if engine.cluster.engine == "prism" else BLOCKS
+        0 if engine.cluster.engine == "prism" else engine.blocks
     )  # its workers are threads of the run's process
     if engine.cluster.engine in ("flink", "spark"):  # two nodes, and blocks of equal size
         assert len(of_nodes) == 2
-        assert min(of_nodes.values()) > BLOCKS / 4
+        assert min(of_nodes.values()) > engine.blocks / 4
     assert "nothing to do" in engine.on_engine("many")
     assert engine.commits() == []
 
@@ -107,7 +106,7 @@ def test_one_compressed_file_is_encoded_by_all_nodes(engine):
 
 def check_output(engine: Engine, output: str, *, twice: int) -> None:
     """The bytes of the local run, and at most so many blocks encoded twice."""
-    assert BLOCKS <= len(engine.commits()) <= BLOCKS + twice
+    assert engine.blocks <= len(engine.commits()) <= engine.blocks + twice
     assert engine.files(output) == engine.files("local")
 
 
@@ -127,7 +126,7 @@ def start_job_server_again(engine: Engine) -> None:
 
 def check_resumed(engine: Engine, output: str, commits: list[tuple[int, int, str]]) -> None:
     """Only the blocks in hand at the kill, one on each of two nodes, were encoded again; the others were found."""
-    assert BLOCKS <= len(commits) <= BLOCKS + 2
+    assert engine.blocks <= len(commits) <= engine.blocks + 2
     counts = json.loads((engine.folder / output / "_runs/1.json").read_text())["counts"]
     assert counts["blocks_found_own_attempt"] > 0
 
@@ -212,7 +211,7 @@ def test_job_outlives_the_program_that_submitted_it(engine):
         process.kill()
     engine.wait_until(lambda: engine.state("left") != "submitted")
     assert engine.state("left") == "done"
-    assert len(engine.commits()) == BLOCKS
+    assert len(engine.commits()) == engine.blocks
     assert "nothing to do" in engine.on_engine("left")
     assert engine.files("left") == engine.files("local")
 

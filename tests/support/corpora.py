@@ -24,7 +24,7 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression
 
-UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
+UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128, edit_tokens=1 << 30)
 
 
 def read_file(
@@ -41,7 +41,6 @@ def read_file(
     """
     (file,) = storage.find_files([str(path)])
     form = RecordFormat(**record_format)
-    of_slices = dataclasses.replace(limits, text_bytes=slice_bytes)
     commits = [Commit(block.name, "f", counted_files(block), {}) for block in done]
     lines = b"".join(commit.to_line() + b"\n" for commit in commits)
     items: list[Any] = []
@@ -49,8 +48,8 @@ def read_file(
         (known := Path(folder, "known.jsonl")).write_bytes(lines)
         committed = CommittedBlocks(Output(folder, "f"), ())
         work = FileToRead(file, known=(Page(0, 0, len(lines), str(known)),) if lines else ())
-        scans = [scan_range(*range_, of_slices, form) for range_ in cut_file(work, slice_bytes, form)]
-        for piece in number_slices(reversed(scans)):
+        scans = [scan_range(*range_, limits, form) for range_ in cut_file(work, slice_bytes, form)]
+        for piece in number_slices(reversed(scans), limits, form):
             items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
     return items
 

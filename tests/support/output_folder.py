@@ -132,7 +132,7 @@ class OutputFolder:
         committed = CommittedBlocks(self.output, self.views)
         for file in files:
             scans = [scan_range(*cut, self.limits, LINES) for cut in cut_file(file, self.limits.text_bytes, LINES)]
-            for slice_ in number_slices(scans):
+            for slice_ in number_slices(scans, self.limits):
                 if isinstance(slice_, InputFile):
                     yield slice_
                     continue

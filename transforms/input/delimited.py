@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
+from layerbeam.transforms.blocks import FIELD_TYPES, Slice, TextBlock
 from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
@@ -72,7 +72,6 @@ class CsvInput(InputFormat):
 
     title = "CSV"
     endings = (".csv",)
-    limits_pieces = True
 
     def cut(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
@@ -229,10 +228,8 @@ def _pieces(raw: bytes, lines: Iterator[bytes], record_format: RecordFormat) -> 
     yield _Row(b"", int(in_line), [], problem)
 
 
-def _find_rows(
-    slice_: Slice, record_format: RecordFormat, *, has_header: bool
-) -> Iterator[tuple[bytearray, Int64Array, Int64Array]]:
-    """Runs of whole rows, as `text.into_blocks` takes them. The names of the columns belong to the first row."""
+def _find_rows(slice_: Slice, record_format: RecordFormat, *, has_header: bool) -> Iterator[text.Run]:
+    """Runs of whole rows. The names of the columns belong to the first row."""
     end = sys.maxsize if slice_.end is None else slice_.end
     position, line = slice_.start, slice_.first_line
     data, places, lines = bytearray(), [position], [line]

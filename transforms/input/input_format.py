@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.input.cuts import RankedRecords
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # By the values of `RecordFormat.format`. The package fills it when it is imported.
@@ -18,8 +19,8 @@ FORMATS: dict[str, InputFormat] = {}
 class InputFormat(abc.ABC):
     """One input format. `title`: in messages; `endings`: file name suffixes, unique to this format.
 
-    `joins_files`: whether small files may share a block. `limits_pieces`: whether `pieces` keeps to `max_records`, as
-    it must if the lines that it counts are no records.
+    `joins_files`: whether small files may share a block. `pieces_are_blocks`: whether each piece of a plain file, as
+    `pieces` gives it, is one block; then it keeps to `max_records`.
 
     Raises (the methods that open a file) UnreadableFileError, or another OSError, for a file that cannot be read.
     """
@@ -27,7 +28,7 @@ class InputFormat(abc.ABC):
     title: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
     joins_files: ClassVar[bool] = True
-    limits_pieces: ClassVar[bool] = False
+    pieces_are_blocks: ClassVar[bool] = True
 
     def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
         """Whether the first bytes of a file show this format. `lines`: those among them that are not blank."""
@@ -44,10 +45,6 @@ class InputFormat(abc.ABC):
     def is_seekable(self, record_format: RecordFormat) -> bool:
         """Whether the records of a plain file can be found from any byte of it."""
         return False
-
-    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
-        """Whether each piece of a plain file, as `pieces` gives it, is one block."""
-        return True
 
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """The byte ranges of a plain file that can be scanned independently; by default the whole file."""
@@ -67,6 +64,10 @@ class InputFormat(abc.ABC):
         else:
             for block, _ in self.cut(slice_, limits, record_format):
                 yield block.first_byte, block.end_byte, block.num_lines
+
+    def ranked(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[RankedRecords]:
+        """The records that begin in a slice of a plain file, if it is seekable."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[FileRange, Any]]:

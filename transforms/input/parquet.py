@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,12 +24,12 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
+from layerbeam.transforms.input.cuts import records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
     REJECTED_BYTES,
     Records,
     UnreadableFileError,
-    records_in_block,
     too_long,
     wrong_column_error,
 )
@@ -38,6 +39,7 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 _MAGIC = b"PAR1\x15"
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 4096
+_LONGEST = 1 << 62
 # The most that values of a dictionary can become in a batch, each repeated for its rows.
 _REPEATED_BYTES = 128 << 20
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
@@ -64,14 +66,12 @@ class ParquetInput(InputFormat):
     title = "Parquet"
     endings = (".parquet",)
     joins_files = False
+    pieces_are_blocks = False
 
     def recognizes(self, head: bytes, lines: Sequence[bytes]) -> bool:
         return head.startswith(_MAGIC)
 
     def may_begin(self, lines: Sequence[bytes]) -> bool:
-        return False
-
-    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
         return False
 
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
@@ -109,12 +109,16 @@ class ParquetInput(InputFormat):
                 return FileRange(slice_.file, first_line, rows, first, end, _hash_of(table), is_last), table
 
             pending = schema.empty_table()
+            sizes = ranks = np.zeros(0, np.int64)
             for batch in _batches(parquet, schema, groups, file):
                 pending = pa.concat_tables([pending, batch]).slice(0, max_rows - done)
+                more = _sizes_and_ranks(pending.slice(len(sizes)), limits, record_format)
+                sizes, ranks = np.append(sizes, more[0]), np.append(ranks, more[1])
                 is_full = done + pending.num_rows >= max_rows
-                while count := records_in_block(_lengths(pending, record_format), limits):
+                while count := records_in_block(sizes, ranks):
                     yield block_of(pending.slice(0, count))
                     done, pending = done + count, pending.slice(count)
+                    sizes, ranks = sizes[count:], ranks[count:]
                 if is_full:
                     break
             if pending.num_rows:
@@ -279,13 +283,29 @@ def _dictionary_bytes(file: Any, chunk: pq.ColumnChunkMetaData) -> int:
     return size >> 1
 
 
+def _texts(table: pa.Table, record_format: RecordFormat) -> list[pa.ChunkedArray]:
+    """The columns with the text and its pair."""
+    names = [record_format.text_field, *([] if record_format.pair_field is None else [record_format.pair_field])]
+    return [table[name] for name in dict.fromkeys(names) if not pa.types.is_null(table.schema.field(name).type)]
+
+
 def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
     """Bytes of text in each row plus 1, like a line with its line end."""
     lengths = np.ones(table.num_rows, np.int64)
-    for name in {record_format.text_field, record_format.pair_field} - {None}:
-        if not pa.types.is_null(table.schema.field(name).type):
-            lengths += pc.binary_length(table[name]).fill_null(0).to_numpy()
+    for column in _texts(table, record_format):
+        lengths += pc.binary_length(column).fill_null(0).to_numpy()
     return lengths
+
+
+def _sizes_and_ranks(
+    table: pa.Table, limits: BlockLimits, record_format: RecordFormat
+) -> tuple[Int64Array, Int64Array]:
+    hashes = [0] * table.num_rows
+    for column in _texts(table, record_format):
+        values = column.fill_null(b"").to_pylist()
+        hashes = [zlib.crc32(value, before) for value, before in zip(values, hashes, strict=True)]
+    # A long value is in memory, and may be in a block with others.
+    return sizes_and_ranks(_lengths(table, record_format), hashes, limits, _LONGEST)
 
 
 def _hash_of(table: pa.Table) -> str:

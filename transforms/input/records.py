@@ -43,25 +43,8 @@ def wrong_column_error(name: str, names: Sequence[str]) -> UnreadableFileError:
 
 def tokens_by_length(lengths: Int64Array, limits: BlockLimits) -> Int64Array:
     """The estimated tokens of records with these lengths in bytes, see `BlockLimits`."""
-    tokens: Int64Array = _amounts(lengths, 1, limits)[2][0]
+    tokens: Int64Array = amounts(lengths, 1, limits)[2][0]
     return tokens
-
-
-def records_in_block(lengths: Int64Array, limits: BlockLimits) -> int:
-    """The number of records with these lengths in bytes that fill a block; 0 if all of them do not.
-
-    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(80, 1000, 1000, 128))
-    2
-    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 24, 1000, 128))
-    2
-    >>> records_in_block(np.array([40, 40, 40]), BlockLimits(1000, 1000, 1000, 128))
-    0
-    >>> records_in_block(np.array([400, 400, 400]), BlockLimits(9999, 9999, 9, 128, sentence_bytes=80))
-    2
-    """
-    amounts = _amounts(lengths, 1, limits)
-    fills = min(int(np.searchsorted(np.cumsum(of_records), limit)) for of_records, limit in amounts)
-    return fills + 1 if fills < len(lengths) else 0
 
 
 def filled_share(num_bytes: int, records: int, limits: BlockLimits) -> float:
@@ -70,10 +53,10 @@ def filled_share(num_bytes: int, records: int, limits: BlockLimits) -> float:
     >>> filled_share(80, 2, BlockLimits(160, 1000, 1000, 128))
     0.5
     """
-    return max(float(amount) / limit for amount, limit in _amounts(np.int64(num_bytes), records, limits))
+    return max(float(amount) / limit for amount, limit in amounts(np.int64(num_bytes), records, limits))
 
 
-def _amounts(lengths: Any, records: int, limits: BlockLimits) -> tuple[tuple[Any, int], ...]:
+def amounts(lengths: Any, records: int, limits: BlockLimits) -> tuple[tuple[Any, int], ...]:
     """(estimate, limit) of texts, bytes and tokens. `lengths`: in bytes, of so many `records` each."""
     texts = np.full_like(lengths, records)
     if limits.sentence_bytes is None:

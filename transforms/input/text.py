@@ -12,9 +12,11 @@ the block of the paragraph before them; those before a file's first paragraph to
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +27,12 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content, refusing_other_content
+from layerbeam.transforms.input.cuts import ALONE, RankedRecords, records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
     REJECTED_BYTES,
     Records,
     UnreadableFileError,
-    records_in_block,
     too_long,
 )
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -39,6 +41,10 @@ _LINE_END = 10
 _CARRIAGE_RETURN = 13
 _IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 _BACKWARDS_BYTES = 1 << 12
+
+# Consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all is the
+# end of the last record.
+Run: TypeAlias = tuple[bytes | bytearray, Int64Array, Int64Array]
 
 
 class TextInput(InputFormat):
@@ -57,9 +63,6 @@ class TextInput(InputFormat):
     def is_seekable(self, record_format: RecordFormat) -> bool:
         return not self.is_one_record(record_format)
 
-    def pieces_are_blocks(self, record_format: RecordFormat) -> bool:
-        return self.record_of(record_format) != "paragraph"
-
     def ranges(self, file: InputFile, slice_bytes: int, record_format: RecordFormat) -> list[tuple[int, int | None]]:
         """Equal ranges, in each of which a line may begin anywhere; one range if the file is one record."""
         if not self.is_seekable(record_format):
@@ -71,11 +74,17 @@ class TextInput(InputFormat):
     def pieces(
         self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat
     ) -> Iterator[tuple[int, int | None, int]]:
-        """Each block if lines are records, so that even a small file is work for all workers; else the whole range."""
-        if slice_.end is None or self.record_of(record_format) == "line":
+        """Each block; of a file that is one record only the head is read."""
+        if slice_.end is None or not self.is_one_record(record_format):
             yield from super().pieces(slice_, limits, record_format)
-        else:
-            yield slice_.start, slice_.end, _count_line_ends(slice_, record_format)
+            return
+        with storage.open_binary(slice_.file.path, HEAD_BYTES) as opened:
+            refuse_other_content(opened.read(HEAD_BYTES), record_format)
+        yield slice_.start, slice_.end, 0
+
+    def ranked(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[RankedRecords]:
+        runs = _find_records(slice_, record_format, self.record_of(record_format))
+        return (run for _, run in _rank(runs, slice_, limits, record_format))
 
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[FileRange, bytes]]:
         """Identity and bytes of each block of the slice."""
@@ -103,34 +112,41 @@ class TextInput(InputFormat):
         return max(places - 1, 0)
 
 
-def _count_line_ends(slice_: Slice, record_format: RecordFormat) -> int:
-    """The line ends of a range of paragraphs; 0 for a file that is one record, of which only the head is read."""
-    line_ends, end = 0, slice_.end or 0
-    with storage.open_binary(slice_.file.path, HEAD_BYTES if record_format.record == "file" else end) as opened:
-        if slice_.start == 0:
-            refuse_other_content(opened.read(HEAD_BYTES), record_format)
-        if record_format.record == "file":
-            return 0
-        opened.seek(slice_.start)
-        left = end - slice_.start
-        while left > 0 and (chunk := opened.read(min(left, 1 << 20))):
-            left -= len(chunk)
-            line_ends += chunk.count(b"\n")
-    return line_ends
+def _rank(
+    runs: Iterable[Run], slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+) -> Iterator[tuple[bytes | bytearray, RankedRecords]]:
+    """The bytes of each run, and the records with their sizes and ranks."""
+    at = 0 if slice_.start == 0 else None  # where the next bytes are in the file
+    begun, crc = None, 0  # of the record that has not ended: its place, and the checksum of what was read of it
+    for data, places, lines in runs:
+        at = int(places[0]) if at is None else at
+        bounds = (places - at).tolist()
+        at += len(data)
+        hashes = list[int]()
+        with memoryview(data) as view:
+            if begun is not None:
+                crc = zlib.crc32(view[: bounds[0] if bounds else None], crc)
+                hashes += [crc] * bool(bounds)
+            hashes += [zlib.crc32(view[start:end]) for start, end in itertools.pairwise(bounds)]
+            if bounds:
+                crc = zlib.crc32(view[bounds[-1] :])
+        lengths = np.diff(places if begun is None else np.append(begun, places))
+        begun = int(places[-1]) if bounds else begun
+        sizes, ranks = sizes_and_ranks(lengths, hashes, limits, record_format.max_record_bytes)
+        yield data, RankedRecords(places, lines, sizes, ranks)
 
 
 def into_blocks(
     slice_: Slice,
     limits: BlockLimits,
     record_format: RecordFormat,
-    runs: Iterable[tuple[bytes | bytearray, Int64Array, Int64Array]],
+    runs: Iterable[Run],
     *,
     also_hashed: bytes = b"",
 ) -> Iterator[tuple[FileRange, bytes]]:
     """Identity and bytes of each block of the slice's records.
 
-    `runs`: consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all
-    is the end of the last record. `also_hashed`: bytes before those of each block in its hash.
+    `also_hashed`: bytes before those of each block in its hash.
 
     A record that is too long is a block, of whose bytes only the first ones are given. What is before the first record
     of the file is in its block; if one of the two is too long, it is a block of its own, of which no bytes are given.
@@ -145,62 +161,60 @@ def into_blocks(
     # the last record ends, unless the end is not known yet. At first, `lead` is 1: the first place is the file's start.
     lead = int(slice_.start == 0)
     places = lines = np.zeros(lead, np.int64)
+    sizes = ranks = np.zeros(0, np.int64)
 
     def take(records: int) -> tuple[FileRange, bytes]:
-        nonlocal digest, dropped, places, lines, left, lead
+        nonlocal digest, dropped, places, lines, sizes, ranks, left, lead
         count = lead + records
-        is_long = records == 1 and places[count] - places[lead] > most
+        is_long = records == 1 and ranks[0] == ALONE
         first_byte, end_byte, first_line, end_line = map(int, (places[0], places[count], lines[0], lines[count]))
         raw = bytes(memoryview(pending)[: end_byte - first_byte - dropped])
         del pending[: len(raw)]
         digest.update(raw[head:] if dropped else raw)
         block = FileRange(slice_.file, first_line, end_line - first_line, first_byte, end_byte, digest.hexdigest())
         digest, dropped = hashlib.sha256(also_hashed), 0
-        places, lines, left, lead = places[count:], lines[count:], left - records, 0
+        places, lines, sizes, ranks = places[count:], lines[count:], sizes[records:], ranks[records:]
+        left, lead = left - records, 0
         return block, raw[:head] if is_long else raw if records else b""
 
     def take_blocks(records: int) -> Iterator[tuple[FileRange, bytes]]:
         before = places[lead] - places[0]
-        if before > most or (before and (not records or places[lead + 1] - places[lead] > most)):
+        if before > most or (before and (not records or ranks[0] == ALONE)):
             yield take(0)
         if records:
             yield take(records)
 
-    for data, more_places, more_lines in runs:
+    for data, more in _rank(runs, slice_, limits, record_format):
         pending += data
-        places, lines = np.concatenate([places, more_places]), np.concatenate([lines, more_lines])
+        places, lines = np.concatenate([places, more.places]), np.concatenate([lines, more.lines])
+        sizes, ranks = np.concatenate([sizes, more.sizes]), np.concatenate([ranks, more.ranks])
         is_full = len(places) - lead > left
         if is_full:
-            places, lines = places[: lead + left + 1], lines[: lead + left + 1]
+            places, lines, sizes, ranks = (
+                places[: lead + left + 1],
+                lines[: lead + left + 1],
+                sizes[:left],
+                ranks[:left],
+            )
         # So many records fill a block. A chunk of empty lines has a million.
-        while count := _next_block(np.diff(places[lead : lead + limits.text_rows + 1]), limits, most):
+        while count := records_in_block(sizes[: limits.text_rows + 1], ranks[: limits.text_rows + 1]):
             yield from take_blocks(count)
         if is_full:
             break
         if len(pending) + dropped - (places[-1] - places[0]) > most:
             if len(places) > lead:
-                yield from take_blocks(len(places) - lead - 1)
+                yield from take_blocks(len(sizes))
             digest.update(memoryview(pending)[head if dropped else 0 :])
             dropped += len(pending) - head
             del pending[head:]
     if len(places) > lead:
-        yield from take_blocks(len(places) - lead - 1)
+        yield from take_blocks(len(sizes))
 
 
-def _next_block(lengths: Int64Array, limits: BlockLimits, most: int) -> int:
-    """The number of records that are a block; 0 if all of them do not fill it. One of more than `most` is alone."""
-    too_long = np.flatnonzero(lengths > most)[:1].tolist()
-    filled = records_in_block(lengths[: too_long[0]] if too_long else lengths, limits)
-    return filled or max([1, *too_long]) if too_long else filled
-
-
-def _find_records(
-    slice_: Slice, record_format: RecordFormat, record: str
-) -> Iterator[tuple[bytes, Int64Array, Int64Array]]:
+def _find_records(slice_: Slice, record_format: RecordFormat, record: str) -> Iterator[Run]:
     """Runs of bytes from the slice's first record to the end of its last one, and where the records begin in them.
 
-    Yields (bytes, places in the file, line numbers). The last place of all is the end of the last record. Paragraphs of
-    a file's start come with the blank lines before them.
+    Paragraphs of a file's start come with the blank lines before them.
     """
     end = sys.maxsize if slice_.end is None else slice_.end
     # One byte back: a line begins at `start` if that byte is a line end.

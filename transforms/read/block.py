@@ -77,6 +77,8 @@ def _read_pack(
     and touched ones whose bytes are the same.
     """
     files = (slice_.file, *slice_.others)
+    # The rest of a pack is copied after an edit of one file, so its size does not matter.
+    limits = dataclasses.replace(limits, edit_tokens=limits.token_rows) if slice_.others else limits
     together = hash_paths(file.path for file in files) if slice_.others else None
     waiting: list[tuple[FileRange, Any]] = []
     # By the object: two commits may have one name, of a pack whose files have all changed.

@@ -117,7 +117,7 @@ class _Number(beam.DoFn):
 
     def process(self, element: tuple[bytes, Iterable[RangeScan]]) -> Iterator[Any]:
         stage = self._stage
-        for item in number_slices(element[1]):
+        for item in number_slices(element[1], stage.limits, stage.record_format):
             if isinstance(item, InputFile):
                 yield beam.pvalue.TaggedOutput(_SKIPPED, item)
             else:

@@ -14,6 +14,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Page, Slice
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input.cuts import Candidates, cut, find_candidates, first_block
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
@@ -107,8 +108,8 @@ def _together(files: Sequence[FileToRead]) -> Iterator[FileToRead]:
 class RangeScan:
     """The slices in a range of a file, or the reason why the file cannot be read.
 
-    `pieces`: (first byte, byte after the last, number of line ends or rows) of each slice. `max_records`: of all of
-    them, unless they end there.
+    `pieces`: (first byte, byte after the last, number of line ends or rows) of each slice. `candidates`: where blocks
+    may end, if the file has several ranges. `max_records`: of all of them, unless they end there.
     """
 
     work: FileToRead
@@ -116,6 +117,7 @@ class RangeScan:
     pieces: tuple[tuple[int, int | None, int], ...] = ()
     problem: str | None = None
     max_records: int | None = None
+    candidates: Candidates | None = None
 
 
 def byte_ranges(file: InputFile, slice_bytes: int, record_format: RecordFormat = LINES) -> list[tuple[int, int | None]]:
@@ -162,23 +164,28 @@ def scan_range(
 ) -> RangeScan:
     """The slices of the range [start, end), with their lines counted at memory speed.
 
-    If lines or rows of CSV are records, each slice is one block, so that even a small file is work for all workers. In
-    a Parquet file, a slice is as many row groups as hold about `text_bytes`, by the footer. Otherwise the range is one
-    slice: in compressed files, which are only opened here, whole-file records and paragraphs.
+    In plain files that are no Parquet each slice is one block, so that even a small file is work for all workers; of a
+    part of a file, only where blocks may end is known. In a Parquet file, a slice is as many row groups as hold about
+    `text_bytes`, by the footer. A compressed file is one slice, and is only opened here.
     """
     if work.others or work.is_copy:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
     format_ = FORMATS[record_format.format]
-    max_records = None if format_.limits_pieces and end is not None else work.max_records
+    max_records = None if format_.pieces_are_blocks and end is not None else work.max_records
     try:
         slice_ = Slice(work.file, start, end, 0, max_records=work.max_records)
+        if end is not None and end - start < work.file.size and format_.is_seekable(record_format):
+            ranked = format_.ranked(slice_, limits, record_format)
+            return RangeScan(work, start, candidates=find_candidates(ranked, at_file_start=start == 0))
         pieces = format_.pieces(slice_, limits, record_format)
         return RangeScan(work, start, tuple(pieces), max_records=max_records)
     except OSError as error:
         return RangeScan(work, start, problem=storage.reason_of(error))
 
 
-def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
+def number_slices(
+    ranges: Iterable[RangeScan], limits: BlockLimits, record_format: RecordFormat = LINES
+) -> Iterator[Slice | InputFile]:
     """The slices of a file, from the scans of all its ranges in any order.
 
     An `InputFile` with the problem instead if the file cannot be read.
@@ -186,26 +193,43 @@ def number_slices(ranges: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
     in_order = sorted(ranges, key=lambda scan: scan.start)
     if not in_order:
         return
-    file = in_order[0].work.file
+    work = in_order[0].work
     problem = min((scan.problem for scan in in_order if scan.problem), default=None)
-    skipped = None if problem is None else InputFile.unreadable(file.path, problem)
-    if skipped is None and not any(scan.pieces for scan in in_order):
-        skipped = storage.find_change(file)  # it may have been emptied after it was found
-        if skipped is None:
-            yield Slice(file, 0, file.size, 0, known=in_order[0].work.known)
+    skipped = None if problem is None else InputFile.unreadable(work.file.path, problem)
+    pieces = [piece for scan in in_order for piece in scan.pieces]
+    candidates = [scan.candidates for scan in in_order if scan.candidates is not None]
+    if skipped is None and candidates:
+        try:
+            pieces = _cut(work.file, candidates, limits, record_format)
+        except OSError as error:
+            skipped = InputFile.unreadable(work.file.path, storage.reason_of(error))
+    if skipped is None and not pieces:
+        skipped = storage.find_change(work.file)  # it may have been emptied after it was found
+        pieces = [(0, work.file.size, 0)]
     if skipped is not None:
         yield skipped
         return
+    pages = tuple(sorted({page for scan in in_order for page in scan.work.known}))
     first_line = 0
-    for scan in in_order:
-        for start, end, num_lines in scan.pieces:
-            left = None if scan.max_records is None else scan.max_records - first_line
-            if left is not None and left <= 0:
-                break
-            known = pages_between(scan.work.known, start, end)
-            others, is_copy = scan.work.others, scan.work.is_copy
-            yield Slice(file, start, end, first_line, left, others=others, known=known, is_copy=is_copy)
-            first_line += num_lines
+    for start, end, num_lines in pieces:
+        left = None if in_order[0].max_records is None else in_order[0].max_records - first_line
+        if left is not None and left <= 0:
+            break
+        known = pages_between(pages, start, end)
+        yield Slice(work.file, start, end, first_line, left, others=work.others, known=known, is_copy=work.is_copy)
+        first_line += num_lines
+
+
+def _cut(
+    file: InputFile, candidates: Sequence[Candidates], limits: BlockLimits, record_format: RecordFormat
+) -> list[tuple[int, int | None, int]]:
+    """The pieces of a file that was scanned in ranges. OSError if it cannot be read."""
+
+    def read_block(place: int, line: int) -> tuple[int, int, int]:
+        slice_ = Slice(file, place, file.size, line)
+        return first_block(FORMATS[record_format.format].ranked(slice_, limits, record_format), limits)
+
+    return list(cut(candidates, read_block))
 
 
 def pages_between(pages: tuple[Page, ...], start: int, end: int | None) -> tuple[Page, ...]:
@@ -232,7 +256,7 @@ def share_slice(
     if slice_.end is None:
         has_blocks = not format_.is_one_record(record_format)
     else:  # one that is a block may be long nevertheless, of one record
-        has_blocks = not format_.pieces_are_blocks(record_format) and slice_.end - slice_.start > 2 * limits.text_bytes
+        has_blocks = not format_.pieces_are_blocks and slice_.end - slice_.start > 2 * limits.text_bytes
     if has_blocks:
         blocks = _expected_blocks(slice_.file, slice_.size, limits, record_format)
         readers = math.ceil(np.clip(max(blocks / _BLOCKS_OF_READER, min(blocks, num_workers)), 1, _MOST_READERS))

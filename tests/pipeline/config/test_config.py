@@ -47,7 +47,7 @@ def test_defaults():
     loaded = load.check(yaml.safe_load(MINIMAL), source="c.yaml")
     assert loaded.encoder.handle == "minilm"
     assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
-    assert (loaded.input.slice_bytes, loaded.output.target_part_bytes) == (1_048_576, 134_217_728)
+    assert (loaded.input.slice_bytes, loaded.output.target_part_bytes) == (1_048_576, None)
     assert loaded.views["tokens"].layers == [-1, "-2..-4"]
     assert loaded.views["tokens"].combine == "separate"
 

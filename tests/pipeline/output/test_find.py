@@ -40,7 +40,7 @@ def test_file_that_changes_while_it_is_read(tmp_path):
     path.write_text("one\ntwo\n")
     work = FileToRead(InputFile(str(path), 8, path.stat().st_mtime))
     limits = BlockLimits(1 << 20, 1 << 20, 1 << 20, 128)
-    (piece,) = number_slices([scan_range(work, *range_, limits) for range_ in byte_ranges(work.file, 100)])
+    (piece,) = number_slices([scan_range(work, *range_, limits) for range_ in byte_ranges(work.file, 100)], limits)
     path.write_text("other\nlines\nnow\n")
     *blocks, left_out = read_blocks(piece, limits)
     assert all(isinstance(block, TextBlock) for block in blocks)

@@ -182,7 +182,7 @@ def test_file_is_skipped_after_blocks_before_damage(corpus):
     assert [type(item) for item in items] == [Commit, InputFile]
     path.unlink()
     (file,) = {block.files[0].file for block in done}
-    (left_out,) = number_slices([scan_range(FileToRead(file), 0, None, limits)])
+    (left_out,) = number_slices([scan_range(FileToRead(file), 0, None, limits)], limits)
     assert isinstance(left_out, InputFile)
 
 

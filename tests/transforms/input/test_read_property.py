@@ -230,15 +230,15 @@ def test_blocks_do_not_depend_on_chunks(
 
 @settings(max_examples=200)
 @given(data=ANY_BYTES, cut=CUTS, kind=st.sampled_from(["line", "paragraph"]), seam=st.integers(0, 60))
-def test_a_block_ends_with_the_record_that_fills_it(folder: Path, data: bytes, cut: Cut, kind: str, seam: int) -> None:
+def test_a_block_ends_with_the_record_that_fills_it_or_before(
+    folder: Path, data: bytes, cut: Cut, kind: str, seam: int
+) -> None:
     plain = read(write_plain(folder, data), cut, record=kind)
     packed = read(write_gzip(folder, data, seam), cut, record=kind)
     if is_utf16(data):
         return
     for item in plain + packed:
         assert not is_full(lengths_in(item, data, kind)[:-1], cut.limits)
-    for item in packed[:-1]:
-        assert is_full(lengths_in(item, data, kind), cut.limits)
 
 
 @settings(max_examples=300)

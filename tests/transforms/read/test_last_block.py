@@ -55,7 +55,8 @@ def read_by(path: Path, limits: BlockLimits, readers: int, *, max_records: int |
     (file,), record_format = storage.find_files([str(path)]), RecordFormat(**how)
     ranges = cut_file(FileToRead(file, max_records), limits.text_bytes, record_format)
     items: list[Any] = []
-    for slice_ in number_slices([scan_range(*range_, limits, record_format) for range_ in ranges]):
+    scans = [scan_range(*range_, limits, record_format) for range_ in ranges]
+    for slice_ in number_slices(scans, limits, record_format):
         assert isinstance(slice_, Slice)
         for reader in range(readers):
             slice_.reader = reader, readers

@@ -66,7 +66,7 @@ def test_block_of_blank_records_only(corpus):
 
 
 def test_many_sentences_end_a_block(corpus):
-    path = corpus("\n".join(["One two three. " * 20] * 4))
+    path = corpus(("One two three. " * 20 + "\n") * 4)
     limits = BlockLimits(1 << 30, 1 << 30, 8, 128, sentence_bytes=80)
     assert [block.files[0].num_lines for block in read_file(path, limits, unit="sentence")] == [2, 2]
 

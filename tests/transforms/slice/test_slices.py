@@ -20,10 +20,10 @@ LIMITS = BlockLimits(100, 1 << 30, 1 << 30, 128)
 def test_a_small_file_is_work_for_all_workers(corpus):
     path = corpus(b"".join(b"line %d\n" % number for number in range(100)))
     (file,) = storage.find_files([str(path)])
-    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, LIMITS)]))
-    assert len(slices) == 8
+    slices = list(number_slices([scan_range(FileToRead(file), 0, file.size, LIMITS)], LIMITS))
+    assert len(slices) > 8
     blocks = [list(read_blocks(slice_, LIMITS)) for slice_ in slices]
-    assert [len(of_slice) for of_slice in blocks] == [1] * 8
+    assert {len(of_slice) for of_slice in blocks} == {1}
     assert [block.files[0] for (block,) in blocks] == [block.files[0] for block in read_file(path, LIMITS)]
 
 
@@ -32,7 +32,7 @@ def test_vanished_file_is_left_out(tmp_path):
     path.write_bytes(b"a\n")
     (file,) = storage.find_files([str(path)])
     path.unlink()
-    (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)])
+    (left_out,) = number_slices([scan_range(FileToRead(file), 0, 2, UNLIMITED)], UNLIMITED)
     assert left_out == InputFile.unreadable(str(path), "No such file or directory")
 
 

@@ -20,7 +20,7 @@ from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input.content import read_head
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, scan_range
+from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, number_slices, scan_range
 from layerbeam.transforms.storage import stores
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128)
@@ -140,12 +140,9 @@ def test_reading_slices_downloads_them_once(store, form):
     ranges = byte_ranges(file, 200_000, record_format)
     scans = [scan_range(FileToRead(file), start, end, limits, record_format) for start, end in ranges]
     assert len(data) <= store.downloaded <= 1.2 * len(data)
-    store.downloaded, first_line, blocks = 0, 0, []
-    for scan in scans:
-        assert scan.problem is None
-        for start, end, num_lines in scan.pieces:
-            blocks += read_blocks(Slice(file, start, end, first_line), limits, record_format)
-            first_line += num_lines
+    store.downloaded, blocks = 0, []
+    for slice_ in number_slices(scans, limits, record_format):
+        blocks += read_blocks(slice_, limits, record_format)
     assert len(blocks) > 2
     assert all(isinstance(block, TextBlock) for block in blocks)
     assert len(texts(blocks)) == 6000
