@@ -32,7 +32,12 @@ class BeamStore(Store):
     def stat(self, path: str) -> InputFile | None:
         # `?` matches any character, also those with a meaning in patterns.
         found = self.match(re.sub(r"[\[*?\\]", "?", path))
-        return next((file for file in found if file.path == path), None)
+        try:
+            return next((file for file in found if file.path == path), None)
+        except OSError:  # Beam looks whether it exists, then how large it is, and it may be deleted in between
+            if self.exists(path):
+                raise
+            return None
 
     def exists(self, path: str) -> bool:
         return bool(self._beam.exists(path))
