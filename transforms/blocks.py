@@ -67,7 +67,7 @@ class Page(NamedTuple):
 
 @dataclasses.dataclass
 class Slice:
-    """A byte range of one file (for lines, that of one block; for Parquet, some row groups).
+    """A byte range of one file (that of one block; for Parquet, some row groups).
 
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.

@@ -144,7 +144,7 @@ class BlockLimits:
 
     `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text,
     estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as
-    2 + n / 4 tokens, at most `max_seq_length`. `edit_tokens`: tokens of a block of consecutive records; an edit costs
+    2 + n / 4 tokens, at most `max_seq_length`. `edit_tokens`: tokens of a block of consecutive records; an edit changes
     one or two of these. `sentence_bytes`: the assumed length of a sentence if each sentence is a text. `joins_files`:
     whether a block may hold several small files.
     """

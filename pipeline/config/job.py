@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the stage imports Beam
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
-# Unless the configuration says how large parts are. An edit costs one or two blocks.
+# Unless the configuration says how large parts are. An edit changes one or two blocks.
 _PART_BYTES = 128 << 20
 _EDIT_TOKENS = 1 << 14
 _EDIT_BATCHES = 16

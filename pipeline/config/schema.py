@@ -99,7 +99,7 @@ class OutputConfig(Settings):
     target_part_bytes: int | None = setting(
         None,
         "vectors of the largest part of a block before compression, estimated from the bytes of text; null: 128 MiB, "
-        "and no more than 16 batches of tokens, so that an edit of a file costs little",
+        "and no more than 16 batches of tokens",
         ge=1,
     )
     byte_stream_split: bool = setting(

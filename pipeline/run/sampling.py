@@ -37,7 +37,7 @@ _COMPRESSION = 4  # bytes of text per byte of a compressed file, before anything
 _RECORD_BYTES = 256  # of a file of which only some records are read
 _PACKED_FILES = 64  # of a pack that are read, unless all of the input is
 _STORED_READ_BYTES = 1 << 6  # up to 2 MiB of text in Zstandard, 46 MB in bzip2
-# So much of a compressed file is read, if it has as much.
+# The least text that is read of a compressed file: how much of it that is, is known the better the more was read.
 _COMPRESSED_BYTES = 1 << 20
 _READERS = 8  # threads that wait for object stores
 # Multiples of it, modulo 1, are spread evenly, however many they are.
@@ -241,7 +241,7 @@ def _read_slice(
     """(blocks with up to `most` bytes of text, how many times as much is left to do, files that cannot be read)."""
     blocks, skipped, done = list[TextBlock](), list[InputFile](), work.done.ranges
     read = 0
-    if slice_.end is None:  # how much of a compressed file was read is roughly known
+    if slice_.end is None:
         most = max(most, _COMPRESSED_BYTES)
     try:
         if slice_.start > 0 and job.records.format != "parquet":

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/cuts.py [--megabytes 100] [--edits 60]
 
-Lines of random words, the default limits of a block. Tokens are estimated as they are when blocks are cut: 2 and a
-quarter of the bytes of each line. One process reads; the time of a run is as many tokens at 20,000 tokens/s.
+Lines of random words, the default limits of a block, and no longest text. Tokens are estimated as they are when blocks
+are cut: 2 and a quarter of the bytes of each line. One process reads; the time of a run is as many tokens at 20,000
+tokens/s.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--edits", type=int, default=60)
     given = parser.parse_args()
-    limits = BlockLimits()
+    limits = BlockLimits(max_seq_length=1 << 30)
     with tempfile.TemporaryDirectory() as folder:
         path, edited = Path(folder, "a.txt"), Path(folder, "edited.txt")
         lines = write_lines(path, given.megabytes)
@@ -63,13 +64,14 @@ def main() -> None:
         slices = slices_of(path, limits)
         seconds = time.perf_counter() - start
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
-        sizes = np.array([slice_.size for slice_ in slices[:-1]])
+        num_lines = np.diff([slice_.first_line for slice_ in slices])
+        shares = (2 * num_lines + np.array([slice_.size for slice_ in slices[:-1]]) / 4) / limits.edit_tokens
         tokens = 2 * len(lines) + path.stat().st_size // 4
         share = 100 * seconds * TOKENS_PER_SECOND / tokens
         print(f"{path.stat().st_size >> 20} MB, {len(lines):,} lines, {len(slices):,} blocks")
         print(f"cut in {seconds:.1f} s, {share:.2f} % of a run's time; {grown} MB more memory")
-        low, high = np.percentile(sizes, [5, 95])
-        print(f"bytes of a block: mean {sizes.mean():,.0f}, 5 % {low:,.0f}, 95 % {high:,.0f}, largest {sizes.max():,}")
+        mean, low, high, most = shares.mean(), *np.percentile(shares, [5, 95]), shares.max()
+        print(f"shares of a full block: mean {mean:.2f}, 5 % {low:.2f}, 95 % {high:.2f}, largest {most:.2f}")
         known, drawn, costs = hashes_of(path, limits), random.Random(1), list[int]()
         few = lines[: max(len(lines) // 20, 1)]
         for number in range(given.edits):

@@ -190,12 +190,8 @@ def into_blocks(
         sizes, ranks = np.concatenate([sizes, more.sizes]), np.concatenate([ranks, more.ranks])
         is_full = len(places) - lead > left
         if is_full:
-            places, lines, sizes, ranks = (
-                places[: lead + left + 1],
-                lines[: lead + left + 1],
-                sizes[:left],
-                ranks[:left],
-            )
+            end = lead + left + 1
+            places, lines, sizes, ranks = places[:end], lines[:end], sizes[:left], ranks[:left]
         # So many records fill a block. A chunk of empty lines has a million.
         while count := records_in_block(sizes[: limits.text_rows + 1], ranks[: limits.text_rows + 1]):
             yield from take_blocks(count)
