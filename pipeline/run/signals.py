@@ -52,11 +52,11 @@ def install_signal_handlers() -> None:
         time.sleep(_GRACE_SECONDS)
         end(number)
 
-    for number in _SIGNALS:
-        signal.signal(number, stop)
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     threading.Thread(target=end_late, name="end by signals", daemon=True).start()
+    for number in _SIGNALS:
+        signal.signal(number, stop)
 
 
 def interrupting_signal(error: BaseException) -> int | None:

@@ -98,3 +98,13 @@ def test_a_signal_at_any_moment_ends_the_run(workplace, soak, mode):
         assert start(workplace, arguments).wait() == 0
     assert workplace.files() == workplace.files("undisturbed")
     print(*table, sep="\n")
+
+
+def test_a_signal_at_the_first_moment_ends_the_run(workplace):
+    workplace.prepare("one line")
+    for number in (signal.SIGINT, signal.SIGTERM) * 5:
+        process = start(workplace, [])
+        process.send_signal(number)
+        assert process.wait() == 128 + number
+        assert (workplace.folder / "printed.txt").read_text() == "layerbeam: interrupted\n"
+    assert not (workplace.folder / "out").exists()
