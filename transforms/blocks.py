@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,6 @@ def row_of_each(row_splits: Int64Array) -> Int64Array:
     return np.repeat(np.arange(len(row_splits) - 1), np.diff(row_splits))
 
 
-class Page(NamedTuple):
-    """Commits in a file, from an offset on: those of blocks that begin at `first_byte` or later."""
-
-    first_byte: int
-    offset: int
-    size: int
-    path: str
-
-
 @dataclasses.dataclass
 class Slice:
     """A byte range of one file (that of one block; for Parquet, some row groups).
@@ -72,8 +63,8 @@ class Slice:
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
-    files that are read together with this one, all of them whole. `known`: commits of earlier runs that may hold it.
-    `is_copy`: its rows are copied from the pack that has them.
+    files that are read together with this one, all of them whole. `known`: the path of the commits of earlier runs, if
+    there are any. `copied_from`: which of these, a pack, has the rows, which are copied; the files may be gone.
     """
 
     file: InputFile
@@ -83,8 +74,8 @@ class Slice:
     max_records: int | None = None
     reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
-    known: tuple[Page, ...] = ()
-    is_copy: bool = False
+    known: str = ""
+    copied_from: int | None = None
 
     @property
     def size(self) -> int:

@@ -112,8 +112,8 @@ def work_path(number: int) -> str:
 
 
 def known_path(number: int, sha256: str) -> str:
-    """The commits that may hold what is left to do, for the workers of an attempt; its work list names it."""
-    return f"{RUNS}/{number}.known-{sha256[:_HASH_DIGITS]}.jsonl"
+    """The commits of earlier runs, for the workers of an attempt; its work list names it."""
+    return f"{RUNS}/{number}.known-{sha256[:_HASH_DIGITS]}"
 
 
 def sums_path(number: int) -> str:
@@ -132,5 +132,5 @@ def attempt_of_list(name: str) -> tuple[int, str] | None:
     >>> attempt_of_list("3.work.jsonl"), attempt_of_list("3.json")
     ((3, '_runs/3.work.jsonl'), None)
     """
-    match = re.fullmatch(r"([0-9]+)\.(?:work|sums|(?:known|names)-[0-9a-f]+)\.jsonl", name)
+    match = re.fullmatch(r"([0-9]+)\.(?:known-[0-9a-f]+|(?:work|sums|names-[0-9a-f]+)\.jsonl)", name)
     return None if match is None else (int(match[1]), f"{RUNS}/{name}")

@@ -25,6 +25,7 @@ from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index
 from layerbeam.transforms.parts import is_part_file, is_table_file
+from layerbeam.transforms.read.known import keys_of
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
@@ -35,7 +36,8 @@ CREATE TABLE blocks(                                  -- as recorded; attempt 0:
 CREATE INDEX blocks_of_name ON blocks(name);
 CREATE TABLE ranges(                                  -- what blocks hold of files
     block INT, path BLOB, size INT, modified REAL, version TEXT,
-    first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT);
+    first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT,
+    content_key INT, place_key INT);                  -- of `keys_of`
 CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
 CREATE TABLE damaged(path TEXT PRIMARY KEY) WITHOUT ROWID;  -- as `verify --checksums` found
 CREATE TABLE on_disk(path TEXT PRIMARY KEY, bytes INT) WITHOUT ROWID;
@@ -121,6 +123,12 @@ WHERE place = 1 AND block IN (SELECT block FROM packs) AND (is_read
 ORDER BY block, range
 """
 
+# Where the line of each sound block is, if these follow each other: those of a file are together.
+_KNOWN = """
+INSERT INTO known SELECT id, SUM(LENGTH(line) + 1) OVER (
+    ORDER BY name, id ROWS UNBOUNDED PRECEDING) - LENGTH(line) - 1 FROM sound JOIN blocks USING (id)
+"""
+
 
 class Catalog:
     """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
@@ -179,7 +187,7 @@ class Catalog:
         blocks = list(enumerate(commits, start=first))
         self._change("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)", (_block_row(id_, *one) for id_, one in blocks))
         ranges = ((id_, *_range_row(own)) for id_, (commit, _) in blocks for own in commit.files)
-        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
+        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
         parts = (
             (id_, view, part.path, part.bytes) for id_, (commit, _) in blocks for view, part in commit.parts.items()
         )
@@ -246,19 +254,21 @@ class Catalog:
         for block, fingerprint, path, size, modified, version, is_read in rows:
             yield block, fingerprint, InputFile(_path(path), size, modified, version), bool(is_read)
 
-    def known(self, paths: Iterable[str]) -> Iterator[tuple[int, bytes]]:
-        """(first byte, line) of the sound commits that may hold what these files hold now, in the order of the bytes.
+    def known(self) -> tuple[int, Iterator[tuple[int, int, int]], Iterator[bytes]]:
+        """(the number of records, the records, the lines) of what sound commits hold, for `write_known`."""
+        self._change("CREATE TABLE known(block INTEGER PRIMARY KEY, offset INT)")
+        self._change(_KNOWN)
+        count = next(self._run("SELECT COUNT(*) FROM ranges JOIN known USING (block)"))[0]
+        lines = (line for (line,) in self._run("SELECT line FROM sound JOIN blocks USING (id) ORDER BY name, id"))
+        records = self._run(
+            "SELECT content_key, place_key, offset FROM ranges JOIN known USING (block) JOIN blocks ON id = block "
+            "ORDER BY content_key, place_key, attempt DESC, id DESC"
+        )
+        return count, records, lines
 
-        Of packs only those with a file of the same size.
-        """
-        for path in paths:
-            yield from self._run(
-                "SELECT r.first_byte, line FROM ranges r JOIN sound ON block = id JOIN blocks USING (id) "
-                "LEFT JOIN files ON files.path = r.path AND problem = '' WHERE r.path = ? "
-                "AND (COALESCE(files.size, r.size) = r.size OR id NOT IN (SELECT block FROM packs)) "
-                "ORDER BY r.first_byte, attempt, id",
-                (_key(path),),
-            )
+    def offset(self, block: int) -> int:
+        """Where the line of a block is among those of `known`."""
+        return int(next(self._run("SELECT offset FROM known WHERE block = ?", (block,)))[0])
 
     def done(self, path: str) -> Iterator[tuple[bool, int, int, int, int, int]]:
         """(is of the run's settings, block, first byte, end, records, texts) of what is kept of a file as it is now."""
@@ -393,7 +403,7 @@ def _range_row(own: FileRange) -> tuple[Any, ...]:
     file, end_line = own.file, own.first_line + own.num_lines
     lines, data = (own.first_line, end_line), (own.first_byte, own.end_byte)
     counts = own.counts.get(metrics.RECORDS, 0), metrics.embedded_texts(own.counts)
-    return _key(file.path), file.size, file.modified, file.version, *lines, *data, own.is_last, *counts
+    return _key(file.path), file.size, file.modified, file.version, *lines, *data, own.is_last, *counts, *keys_of(own)
 
 
 def _key(path: str) -> bytes:

@@ -21,18 +21,16 @@ from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.blocks import Page
 from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
 from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
+from layerbeam.transforms.read.known import write_known
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import Done, FileToRead, count_records, join_small_files
 from layerbeam.transforms.views import View
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
-# Commits that a worker loads at once.
-_PAGE = 1000
 
 
 def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, number: int | None = None) -> None:
@@ -260,7 +258,7 @@ def _divide_packs(job: Job, work: PendingWork, left: Iterable[str]) -> set[str]:
                 to_read.append(file)
         packed.update(file.path for file in (*to_copy, *to_read))
         if to_copy:
-            work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]), is_copy=True)))
+            work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]))))
         if to_read:
             work.to_read.append(dataclasses.replace(_to_read(work, to_read[0]), others=tuple(to_read[1:])))
     return packed
@@ -312,51 +310,36 @@ def _first_records(
 def begin_work(job: Job, number: int, work: PendingWork) -> None:
     """Write the work list of an attempt; the folder does not say any more that it is complete.
 
-    It has the input files, and what is to be read or copied. The commits that may hold it are in a file next to it.
+    It has the input files, and what is to be read or copied. What earlier runs have is in a file next to it.
     """
-    output_path = job.output.path
+    output_path, catalog = job.output.path, work.catalog
     storage.delete_files(output_path, [layout.SUCCESS])
     # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
     blocks = (layout.block_of(path) for path in load_damaged(output_path))
     storage.delete_files(output_path, map(layout.commit_path, blocks))
-    to_read = join_small_files(work.to_read, job.limits, job.records)
-    with storage.write_atomically(lambda sha256: storage.join(output_path, layout.known_path(number, sha256))) as file:
-        items = [(item, _write_known(file, work.catalog, item)) for item in to_read]
-        items += [(item, [_write_page(file, 0, [work.catalog.line(pack)])]) for pack, item in work.copies]
-    known = layout.known_path(number, file.sha256)
+    known = ""
+    if catalog.fingerprints():
+
+        def path_of(sha256: str) -> str:
+            return layout.known_path(number, sha256)
+
+        with storage.write_atomically(lambda sha256: storage.join(output_path, path_of(sha256))) as file:
+            write_known(file, *catalog.known())
+        known = path_of(file.sha256)
+    items = list(join_small_files(work.to_read, job.limits, job.records))
+    items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
-        _write_line(file, {"prune_missing": work.catalog.prune_missing, "known": known})
+        _write_line(file, {"prune_missing": catalog.prune_missing, "known": known})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
-        for item, pages in items:
+        for item in items:
             others = [other.to_json() for other in item.others]
-            line = {"file": item.file.to_json(), "others": others, "max_records": item.max_records, "pages": pages}
-            _write_line(file, line | {"is_copy": item.is_copy})
+            line = {"file": item.file.to_json(), "others": others, "max_records": item.max_records}
+            _write_line(file, line | {"copied_from": item.copied_from})
 
 
 def _write_line(file: Any, value: Any) -> None:
     file.write(json.dumps(value).encode("ascii") + b"\n")
-
-
-def _write_known(file: Any, catalog: Catalog, item: FileToRead) -> list[tuple[int, int, int]]:
-    """Write the commits that may hold what is to be read, and give their pages, but the path."""
-    pages, lines, start, last = list[tuple[int, int, int]](), list[bytes](), 0, 0
-    found = catalog.known(one.path for one in (item.file, *item.others))
-    for first_byte, line in dict.fromkeys(found) if item.others else found:
-        # Those of blocks that begin at one byte are in one page.
-        if len(lines) >= _PAGE and first_byte != last and not item.others:
-            pages.append(_write_page(file, start, lines))
-            lines, start = [], first_byte
-        lines.append(line)
-        last = first_byte
-    return [*pages, _write_page(file, start, lines)] if lines else pages
-
-
-def _write_page(file: Any, first_byte: int, lines: Sequence[bytes]) -> tuple[int, int, int]:
-    data = b"".join(line + b"\n" for line in lines)
-    page = first_byte, file.num_bytes, len(data)
-    file.write(data)
-    return page
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,13 +370,13 @@ class WorkList:
     def items(self) -> Iterator[FileToRead]:
         """What is to be read or copied."""
         lines = self._lines()
-        known = storage.join(self.output_path, next(lines)["known"])
+        name = next(lines)["known"]
+        known = name and storage.join(self.output_path, name)
         for line in lines:
             if "file" in line:
                 others = tuple(InputFile(**other) for other in line["others"])
-                pages = tuple(Page(first, offset, size, known) for first, offset, size in line["pages"])
-                file, is_copy = InputFile(**line["file"]), line["is_copy"]
-                yield FileToRead(file, line["max_records"], others=others, known=pages, is_copy=is_copy)
+                file, most, copied_from = InputFile(**line["file"]), line["max_records"], line["copied_from"]
+                yield FileToRead(file, most, others=others, known=known, copied_from=copied_from)
 
 
 @dataclasses.dataclass

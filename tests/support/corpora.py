@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 from repository import DATA
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Page, Slice, TextBlock
+from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, FileRange
 from layerbeam.transforms.input import text
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
+from layerbeam.transforms.read.known import keys_of, write_known
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression
@@ -42,16 +44,25 @@ def read_file(
     (file,) = storage.find_files([str(path)])
     form = RecordFormat(**record_format)
     commits = [Commit(block.name, "f", counted_files(block), {}) for block in done]
-    lines = b"".join(commit.to_line() + b"\n" for commit in commits)
     items: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
-        (known := Path(folder, "known.jsonl")).write_bytes(lines)
         committed = CommittedBlocks(Output(folder, "f"), ())
-        work = FileToRead(file, known=(Page(0, 0, len(lines), str(known)),) if lines else ())
+        work = FileToRead(file, known=known_file(Path(folder, "known"), commits))
         scans = [scan_range(*range_, limits, form) for range_ in cut_file(work, slice_bytes, form)]
         for piece in number_slices(reversed(scans), limits, form):
             items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
     return items
+
+
+def known_file(path: Path, commits: Sequence[Commit]) -> str:
+    """A file with these commits, as `write_known` writes it; the name of none, if there are none."""
+    lines = [commit.to_line() for commit in commits]
+    offsets = itertools.accumulate((len(line) + 1 for line in lines), initial=0)
+    pairs = zip(commits, offsets, strict=False)
+    records = sorted((*keys_of(own), offset) for commit, offset in pairs for own in commit.files)
+    with open(path, "wb") as file:
+        write_known(file, len(records), records, lines)
+    return str(path) if commits else ""
 
 
 def counted_files(block: TextBlock) -> tuple[FileRange, ...]:

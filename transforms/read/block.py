@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -18,6 +19,7 @@ from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_sp
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
+from layerbeam.transforms.parts.write import Move
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -25,6 +27,8 @@ from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 # A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide
 # which are read together; their records may be much shorter than expected then.
 _OVERFULL = 2.0
+# What is raised where parts cannot be copied.
+_DAMAGED = (OSError, ValueError, pa.ArrowException)
 
 
 def read_blocks(
@@ -41,7 +45,7 @@ def read_blocks(
     If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
     passed on: it is not the input's fault.
     """
-    if slice_.others or slice_.is_copy or (slice_.known and slice_.is_whole_file):
+    if slice_.others or slice_.copied_from is not None or (slice_.known and slice_.is_whole_file):
         yield from _read_pack(slice_, limits, record_format, committed)
         return
     reader, readers = slice_.reader
@@ -73,34 +77,29 @@ def _read_pack(
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Blocks of several small files. A file that fills a block is on its own.
 
-    Files whose rows are in parts already are copied from there: unchanged ones of a pack of which others have changed,
-    and touched ones whose bytes are the same.
+    Files whose bytes are known are copied from where they are; so are files of a pack of which others have changed.
     """
     files = (slice_.file, *slice_.others)
+    if slice_.copied_from is not None and committed is not None:
+        with contextlib.suppress(*_DAMAGED):
+            yield committed.copy_pack(slice_.known, slice_.copied_from, files)
+            return
     # The rest of a pack is copied after an edit of one file, so its size does not matter.
     limits = dataclasses.replace(limits, edit_tokens=limits.token_rows) if slice_.others else limits
     together = hash_paths(file.path for file in files) if slice_.others else None
     waiting: list[tuple[FileRange, Any]] = []
-    # By the object: two commits may have one name, of a pack whose files have all changed.
-    sources: dict[int, tuple[Commit, list[FileRange]]] = {}
+    # By the place of the commit: two commits may have one name, of a pack whose files have all changed.
+    copies: dict[int, tuple[Commit, list[Move]]] = {}
     filled = 0.0
-
-    def is_copied(file: InputFile | FileRange) -> bool:
-        found = None if committed is None else committed.source_of(slice_.known, file, any_settings=slice_.is_copy)
-        if found is not None:
-            commit, own = found
-            sources.setdefault(id(commit), (commit, []))[1].append(own if isinstance(file, InputFile) else file)
-        return found is not None
-
     for file in files:
-        if slice_.is_copy and is_copied(file):
-            continue
         end = None if storage.is_compressed(file.path) else file.size
         cut = _cut_blocks(Slice(file, 0, end, 0), limits, record_format)
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
-            if is_copied(own):
+            source = None if committed is None else committed.source_of(slice_.known, own)
+            if source is not None:
+                copies.setdefault(source.offset, (source.commit, []))[1].append(Move(source.own, own))
                 continue
             waiting.append((own, content))
             records = 1 if FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
@@ -115,12 +114,12 @@ def _read_pack(
                 yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, committed)
     if waiting:
         yield _read_block(waiting, slice_, record_format, committed, together)
-    for commit, ranges in sources.values():
+    for commit, moves in copies.values():
         assert committed is not None  # noqa: S101 - for mypy
         try:
-            yield committed.copy(commit, ranges)
-        except (OSError, ValueError, pa.ArrowException):  # its parts are damaged
-            first, *others = (own.file for own in ranges)
+            yield committed.copy(commit, moves)
+        except _DAMAGED:
+            first, *others = (move.target.file for move in moves)
             yield from _read_pack(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed)
 
 

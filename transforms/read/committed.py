@@ -1,67 +1,82 @@
-"""What is committed already: looked up before a block is decoded, and committed again if its files were touched."""
+"""What is committed already: looked up before a block is decoded, and copied if its bytes were somewhere else."""
 
 from __future__ import annotations
 
-import bisect
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from layerbeam.transforms import storage
+import pyarrow as pa
+
 from layerbeam.transforms.block_commit import find_commit, put_commit
-from layerbeam.transforms.blocks import Page
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, parse_commit
+from layerbeam.transforms.commits import Commit, FileRange, InputFile
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.parts.write import can_copy, copy_files
+from layerbeam.transforms.parts.write import Move, can_copy, copy_files
+from layerbeam.transforms.read.known import Known, KnownBlocks
 from layerbeam.transforms.views import View
-
-_PAGES_KEPT = 4
 
 
 class CommittedBlocks:
-    """The commits of this run, and those of earlier runs in the pages to which slices refer."""
+    """The commits of this run, and those of earlier runs in the files to which slices refer as `known`."""
 
     def __init__(self, output: Output, views: Sequence[View]) -> None:
         self._output, self._views = output, views
-        self._pages: dict[Page, list[Commit]] = {}
+        self._known = KnownBlocks("")
 
-    def find(self, pages: Sequence[Page], files: Sequence[FileRange]) -> Commit | None:
-        """The commit of a block with the same bytes in the same files, if there is one.
+    def find(self, known: str, files: Sequence[FileRange]) -> Commit | None:
+        """The commit of a block with the same bytes, if there is one; it counts for the files as they are now.
 
-        It counts for the files as they are now. If it is of other settings, it lacks views that the run has.
+        If it is of other settings, it lacks views that the run has. Rows of the same bytes at other lines or in another
+        file are copied.
         """
-        found = [commit for commit in self._known(pages, files[0].first_byte) if commit.has_content(files)]
-        known = next((commit for commit in reversed(found) if self.is_whole(commit)), None)
-        known = known or find_commit(self._output, files)
-        return next(reversed(found), None) if known is None else self._commit(known, files)
+        found = list(self._find(known, files[0]))
+        here = [commit for _, commit, _ in found if commit.has_content(files)]
+        whole = next(filter(self.is_whole, here), None) or find_commit(self._output, files)
+        if whole is not None:
+            return self._commit(whole, files)
+        return self._copy_moved(found, files) or next(iter(here), None)
 
     def is_whole(self, commit: Commit) -> bool:
         """Whether it has all views of the run."""
         return commit.fingerprint == self._output.fingerprint
 
-    def source_of(
-        self, pages: Sequence[Page], file: InputFile | FileRange, *, any_settings: bool = False
-    ) -> tuple[Commit, FileRange] | None:
-        """(a commit with all views, its range) that holds a whole small file as it is now, or with these bytes.
+    def source_of(self, known: str, own: FileRange) -> Known | None:
+        """The commit that has the rows of a whole small file, wherever it was, and can give them alone."""
+        return next(self._sources(self._find(known, own), own), None)
 
-        `any_settings`: it may lack views.
+    def copy_pack(self, known: str, offset: int, files: Sequence[InputFile]) -> Commit:
+        """Commit some files of a pack, of which others have changed or were pruned. Errors as from `copy`."""
+        commit = self._open(known).commit(offset)
+        if commit is None:
+            raise ValueError("the commit of a pack is damaged")
+        of_file = {own.file: own for own in commit.files}
+        return self.copy(commit, [Move(of_file[file], of_file[file]) for file in files])
+
+    def copy(self, commit: Commit, moves: Sequence[Move]) -> Commit:
+        """Commit files whose rows are copied from the parts of this commit.
+
+        OSError, ValueError or pa.ArrowException if its parts cannot be read, or have changed.
         """
-        for commit in self._known(pages, None):
-            if any_settings or self.is_whole(commit):
-                for own in commit.files:
-                    is_same = own.file == file if isinstance(file, InputFile) else own.content == file.content
-                    if is_same and own.first_line == 0 and own.is_last and can_copy(commit):
-                        return commit, own
-        return None
-
-    def copy(self, commit: Commit, files: Sequence[FileRange]) -> Commit:
-        """Commit these files of a pack, of which other files have changed or were pruned, or of one that was touched.
-
-        OSError, ValueError or pa.ArrowException if its parts cannot be read.
-        """
+        files = [move.target for move in moves]
         if commit.has_content(files):
             return self._commit(commit, files)
-        copied = put_commit(self._output, copy_files(self._output, self._views, commit, files))
+        copied = put_commit(self._output, copy_files(self._output, self._views, commit, moves))
         return dataclasses.replace(copied, attempt=commit.attempt)
+
+    def _copy_moved(self, found: Iterable[Known], files: Sequence[FileRange]) -> Commit | None:
+        if len(files) > 1:
+            return None
+        for _, commit, own in self._sources(found, files[0]):
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # its parts are damaged
+                return self.copy(commit, [Move(own, files[0])])
+        return None
+
+    def _sources(self, found: Iterable[Known], own: FileRange) -> Iterator[Known]:
+        """Those of which the rows can be copied. The first record of a file may begin with a mark, or be a header."""
+        for one in found:
+            is_same = one.own.num_lines == own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0)
+            if is_same and self.is_whole(one.commit) and can_copy(one.commit):
+                yield one
 
     def _commit(self, commit: Commit, files: Sequence[FileRange]) -> Commit:
         now = commit.now(files)
@@ -69,21 +84,10 @@ class CommittedBlocks:
             put_commit(self._output, dataclasses.replace(now, attempt=self._output.attempt))
         return now
 
-    def _known(self, pages: Sequence[Page], first_byte: int | None) -> Iterator[Commit]:
-        """The commits of all pages, or of the one that has those of blocks that begin at this byte."""
-        if first_byte is not None and len(pages) > 1:
-            pages = pages[max(bisect.bisect_right(pages, first_byte, key=lambda page: page.first_byte) - 1, 0) :][:1]
-        for page in pages:
-            yield from self._load(page)
+    def _find(self, known: str, own: FileRange) -> Iterator[Known]:
+        return self._open(known).find(own) if known else iter(())
 
-    def _load(self, page: Page) -> list[Commit]:
-        commits = self._pages.pop(page, None)
-        if commits is None:
-            with storage.open_binary(page.path, page.offset + page.size) as file:
-                file.seek(page.offset)
-                lines = file.read(page.size).splitlines()
-            commits = [commit for line in lines if (commit := parse_commit(line)) is not None]
-        self._pages[page] = commits
-        if len(self._pages) > _PAGES_KEPT:
-            del self._pages[next(iter(self._pages))]
-        return commits
+    def _open(self, known: str) -> KnownBlocks:
+        if self._known.path != known:
+            self._known = KnownBlocks(known)
+        return self._known

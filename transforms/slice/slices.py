@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Page, Slice
+from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.cuts import Candidates, cut, find_candidates, first_block
@@ -51,16 +50,15 @@ class FileToRead:
     """A file with work left.
 
     `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
-    small files that are read together with this one. `known`: commits of earlier runs that may hold what is left.
-    `is_copy`: the rows of these files are copied from the pack that has them; the files may be gone.
+    small files that are read together with this one. `known`, `copied_from`: as in `Slice`.
     """
 
     file: InputFile
     max_records: int | None = None
     done: Done = dataclasses.field(default_factory=Done)
     others: tuple[InputFile, ...] = ()
-    known: tuple[Page, ...] = ()
-    is_copy: bool = False
+    known: str = ""
+    copied_from: int | None = None
 
 
 def join_small_files(
@@ -141,14 +139,13 @@ def cut_file(
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
     """(file, start, end) of each range."""
     work = FileToRead(file) if isinstance(file, InputFile) else file
-    if work.others or work.is_copy:
+    if work.others or work.copied_from is not None:
         yield work, 0, work.file.size
         return
     # What is limited is counted from the file's start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
     for start, end in byte_ranges(work.file, size, record_format) or [(0, 0)]:
-        known = pages_between(work.known, start, end)
-        yield dataclasses.replace(work, known=known) if known else work, start, end
+        yield work, start, end
 
 
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -168,7 +165,7 @@ def scan_range(
     part of a file, only where blocks may end is known. In a Parquet file, a slice is as many row groups as hold about
     `text_bytes`, by the footer. A compressed file is one slice, and is only opened here.
     """
-    if work.others or work.is_copy:  # all of them are read in one place, from their first lines
+    if work.others or work.copied_from is not None:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
     format_ = FORMATS[record_format.format]
     max_records = None if format_.pieces_are_blocks and end is not None else work.max_records
@@ -209,14 +206,12 @@ def number_slices(
     if skipped is not None:
         yield skipped
         return
-    pages = tuple(sorted({page for scan in in_order for page in scan.work.known}))
     first_line = 0
     for start, end, num_lines in pieces:
         left = None if in_order[0].max_records is None else in_order[0].max_records - first_line
         if left is not None and left <= 0:
             break
-        known = pages_between(pages, start, end)
-        yield Slice(work.file, start, end, first_line, left, others=work.others, known=known, is_copy=work.is_copy)
+        yield Slice(work.file, start, end, first_line, left, (0, 1), work.others, work.known, work.copied_from)
         first_line += num_lines
 
 
@@ -230,18 +225,6 @@ def _cut(
         return first_block(FORMATS[record_format.format].ranked(slice_, limits, record_format), limits)
 
     return list(cut(candidates, read_block))
-
-
-def pages_between(pages: tuple[Page, ...], start: int, end: int | None) -> tuple[Page, ...]:
-    """The pages that may have commits of blocks which begin in these bytes.
-
-    >>> pages = tuple(Page(first_byte, 0, 9, "known.jsonl") for first_byte in (0, 500, 900))
-    >>> [page.first_byte for page in pages_between(pages, 600, 700)]
-    [500]
-    """
-    first = max(bisect.bisect_right(pages, start, key=lambda page: page.first_byte) - 1, 0)
-    last = len(pages) if end is None else bisect.bisect_left(pages, end, key=lambda page: page.first_byte)
-    return pages[first : max(last, first + 1)]
 
 
 def share_slice(

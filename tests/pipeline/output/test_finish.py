@@ -52,7 +52,7 @@ class Folder(OutputFolder):
 
 
 def write(name: str, lines: int, seconds: int = 1_000_000) -> None:
-    Path(name).write_text("".join(f"line {number:2}\n" for number in range(lines)))
+    Path(name).write_text("".join(f"{name[:4]:4}{number:3}\n" for number in range(lines)))
     os.utime(name, (seconds, seconds))
 
 

@@ -86,25 +86,33 @@ class Night:
         """One change of the input or the output."""
         path = self.random.choice(sorted(self.now))
         lines = list(self.now[path])
-        kind = self.random.choice(("add", "edit", "append", "touch", "shorten", "remove", "break", "damage"))
+        kinds = "add", "edit", "insert", "append", "touch", "shorten", "rename", "copy", "remove", "break", "damage"
+        kind = self.random.choice(kinds)
         self.log(f"{kind} {path!r}")
         if kind == "add":
             self.write(f"corpus/new{self.random.randint(0, 20)}.txt", [self.line() for _ in range(4)])
         elif kind == "edit":
             lines[self.random.randrange(len(lines))] = self.line()
             self.write(path, lines)
+        elif kind == "insert":
+            place = self.random.randint(0, len(lines))
+            self.write(path, [*lines[:place], self.line(), *lines[place:]])
         elif kind == "append":
             self.write(path, [*lines, self.line(), self.line()])
         elif kind == "touch":
             self.write(path, lines)
         elif kind == "shorten":
             self.write(path, lines[: self.random.randint(1, len(lines))])
-        elif kind in ("remove", "break") and path not in self.touched and len(self.now) > 1:
+        elif kind == "copy":
+            self.write(f"corpus/new{self.random.randint(0, 20)}.txt", lines)
+        elif kind in ("remove", "rename", "break") and path not in self.touched and len(self.now) > 1:
             os.remove(path)
             del self.now[path]
             if kind == "break":
                 os.symlink("nothing", path)
                 self.unreadable.add(path)
+            if kind == "rename":
+                self.write(f"corpus/new{self.random.randint(0, 20)}.txt", lines)
         elif kind == "damage":
             self.damage()
 

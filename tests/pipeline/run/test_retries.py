@@ -158,11 +158,11 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
 
     real = CommittedBlocks.find
 
-    def find(self: Any, pages: Any, files: Any) -> Any:
+    def find(self: Any, known: Any, files: Any) -> Any:
         if next(given, None) is not None:
             mine = next(commit for commit in commits if commit["name"] == name_of(files))
             workplace.write(f"out/_commits/{mine['name']}.json", json.dumps(mine | {"attempt": attempt}))
-        return real(self, pages, files)
+        return real(self, known, files)
 
     monkeypatch.setattr(CommittedBlocks, "find", find)
     done = workplace.run()

@@ -278,13 +278,15 @@ def test_commits_of_changed_file_have_equal_texts(
     path = write_plain(folder, changed)
     fresh = read(path, cut, record=kind)
     items = read(path, cut, record=kind, done=before)
-    decoded = {(item.files[0].first_byte, item.files[0].sha256): item for item in before}
+    decoded = {(item.files[0].first_byte == 0, item.files[0].sha256): item for item in before}
     assert [dataclasses.replace(item.files[0], counts={}) for item in items] == [item.files[0] for item in fresh]
     for item, expected in zip(items, fresh, strict=True):
         if isinstance(item, Commit):
-            of_old = decoded[item.files[0].first_byte, item.files[0].sha256]
+            (own,) = item.files
+            of_old = decoded[own.first_byte == 0, own.sha256]
+            moved = own.first_line - of_old.files[0].first_line
             assert item.files == counted_files(expected)
-            assert texts_of([of_old]) == texts_of([expected])
+            assert [(line + moved, text) for line, text in texts_of([of_old])] == texts_of([expected])
         else:
             assert texts_of([item]) == texts_of([expected])
 

@@ -1,0 +1,180 @@
+"""Bytes that the folder has rows of are not encoded again, at whatever lines and in whatever file they are now."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import random
+
+import pytest
+from corpora import random_lines
+
+VIEWS = {
+    "tokens": {"level": "token", "layers": [-1, 0]},
+    "halves": {"level": "text", "layers": [1], "dtype": "float16"},
+    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
+    "examples": {"level": "word", "layers": [2], "format": "tfrecord"},
+    "google": {"level": "token", "layers": [-1], "format": "jsonl", "layer_numbering": "extract_features"},
+    "records": {"level": "record", "layers": [3]},
+    "types": {"level": "word_type", "layers": [1]},
+}
+SMALL_BLOCKS = {"slice_bytes": 1500, "max_reject_rate": 1.0}
+# Some of them are rejected.
+LINES = [line if number % 37 else "\udcff " + line for number, line in enumerate(random_lines(400))]
+
+
+def data_of(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def texts_in(encoded: list[tuple[str, int]]) -> int:
+    return sum(texts for _, texts in encoded)
+
+
+@pytest.fixture
+def moved(workplace, encoded):
+    """A run over a large file, which is to be changed."""
+    workplace.finished(
+        {"a.txt": data_of(LINES), "b.txt": data_of(random_lines(80, seed=1))}, views=VIEWS, input=SMALL_BLOCKS
+    )
+    encoded.clear()
+    assert len((workplace.folder / "out/parts.jsonl").read_text().splitlines()) > 10
+    return workplace
+
+
+def test_a_renamed_file(moved, encoded):
+    os.rename("corpus/a.txt", "corpus/new name.txt")
+    moved.run("--prune-missing")
+    assert encoded == []
+    moved.assert_equals_fresh()
+    rejects = moved.rejects()
+    assert len(rejects) == 11
+    data = data_of(LINES)
+    for reject in rejects:
+        assert reject["file"] == "corpus/new name.txt"
+        raw = base64.b64decode(reject["raw"])
+        assert data[reject["byte_offset"] :].startswith(raw)
+        assert reject["line"] == data[: reject["byte_offset"]].count(b"\n")
+
+
+def test_lines_above(moved, encoded):
+    moved.write("corpus/a.txt", data_of(["a new line", "and another one", *LINES]))
+    moved.run()
+    assert 2 <= texts_in(encoded) < 150
+    assert {name.rpartition("-")[2] for name, _ in encoded} <= {f"{line:012}" for line in range(120)}
+    moved.assert_equals_fresh()
+
+
+def test_a_file_split_in_two_and_one_that_is_there_twice(moved, encoded):
+    moved.write("corpus/a.txt", data_of(LINES[:200]))
+    moved.write("corpus/c.txt", data_of(LINES[200:]))
+    moved.write("corpus/d.txt", data_of(LINES))
+    moved.run()
+    assert texts_in(encoded) < 200
+    moved.assert_equals_fresh()
+
+
+def test_files_joined(moved, encoded):
+    with open("corpus/b.txt", "ab") as file:
+        file.write(data_of(LINES))
+    os.remove("corpus/a.txt")
+    moved.run("--prune-missing")
+    assert texts_in(encoded) < 200
+    moved.assert_equals_fresh()
+
+
+def test_a_file_that_is_compressed_now(moved, encoded):
+    moved.write("corpus/a.txt.gz", gzip.compress(data_of(LINES)))
+    os.remove("corpus/a.txt")
+    moved.run("--prune-missing")
+    assert encoded == []
+    moved.assert_equals_fresh()
+
+
+def test_a_damaged_part_is_not_copied(moved, encoded):
+    """Its size is right, so only its hash tells."""
+    parts = sorted((moved.folder / "out/tokens").glob("a-*"))
+    data = bytearray(parts[3].read_bytes())
+    data[len(data) // 2] ^= 1
+    parts[3].write_bytes(data)
+    os.rename("corpus/a.txt", "corpus/z.txt")
+    moved.run("--prune-missing")
+    assert len(encoded) == 1
+    moved.assert_equals_fresh()
+    moved.verify("--checksums")
+
+
+def test_other_settings_copy_nothing(moved, encoded):
+    os.rename("corpus/a.txt", "corpus/z.txt")
+    moved.configure(views=VIEWS | {"new": {"level": "text", "layers": [0]}}, input=SMALL_BLOCKS)
+    moved.run("--prune-missing")
+    assert texts_in(encoded) > 400
+    moved.assert_equals_fresh()
+
+
+def test_a_mark_or_a_header_belongs_to_the_start_of_a_file(workplace, encoded):
+    """The same bytes are read in another way there."""
+    row = b"name,text\n"
+    csv = {"format": "csv", "text_field": "text", "keep_fields": {"name": "string"}}
+    workplace.prepare({"a.csv": row + row * 2 + b"x,y\n"}, views={"t": {"level": "text", "layers": [0]}}, input=csv)
+    workplace.run()
+    workplace.write("corpus/a.csv", row * 2 + b"x,y\n")
+    workplace.write("corpus/b.csv", b"text,name\n" + row * 2 + b"x,y\n")
+    workplace.run()
+    workplace.assert_equals_fresh()
+
+
+def test_renamed_small_files(workplace, encoded):
+    """Of each file that moves its rows come from the pack in which it was; the others stay."""
+    views = {name: view for name, view in VIEWS.items() if name not in ("google", "types")}
+    for number in range(60):
+        workplace.write(f"corpus/{number:03}.txt", data_of(random_lines(3, seed=number)))
+    workplace.configure(views=views)
+    workplace.run()
+    encoded.clear()
+    for number in range(0, 60, 7):
+        os.rename(f"corpus/{number:03}.txt", f"corpus/{90 - number:03}-moved.txt")
+    workplace.write("corpus/twice.txt", data_of(random_lines(3, seed=8)))
+    workplace.write("corpus/grown.txt", data_of([*random_lines(3, seed=9), "and more"]))
+    workplace.run("--prune-missing")
+    assert texts_in(encoded) == 4
+    workplace.run("--output", "alone", "--set", "input.limit=1000000")
+    for view in ("tokens", "halves", "records"):
+        names = [name for name in workplace.rows(view).column_names if not name.startswith(("layer", "vector"))]
+        assert workplace.rows(view).select(names).equals(workplace.rows(view, "alone").select(names))
+    workplace.verify("--sample", "200")
+    assert workplace.manifest()["counts"] == workplace.manifest("alone")["counts"]
+
+
+def test_many_files_of_the_same_bytes(workplace, encoded):
+    for number in range(40):
+        workplace.write(f"corpus/{number:03}.txt", b"the same line\n")
+    workplace.configure(views={"t": {"level": "text", "layers": [0]}})
+    workplace.run()
+    encoded.clear()
+    for number in range(40, 80):
+        workplace.write(f"corpus/{number:03}.txt", b"the same line\n")
+    workplace.run()
+    assert encoded == []
+    assert [row["line"] for row in workplace.rows("t").to_pylist()] == [0] * 80
+    assert len(set(workplace.rows("t")["file"].to_pylist())) == 80
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_edits_equal_a_fresh_run(workplace, encoded, seed):
+    pick = random.Random(seed)
+    lines = random_lines(300, seed=seed)
+    workplace.prepare(data_of(lines), views=VIEWS, input=SMALL_BLOCKS)
+    workplace.run()
+    for night in range(2):
+        for _ in range(pick.randint(1, 4)):
+            place, size = pick.randrange(len(lines)), pick.choice((0, 1, 60))
+            new = pick.choice(([f"night {night}"], [], lines[-40:]))
+            lines[place : place + size] = new
+        workplace.write("corpus/a.txt", data_of(lines))
+        workplace.run()
+        workplace.assert_equals_fresh()
+    manifest = json.loads((workplace.folder / "out/manifest.json").read_text())
+    assert manifest["counts"]["records_read"] == len(lines)

@@ -1,0 +1,121 @@
+"""What the folder has from earlier runs, found by the hash of a block's bytes: one file, written before a run's work.
+
+The file is the number of its records, the records, then the lines of commits. A record stands for what a commit holds
+of one file: 24 bytes, which a process reads once (24 MB for a million blocks). A commit is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerbeam.transforms import storage
+from layerbeam.transforms.blocks import Int64Array
+from layerbeam.transforms.commits import Commit, FileRange, parse_commit
+
+# `content` and `place`: what `keys_of` gives, ascending. `offset`: of the commit's line, behind the records.
+_RECORD = np.dtype([("content", "<i8"), ("place", "<i8"), ("offset", "<i8")])
+_COUNT_BYTES = 8
+# The commits of a file's blocks are next to each other, and looked up one after the other.
+_WINDOW_BYTES = 64 << 10
+_COMMITS_KEPT = 64
+# Of equal bytes at many other places so many are tried.
+_MOST_MOVED = 3
+
+
+def keys_of(own: FileRange) -> tuple[int, int]:
+    """64 bits that stand for the bytes, and 64 for their place."""
+    place = f"{own.first_byte}\0{own.file.path}"
+    return _as_int(own.sha256), _as_int(place)
+
+
+def _as_int(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def write_known(file: Any, count: int, records: Iterable[tuple[int, int, int]], lines: Iterable[bytes]) -> None:
+    """Write (content, place, offset), so many and ascending, then the lines of commits; the first has offset 0."""
+    file.write(count.to_bytes(_COUNT_BYTES, "little"))
+    for some in storage.in_batches(records):
+        file.write(np.array(some, _RECORD).tobytes())
+    for line in lines:
+        file.write(line + b"\n")
+
+
+class _Records(NamedTuple):
+    """The columns of all records, int64 each, and the place of the first line."""
+
+    content: Int64Array
+    place: Int64Array
+    offset: Int64Array
+    lines_start: int
+
+
+@functools.lru_cache(maxsize=1)
+def _load_records(path: str) -> _Records:
+    """All records; once in a process, for all its threads."""
+    with storage.open_binary(path, _COUNT_BYTES + _WINDOW_BYTES) as file:
+        size = int.from_bytes(file.read(_COUNT_BYTES), "little") * _RECORD.itemsize
+        records = np.frombuffer(file.read(size), _RECORD)
+    content, place, offset = (np.ascontiguousarray(records[name]) for name in _RECORD.fields or ())
+    return _Records(content, place, offset, _COUNT_BYTES + size)
+
+
+class Known(NamedTuple):
+    """What a commit holds of one file. `offset`: of the commit."""
+
+    offset: int
+    commit: Commit
+    own: FileRange
+
+
+class KnownBlocks:
+    """The commits in a file that `write_known` wrote."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._commits: dict[int, Commit | None] = {}
+        self._window, self._window_start = b"", 0
+
+    def find(self, own: FileRange) -> Iterator[Known]:
+        """What commits hold of the same bytes: those of the same place first, then a few others."""
+        records, (content, place) = _load_records(self.path), keys_of(own)
+        first, end = (int(np.searchsorted(records.content, content, side)) for side in ("left", "right"))
+        places, offsets = records.place[first:end], records.offset[first:end]
+        here, behind = (int(np.searchsorted(places, place, side)) for side in ("left", "right"))
+        moved = [*offsets[:here][:_MOST_MOVED], *offsets[behind:][:_MOST_MOVED]][:_MOST_MOVED]
+        for offset in dict.fromkeys(map(int, [*offsets[here:behind], *moved])):
+            if (commit := self.commit(offset)) is not None:
+                same = (known for known in commit.files if known.sha256 == own.sha256)
+                yield from (Known(offset, commit, known) for known in same)
+
+    def commit(self, offset: int) -> Commit | None:
+        """The commit at this offset; None if it is damaged."""
+        if offset not in self._commits:
+            self._commits[offset] = parse_commit(self._line(offset))
+            if len(self._commits) > _COMMITS_KEPT:
+                del self._commits[next(iter(self._commits))]
+        return self._commits[offset]
+
+    def _line(self, offset: int) -> bytes:
+        size = _WINDOW_BYTES
+        while True:
+            place = offset - self._window_start
+            line, end, _ = self._window[place:].partition(b"\n") if place >= 0 else (b"", b"", b"")
+            if end:
+                return line
+            if place == 0 and size > _WINDOW_BYTES and len(self._window) < size // 2:
+                return line  # the file ends here
+            self._window_start, self._window = offset, self._read(offset, size)
+            size *= 2
+
+    def _read(self, offset: int, size: int) -> bytes:
+        begin = _load_records(self.path).lines_start + offset
+        with storage.open_binary(self.path, begin + size) as file:
+            file.seek(begin)
+            return file.read(size)
