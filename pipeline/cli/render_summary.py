@@ -33,6 +33,7 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     rejects = [f"{count:,} rejected: {reason}" for reason, count in summary.rejects.items()]
     remedies = [f"to fix {remedy}" for remedy in summary.remedies]
     console.print_section("", [*rejects, *remedies, *summary.notes])
+    console.print_section("copied", _copied(summary.last_start) if speed else [])
     console.print_section("speed", _speed(summary.last_start) if speed else [])
     views = [
         (name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))
@@ -47,6 +48,17 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
         left = max(inputs["bytes"] - inputs["text_bytes_done"], 0)
         remains = "part of the input" if inputs["compressed"] else f"about {size_text(left)} of the input"
         console.print(f"remains   {remains}; run the same command again to resume")
+
+
+def _copied(attempt: Mapping[str, Any]) -> list[str]:
+    """What the last attempt did not encode because the folder had the rows of the same bytes; no lines if nothing."""
+    counts = attempt.get("counts", {})
+    blocks = counts.get(metrics.BLOCKS_COPIED, 0)
+    if not blocks:
+        return []
+    texts, tokens = (counts.get(name, 0) for name in (metrics.COPIED_TEXTS, metrics.COPIED_TOKENS))
+    what = f"{count_noun(texts, 'text')} ({count_noun(tokens, 'token')}) in {count_noun(blocks, 'block')}"
+    return [f"{what}, whose bytes were at other lines or in other files"]
 
 
 def _speed(attempt: Mapping[str, Any]) -> list[str]:

@@ -24,8 +24,8 @@ from typing import Any
 from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index
+from layerbeam.transforms.known import keys_of
 from layerbeam.transforms.parts import is_part_file, is_table_file
-from layerbeam.transforms.read.known import keys_of
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;

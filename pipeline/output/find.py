@@ -24,8 +24,8 @@ from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
+from layerbeam.transforms.known import write_known
 from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
-from layerbeam.transforms.read.known import write_known
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import Done, FileToRead, count_records, join_small_files
 from layerbeam.transforms.views import View

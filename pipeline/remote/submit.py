@@ -103,7 +103,8 @@ class RemoteRun(Run):
                 raise _service_error(error) or error from error
             raise KeyboardInterrupt(self._detach(result)) from error
         complete = log.end_measured(result)
-        if complete and was_done and not log.record["counts"].get(metrics.BLOCKS_WRITTEN):
+        counts = log.record["counts"]
+        if complete and was_done and not (counts.get(metrics.BLOCKS_WRITTEN) or counts.get(metrics.BLOCKS_COPIED)):
             echo(NOTHING_TO_DO)
             return Ended.NOTHING_TO_DO
         echo(f"{log.times()} on {self.remote.name}")

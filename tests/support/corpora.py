@@ -18,10 +18,10 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, FileRange
 from layerbeam.transforms.input import text
+from layerbeam.transforms.known import keys_of, write_known
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
-from layerbeam.transforms.read.known import keys_of, write_known
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression

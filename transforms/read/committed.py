@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.block_commit import find_commit, put_commit
 from layerbeam.transforms.commits import Commit, FileRange, InputFile
+from layerbeam.transforms.known import Known, KnownBlocks
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import Move, can_copy, copy_files
-from layerbeam.transforms.read.known import Known, KnownBlocks
 from layerbeam.transforms.views import View
 
 
@@ -61,6 +62,9 @@ class CommittedBlocks:
         if commit.has_content(files):
             return self._commit(commit, files)
         copied = put_commit(self._output, copy_files(self._output, self._views, commit, moves))
+        counters.count(metrics.BLOCKS_COPIED, 1)
+        counters.count(metrics.COPIED_TEXTS, metrics.embedded_texts(copied.counts))
+        counters.count(metrics.COPIED_TOKENS, copied.counts.get(metrics.TOKENS, 0))
         return dataclasses.replace(copied, attempt=commit.attempt)
 
     def _copy_moved(self, found: Iterable[Known], files: Sequence[FileRange]) -> Commit | None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import re
 
 import pytest
 from corpora import random_lines
@@ -46,8 +47,9 @@ def moved(workplace, encoded):
 
 def test_a_renamed_file(moved, encoded):
     os.rename("corpus/a.txt", "corpus/new name.txt")
-    moved.run("--prune-missing")
+    done = moved.run("--prune-missing")
     assert encoded == []
+    assert re.search(r"copied +389 texts \([\d,]+ tokens\) in \d+ blocks, whose bytes were at other lines", done.out)
     moved.assert_equals_fresh()
     rejects = moved.rejects()
     assert len(rejects) == 11

@@ -59,11 +59,22 @@ class _Records(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def _load_records(path: str) -> _Records:
     """All records; once in a process, for all its threads."""
-    with storage.open_binary(path, _COUNT_BYTES + _WINDOW_BYTES) as file:
-        size = int.from_bytes(file.read(_COUNT_BYTES), "little") * _RECORD.itemsize
-        records = np.frombuffer(file.read(size), _RECORD)
+    count = int.from_bytes(_read(path, 0, _COUNT_BYTES), "little")
+    records = np.frombuffer(_read(path, _COUNT_BYTES, count * _RECORD.itemsize), _RECORD)
     content, place, offset = (np.ascontiguousarray(records[name]) for name in _RECORD.fields or ())
-    return _Records(content, place, offset, _COUNT_BYTES + size)
+    return _Records(content, place, offset, _COUNT_BYTES + records.nbytes)
+
+
+def _read(path: str, start: int, size: int) -> bytes:
+    """So many bytes, or fewer at the end; none if a newer attempt has deleted the file."""
+    try:
+        with storage.open_binary(path, start + size) as file:
+            file.seek(start)
+            return file.read(size)
+    except OSError as error:
+        if storage.is_absent(path, error):
+            return b""
+        raise
 
 
 class Known(NamedTuple):
@@ -111,11 +122,6 @@ class KnownBlocks:
                 return line
             if place == 0 and size > _WINDOW_BYTES and len(self._window) < size // 2:
                 return line  # the file ends here
-            self._window_start, self._window = offset, self._read(offset, size)
+            self._window_start = offset
+            self._window = _read(self.path, _load_records(self.path).lines_start + offset, size)
             size *= 2
-
-    def _read(self, offset: int, size: int) -> bytes:
-        begin = _load_records(self.path).lines_start + offset
-        with storage.open_binary(self.path, begin + size) as file:
-            file.seek(begin)
-            return file.read(size)
