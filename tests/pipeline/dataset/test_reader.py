@@ -25,6 +25,7 @@ from workplace import workplace_in
 import layerbeam
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.dataset.reader import Run
+from layerbeam.pipeline.output.catalog import open_catalog
 from layerbeam.pipeline.output.find import PendingWork, begin_work
 from layerbeam.pipeline.output.finish import Finish
 from layerbeam.transforms.block_commit import put_commit
@@ -84,7 +85,8 @@ def write_run(path: Path, view: View, tables: Sequence[pa.Table]) -> Run:
     head = RunIdentity(
         schema_version=1, fingerprint=output.fingerprint, identity=identity, encoder=encoder, settings={}, versions={}
     )
-    begin_work(SimpleNamespace(output=output, limits=UNLIMITED, records=RecordFormat()), 1, PendingWork(files=[file]))
+    job = SimpleNamespace(output=output, limits=UNLIMITED, records=RecordFormat())
+    begin_work(job, 1, PendingWork(files=[file], catalog=open_catalog(output.path)))
     for commit in commits:
         put_commit(output, commit)
     Finish(output, (view,), head, 1.0, "text", 1).finish()

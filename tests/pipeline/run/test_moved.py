@@ -49,7 +49,9 @@ def test_a_renamed_file(moved, encoded):
     os.rename("corpus/a.txt", "corpus/new name.txt")
     done = moved.run("--prune-missing")
     assert encoded == []
-    assert re.search(r"copied +389 texts \([\d,]+ tokens\) in \d+ blocks, whose bytes were at other lines", done.out)
+    texts = moved.rows("halves")["file"].to_pylist().count("corpus/new name.txt")
+    assert texts > 300
+    assert re.search(rf"copied +{texts} texts \([\d,]+ tokens\) in \d+ blocks, whose bytes were at other", done.out)
     moved.assert_equals_fresh()
     rejects = moved.rejects()
     assert len(rejects) == 11
