@@ -20,8 +20,8 @@ from layerbeam.transforms.commits import Commit, FileRange, parse_commit
 # `content` and `place`: what `keys_of` gives, ascending. `offset`: of the commit's line, behind the records.
 _RECORD = np.dtype([("content", "<i8"), ("place", "<i8"), ("offset", "<i8")])
 _COUNT_BYTES = 8
-# The commits of a file's blocks are next to each other, and looked up one after the other.
-_WINDOW_BYTES = 64 << 10
+# What a store is asked for; the line of a pack may be longer.
+_LINE_BYTES = 64 << 10
 _COMMITS_KEPT = 64
 # Of equal bytes at many other places so many are tried.
 _MOST_MOVED = 3
@@ -65,12 +65,12 @@ def _load_records(path: str) -> _Records:
     return _Records(content, place, offset, _COUNT_BYTES + records.nbytes)
 
 
-def _read(path: str, start: int, size: int) -> bytes:
-    """So many bytes, or fewer at the end; none if a newer attempt has deleted the file."""
+def _read(path: str, start: int, size: int, *, is_line: bool = False) -> bytes:
+    """So many bytes, or the line there, which is about as long; none if a newer attempt has deleted the file."""
     try:
         with storage.open_binary(path, start + size) as file:
             file.seek(start)
-            return file.read(size)
+            return file.readline() if is_line else file.read(size)
     except OSError as error:
         if storage.is_absent(path, error):
             return b""
@@ -91,7 +91,6 @@ class KnownBlocks:
     def __init__(self, path: str) -> None:
         self.path = path
         self._commits: dict[int, Commit | None] = {}
-        self._window, self._window_start = b"", 0
 
     def find(self, own: FileRange) -> Iterator[Known]:
         """What commits hold of the same bytes: those of the same place first, then a few others."""
@@ -108,20 +107,8 @@ class KnownBlocks:
     def commit(self, offset: int) -> Commit | None:
         """The commit at this offset; None if it is damaged."""
         if offset not in self._commits:
-            self._commits[offset] = parse_commit(self._line(offset))
+            start = _load_records(self.path).lines_start + offset
+            self._commits[offset] = parse_commit(_read(self.path, start, _LINE_BYTES, is_line=True))
             if len(self._commits) > _COMMITS_KEPT:
                 del self._commits[next(iter(self._commits))]
         return self._commits[offset]
-
-    def _line(self, offset: int) -> bytes:
-        size = _WINDOW_BYTES
-        while True:
-            place = offset - self._window_start
-            line, end, _ = self._window[place:].partition(b"\n") if place >= 0 else (b"", b"", b"")
-            if end:
-                return line
-            if place == 0 and size > _WINDOW_BYTES and len(self._window) < size // 2:
-                return line  # the file ends here
-            self._window_start = offset
-            self._window = _read(self.path, _load_records(self.path).lines_start + offset, size)
-            size *= 2

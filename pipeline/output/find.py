@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import itertools
 import json
@@ -319,13 +320,9 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     storage.delete_files(output_path, map(layout.commit_path, blocks))
     known = ""
     if catalog.fingerprints():
-
-        def path_of(sha256: str) -> str:
-            return layout.known_path(number, sha256)
-
-        with storage.write_atomically(lambda sha256: storage.join(output_path, path_of(sha256))) as file:
+        with job.output.write_atomically(functools.partial(layout.known_path, number)) as file:
             write_known(file, *catalog.known())
-        known = path_of(file.sha256)
+        known = layout.known_path(number, file.sha256)
     items = list(join_small_files(work.to_read, job.limits, job.records))
     items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:

@@ -34,7 +34,7 @@ from layerbeam.transforms.columns import schema, splits_by
 from layerbeam.transforms.commits import InputFile, parse_commit, printable
 from layerbeam.transforms.parts import FORMATS, folders_of, read_tables
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.parts.write import Move, can_copy, copy_files, write_empty_part
+from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files, write_empty_part
 from layerbeam.transforms.views import View
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
@@ -207,7 +207,7 @@ class Finish(beam.PTransform):
         for pack, rows in itertools.groupby(catalog.packed(()), key=lambda row: row[0]):
             commit, paths = parse_commit(catalog.line(pack)), {file.path for _, _, file, _ in rows}
             if commit is not None and can_copy(commit):
-                with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # damaged: the rows are lost
+                with contextlib.suppress(*NOT_COPIED):  # damaged: the rows are lost
                     moves = [Move(own, own) for own in commit.files if own.file.path in paths]
                     put_commit(self.output, copy_files(self.output, self.views, commit, moves))
                     copied = True

@@ -26,6 +26,7 @@ from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
 
 _FILES_AT_ONCE = 8
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclasses.dataclass
@@ -93,13 +94,17 @@ def verify_files(output_path: str) -> FilesVerdict:
 
 def check_part(output_path: str, part: Part) -> str | None:
     """What is wrong with a file; None if its bytes are those that were written."""
+    sha256, size = hashlib.sha256(), 0
     try:
-        sha256, size = storage.hash_file(storage.join(output_path, part.path))
+        with storage.open_binary(storage.join(output_path, part.path)) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                sha256.update(chunk)
+                size += len(chunk)
     except FileNotFoundError:
         return size_problem(part, None)
     except OSError as error:
         return f"cannot be read: {storage.reason_of(error)}"
-    is_same = sha256 == part.sha256
+    is_same = sha256.hexdigest() == part.sha256
     return size_problem(part, size) or (None if is_same else "has changed since it was written: its SHA-256 differs")
 
 

@@ -40,9 +40,9 @@ def test_the_same_place_comes_first_then_others(tmp_path: Path) -> None:
     assert found(blocks, range_of("new", "never")) == []
 
 
-@pytest.mark.parametrize("window", [1, 100, 64 << 10])
-def test_any_size_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
-    monkeypatch.setattr(module, "_WINDOW_BYTES", window)
+@pytest.mark.parametrize("expected", [1, 100, 64 << 10])
+def test_any_size_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: int) -> None:
+    monkeypatch.setattr(module, "_LINE_BYTES", expected)
     monkeypatch.setattr(module, "_COMMITS_KEPT", 2)
     pick = random.Random(0)
     commits = [

@@ -93,7 +93,12 @@ def read_tables(path: str, columns: pa.Schema, names: list[str] | None = None) -
 
 def read_rejects(path: str) -> Iterator[Rejected | None]:
     """The rejects of a part, in order; None for a damaged one. OSError if the part cannot be read."""
-    for line in storage.read_bytes(path).splitlines():
+    yield from parse_rejects(storage.read_bytes(path))
+
+
+def parse_rejects(data: bytes) -> Iterator[Rejected | None]:
+    """The rejects in the bytes of a part; see `read_rejects`."""
+    for line in data.splitlines():
         try:
             yield Rejected.from_json(storage.parse_json(line))
         except ValueError:

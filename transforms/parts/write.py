@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import hashlib
+import io
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,12 +18,13 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, FileRange, Part, Rejected, name_of, printable
 from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
-from layerbeam.transforms.parts import format_of, part_folder, part_path, read_rejects, read_tables, table_path
+from layerbeam.transforms.parts import format_of, parse_rejects, part_folder, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views import View
 
 _GZIP_LEVEL = 1
-_COPIED_BYTES = 1 << 20
+# What `copy_files` raises if it cannot copy.
+NOT_COPIED = (OSError, ValueError, pa.ArrowException)
 
 
 def write_part(output: Output, view: View, name: str, *tables: pa.Table) -> Part:
@@ -73,20 +75,15 @@ class Move(NamedTuple):
     source: FileRange
     target: FileRange
 
-    def is_of(self, file: str) -> bool:
-        """Whether rows or rejects that name this file are those of the source."""
-        return file == printable(self.source.file.path)
-
     def moved_table(self, table: pa.Table, *, is_pack: bool) -> pa.Table:
         """The rows of the source, as the target has them."""
         rows = table.filter(pc.equal(table["file"], printable(self.source.file.path))) if is_pack else table
         columns = {
-            "file": lambda: pa.repeat(printable(self.target.file.path), rows.num_rows),
-            "line": lambda: pc.add(rows["line"], self.target.first_line - self.source.first_line),
+            "file": pa.repeat(printable(self.target.file.path), rows.num_rows),
+            "line": pc.add(rows["line"], self.target.first_line - self.source.first_line),
         }
-        for name in columns.keys() & set(rows.column_names):
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, rows.schema.field(name), columns[name]())
+        for name in columns.keys() & set(rows.column_names):  # extract_features.py's lines know no file
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), columns[name])
         return rows
 
     def moved_reject(self, reject: Rejected) -> Rejected:
@@ -103,7 +100,7 @@ class Move(NamedTuple):
 def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Sequence[Move]) -> Commit:
     """The commit of files whose rows are copied from the parts of another commit; nothing is encoded.
 
-    OSError, ValueError or pa.ArrowException if a part cannot be read, or is not what was written.
+    NOT_COPIED if a part cannot be read, or is not what was written.
     """
     files = [move.target for move in moves]
     name, is_pack = name_of(files), len(commit.files) > 1
@@ -111,39 +108,45 @@ def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Seq
     for view in views:
         if (folder := part_folder(view)) not in commit.parts:
             continue
-        path = _checked(output, commit.parts[folder])
+        data = _read(output, commit.parts[folder])
         if view.aggregates:  # sums know neither files nor lines
-            parts[folder] = _copy(output, view, name, path, commit.parts[folder])
+            parts[folder] = _write_bytes(output, view, name, data, commit.parts[folder])
             continue
-        whole = pa.concat_tables(read_tables(path, schema(view)))
+        path = commit.parts[folder].path
+        whole = pa.concat_tables(format_of(path).read(io.BytesIO(data), path, schema(view), None))
         table = pa.concat_tables([move.moved_table(whole, is_pack=is_pack) for move in moves]).combine_chunks()
         if table.num_rows:
             parts[folder] = write_part(output, view, name, table)
     if REJECTS in commit.parts:
-        found = list(filter(None, read_rejects(_checked(output, commit.parts[REJECTS]))))
-        rejected = [move.moved_reject(one) for move in moves for one in found if not is_pack or move.is_of(one.file)]
+        found = list(filter(None, parse_rejects(_read(output, commit.parts[REJECTS]))))
+        rejected = [
+            move.moved_reject(reject)
+            for move in moves
+            for reject in found
+            if not is_pack or reject.file == printable(move.source.file.path)
+        ]
         if rejected:
             parts[REJECTS] = write_rejects(output, name, rejected)
     counted = tuple(dataclasses.replace(move.target, counts=move.source.counts) for move in moves)
     return Commit(name, commit.fingerprint, counted, parts, output.attempt)
 
 
-def _checked(output: Output, part: Part) -> str:
-    """The path of a part. ValueError if its bytes are not those that were written."""
-    path = storage.join(output.path, part.path)
-    if storage.hash_file(path)[0] != part.sha256:
-        raise ValueError(f"{path} has changed since it was written")
-    return path
+def _read(output: Output, part: Part) -> bytes:
+    """The bytes of a part. ValueError if they are not those that were written."""
+    data = storage.read_bytes(storage.join(output.path, part.path))
+    if hashlib.sha256(data).hexdigest() != part.sha256:
+        raise ValueError(f"{part.path} has changed since it was written")
+    return data
 
 
-def _copy(output: Output, view: View, name: str, path: str, part: Part) -> Part:
-    """The same bytes under the name of another block."""
+def _write_bytes(output: Output, view: View, name: str, data: bytes, part: Part) -> Part:
+    """The bytes of a part under the name of another block."""
 
     def path_of(sha256: str) -> str:
         return part_path(view, part_name(name, sha256))
 
-    with storage.open_binary(path) as source, output.write_atomically(path_of) as file:
-        shutil.copyfileobj(source, file, _COPIED_BYTES)
+    with output.write_atomically(path_of) as file:
+        file.write(data)
     return dataclasses.replace(part, path=path_of(file.sha256))
 
 

@@ -19,7 +19,7 @@ from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_sp
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
-from layerbeam.transforms.parts.write import Move
+from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.read.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -27,8 +27,6 @@ from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 # A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide
 # which are read together; their records may be much shorter than expected then.
 _OVERFULL = 2.0
-# What is raised where parts cannot be copied.
-_DAMAGED = (OSError, ValueError, pa.ArrowException)
 
 
 def read_blocks(
@@ -81,7 +79,7 @@ def _read_pack(
     """
     files = (slice_.file, *slice_.others)
     if slice_.copied_from is not None and committed is not None:
-        with contextlib.suppress(*_DAMAGED):
+        with contextlib.suppress(*NOT_COPIED):
             yield committed.copy_pack(slice_.known, slice_.copied_from, files)
             return
     # The rest of a pack is copied after an edit of one file, so its size does not matter.
@@ -118,7 +116,7 @@ def _read_pack(
         assert committed is not None  # noqa: S101 - for mypy
         try:
             yield committed.copy(commit, moves)
-        except _DAMAGED:
+        except NOT_COPIED:
             first, *others = (move.target.file for move in moves)
             yield from _read_pack(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed)
 

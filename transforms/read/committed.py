@@ -6,14 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-import pyarrow as pa
-
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.block_commit import find_commit, put_commit
 from layerbeam.transforms.commits import Commit, FileRange, InputFile
 from layerbeam.transforms.known import Known, KnownBlocks
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.parts.write import Move, can_copy, copy_files
+from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files
 from layerbeam.transforms.views import View
 
 
@@ -56,7 +54,7 @@ class CommittedBlocks:
     def copy(self, commit: Commit, moves: Sequence[Move]) -> Commit:
         """Commit files whose rows are copied from the parts of this commit.
 
-        OSError, ValueError or pa.ArrowException if its parts cannot be read, or have changed.
+        NOT_COPIED if its parts cannot be read, or have changed.
         """
         files = [move.target for move in moves]
         if commit.has_content(files):
@@ -71,7 +69,7 @@ class CommittedBlocks:
         if len(files) > 1:
             return None
         for _, commit, own in self._sources(found, files[0]):
-            with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # its parts are damaged
+            with contextlib.suppress(*NOT_COPIED):  # its parts are damaged
                 return self.copy(commit, [Move(own, files[0])])
         return None
 

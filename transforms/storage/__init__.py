@@ -20,7 +20,6 @@ from layerbeam.transforms.storage.files import (
     delete_folder,
     delete_unfinished,
     flush,
-    hash_file,
     open_arrow,
     open_binary,
     parse_json,

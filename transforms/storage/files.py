@@ -26,7 +26,6 @@ from layerbeam.transforms.storage.store import StoredFile, open_stored
 # The start of the name of a local file until it is whole. Readers of folders skip names that begin with `_`.
 UNFINISHED = "_unfinished-"
 _SPOOLED_BYTES = 32 << 20
-_COPIED_BYTES = 1 << 20
 # What disks and mounts answer that cannot link, or not once more.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -72,16 +71,6 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def hash_file(path: str) -> tuple[str, int]:
-    """(SHA-256 of the file's bytes, their number)."""
-    sha256, size = hashlib.sha256(), 0
-    with open_binary(path) as file:
-        while chunk := file.read(_COPIED_BYTES):
-            sha256.update(chunk)
-            size += len(chunk)
-    return sha256.hexdigest(), size
-
-
 def read_if_exists(path: str) -> bytes | None:
     """The whole file; None if there is none. OSError if it cannot be read now."""
     try:
@@ -113,7 +102,7 @@ def copy_into(path: str, file: IO[bytes]) -> None:
     """Copy a file's bytes into an open file. Raises OSError if they are fewer than its size."""
     expected = stat_file(path)
     with open_binary(path) as source:
-        shutil.copyfileobj(source, file, _COPIED_BYTES)
+        shutil.copyfileobj(source, file, 1 << 20)
         copied = file.tell()
     if expected.problem or copied != expected.size:
         raise OSError(f"{path}: {copied:,} bytes came, not {expected.size:,}")
