@@ -126,6 +126,21 @@ def names_path(number: int, sha256: str) -> str:
     return f"{RUNS}/{number}.names-{sha256[:_HASH_DIGITS]}.jsonl"
 
 
+def changes_path(number: int, after: str) -> str:
+    """What an attempt changed in the index. `after`: the SHA-256 of the new one, or the start of it."""
+    return f"{RUNS}/{number}.changes-{after[:_HASH_DIGITS]}.jsonl"
+
+
+def parse_changes_name(name: str) -> tuple[int, str] | None:
+    """(the number of an attempt, the start of the SHA-256 of the new index) of a file of `_runs`; None for others.
+
+    >>> parse_changes_name("3.changes-0986df41cbcb9eb9.jsonl"), parse_changes_name("3.json")
+    ((3, '0986df41cbcb9eb9'), None)
+    """
+    match = re.fullmatch(r"([0-9]+)\.changes-([0-9a-f]+)\.jsonl", name)
+    return None if match is None else (int(match[1]), match[2])
+
+
 def attempt_of_list(name: str) -> tuple[int, str] | None:
     """(the number of an attempt, the path) of a file of `_runs` that only its workers need; None for other files.
 

@@ -125,7 +125,10 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _set_up_stores(options, beam_arguments, options.output)
-    _print_summary(options, options.output, rows=True)
+    if options.changes is None:
+        _print_summary(options, options.output, rows=True)
+    else:
+        _print_changes(options.output, None if options.changes < 0 else options.changes, as_json=options.json)
     return DONE
 
 
@@ -277,6 +280,16 @@ def _print_summary(
 
     summary = dataclasses.replace(summarize(output_path), documents=documents)
     _print(options, summary, functools.partial(print_summary, speed=speed), *([print_rows] if rows else []), print_next)
+
+
+def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> None:
+    """Print what changed in the rows since the end of a run."""
+    from layerbeam.pipeline.cli.render_changes import print_changes, print_changes_json
+    from layerbeam.pipeline.output.changes import Changes
+
+    changes = Changes(output_path, since)
+    with _tolerate_closed_pipe():
+        (print_changes_json if as_json else print_changes)(changes)
 
 
 def _print(options: argparse.Namespace, result: Any, *printers: Callable[[Any], None]) -> None:

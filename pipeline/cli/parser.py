@@ -96,6 +96,15 @@ def _show(commands: _Commands) -> None:
         "show", help="show what an output folder holds, of a finished or unfinished run", epilog=_STORE_OPTIONS
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
+    command.add_argument(
+        "--changes",
+        nargs="?",
+        type=_natural,
+        const=-1,
+        metavar="N",
+        help="instead, which lines of which files came, went and moved since the end of run N (default: the one before "
+        "the last); lines count from 0, as in the column `line`; with --json one object for each, in lines",
+    )
     _add_json(command)
 
 

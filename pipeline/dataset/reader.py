@@ -7,8 +7,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from layerbeam.pipeline.dataset.changes import ViewChanges
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import NoRunError, OutputError, did_you_mean
+from layerbeam.pipeline.output.changes import Changes
 from layerbeam.pipeline.output.index import Index, read_index
 from layerbeam.pipeline.output.integrity import check_files, check_listing, check_part
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
@@ -128,6 +130,21 @@ class Run:
     def inputs(self) -> Iterator[InputEntry]:
         """Each input file, by its path: size, time, blocks, records, and why it was left out, if it was."""
         return self._index.inputs(self.manifest["left_out"])
+
+    def changes(self, view: str | None = None, *, since: int) -> ViewChanges:
+        """What came, went and moved in a view since the end of an earlier run: see `ViewChanges`.
+
+        `since`: the number of that run, such as `until` of the changes before; 0 for all rows. `view` may be left out
+        if there is one. OutputError if it is not known; ValueError for a view of word types, whose rows have no place.
+        """
+        if view is None and len(self) > 1:
+            raise ValueError(f"view is missing; {self.path} has {', '.join(self.views)}")
+        changed = self.view(self.views[0] if view is None else view)
+        if changed.level == "word_type":
+            raise ValueError(
+                f"view {changed.name} of {self.path} has a row per distinct word of the run; read all rows"
+            )
+        return ViewChanges(changed, self._index, Changes(self.path, since))
 
     def summary(self) -> RunSummary:
         """What `layerbeam show` prints: state, counts, rejects by reason, and `notes` for readers of the vectors."""

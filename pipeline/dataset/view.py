@@ -156,7 +156,7 @@ class View:
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
-        names = self._known_in_parquet(columns)
+        names = self.known_in_parquet(columns)
         return pa.concat_tables([self.read(part, names) for part in self.parts] or [self.empty(names)])
 
     def iter_batches(
@@ -168,7 +168,7 @@ class View:
         """
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
-        names = self._known_in_parquet(columns)
+        names = self.known_in_parquet(columns)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
@@ -186,7 +186,7 @@ class View:
         map of a file holds a view that is larger than memory. Strings become Python objects. Integers of a kept field
         with nulls become float64 with NaN.
         """
-        (name,) = self._known_in_parquet([column])
+        (name,) = self.known_in_parquet([column])
         is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
         if out is None and (not is_vector or len(self.parts) < 2):
             chunks = [_values(chunk) for chunk in self.to_arrow([name])[name].chunks]
@@ -230,7 +230,7 @@ class View:
         """
         import tensorflow as tf
 
-        names, by_text = self._known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
+        names, by_text = self.known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
         dataset = tf_dataset.make_dataset(self, names, by_text=by_text)
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
@@ -261,7 +261,8 @@ class View:
                 )
         return list(dict.fromkeys(columns))
 
-    def _known_in_parquet(self, columns: Sequence[str] | None) -> list[str]:
+    def known_in_parquet(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns asked for, each once, or all. ValueError for formats other than Parquet."""
         if self.format != "parquet":
             raise ValueError(
                 f"view {self.name} of {self.path} is {self.format}; open_run reads the rows of Parquet only; the "

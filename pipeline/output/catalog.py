@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from layerbeam.pipeline.output.changes import Event
 from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
 from layerbeam.transforms.known import keys_of
 from layerbeam.transforms.parts import is_part_file, is_table_file
 
@@ -127,6 +128,19 @@ ORDER BY block, range
 _KNOWN = """
 INSERT INTO known SELECT id, SUM(LENGTH(line) + 1) OVER (
     ORDER BY name, id ROWS UNBOUNDED PRECEDING) - LENGTH(line) - 1 FROM sound JOIN blocks USING (id)
+"""
+
+# Lines whose rows the index of an earlier run lists and that are not kept, and those that are new, by view.
+_EVENTS = """
+WITH of_views AS (SELECT id, path, first_line, end_line, content_key, view
+        FROM blocks JOIN ranges ON block = id JOIN (SELECT block, view FROM parts) USING (block)
+        WHERE view <> :rejects AND INSTR(view, '/') = 0),
+    went AS (SELECT path, first_line, end_line, content_key, view FROM of_views
+        WHERE id IN (SELECT id FROM blocks WHERE attempt = 0 EXCEPT SELECT id FROM kept)),
+    came AS (SELECT path, first_line, end_line, content_key, view FROM of_views
+        WHERE id IN (SELECT id FROM kept JOIN blocks USING (id) WHERE attempt > 0))
+SELECT 0, * FROM (SELECT * FROM went EXCEPT SELECT * FROM came)
+UNION ALL SELECT 1, * FROM (SELECT * FROM came EXCEPT SELECT * FROM went) ORDER BY 2, 3, 1, 4, 5, 6
 """
 
 
@@ -330,6 +344,14 @@ class Catalog:
         """The kept commits in the order of the rows: the lines of `parts.jsonl`."""
         for line, attempt in self._run("SELECT line, attempt FROM kept JOIN blocks USING (id) ORDER BY name"):
             yield in_index(line) if attempt else line
+
+    def events(self) -> Iterator[Event]:
+        """What differs between the rows of the index, as it was loaded, and those that are kept."""
+        rows = self._run(_EVENTS, {"rejects": layout.REJECTS})
+        for (came, path, first, end, content), same in itertools.groupby(rows, key=lambda row: row[:5]):
+            yield Event(
+                bool(came), printable(_path(path)), first, end - first, content, tuple(view for *_, view in same)
+            )
 
     def input_sizes(self) -> dict[str, int]:
         """The size of each file that kept blocks were read from."""

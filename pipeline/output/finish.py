@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -22,6 +22,7 @@ import pyarrow as pa
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.catalog import Catalog, Totals
+from layerbeam.pipeline.output.changes import write_changes
 from layerbeam.pipeline.output.commits import GATHERED, gather
 from layerbeam.pipeline.output.find import LOST_WITH_ITS_FILE, WorkList
 from layerbeam.pipeline.output.manifest import describe_views, load_manifest
@@ -168,7 +169,8 @@ class Finish(beam.PTransform):
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
         storage.delete_files(self.output.path, [layout.SUCCESS])
         totals = Totals()
-        _write(self.output, layout.PARTS, totals.count(catalog.lines()))
+        path, number, lines = self.output.path, self.run_number, totals.count(catalog.lines())
+        _write(self.output, layout.PARTS, lines, lambda after: write_changes(path, number, after, catalog.events()))
         manifest = self._describe(catalog, totals, left_out)
         self._refuse_if_superseded()
         empty = {
@@ -339,8 +341,8 @@ def _empty_folder(output_path: str, folder: str) -> None:
     storage.delete_folder(output_path, folder)
 
 
-def _write(output: Output, name: str, lines: Iterable[bytes]) -> None:
-    """Write one of the run's own files."""
+def _write(output: Output, name: str, lines: Iterable[bytes], first: Callable[[str], None] = lambda _: None) -> None:
+    """Write one of the run's own files. `first`: called with its SHA-256, before it replaces that of an earlier run."""
     path = storage.join(output.path, name)
     found = storage.stat_if_exists(path)
     before = storage.read_if_exists(path) if found is not None and found.size <= _KEPT_BYTES else None
@@ -348,6 +350,7 @@ def _write(output: Output, name: str, lines: Iterable[bytes]) -> None:
         with storage.write_atomically(path, sync=True) as file:
             for line in lines:
                 file.write(line + b"\n")
+            first(file.sha256)
     except Exception:
         if before is not None and storage.read_if_exists(path) != before:  # a store without atomic writes has lost it
             with storage.write_atomically(path) as file:

@@ -38,7 +38,8 @@ class Night:
 
     `now`: the lines of each input file. `listed`: {view: {path: {line: text}}} of the rows that the last end listed and
     whose block is whole. `changed`: {path: first line that changed since it was encoded}. `touched`: files that are not
-    as at the last end. `unreadable`: links to nothing.
+    as at the last end. `unreadable`: links to nothing. `copies`: of the rows of each view, kept up to date by what runs
+    changed; `seen`: the last run whose changes they have.
     """
 
     def __init__(self, seed: int, limits: BlockLimits, limit: int | None = None) -> None:
@@ -50,6 +51,8 @@ class Night:
         self.unreadable: set[str] = set()
         self.steps = 0
         self.is_killed = False
+        self.seen = 0
+        self.copies: dict[str, dict[tuple[str, int], str]] = {"a": {}, "b": {}}
         self.output = OutputFolder("out", ["corpus/*.txt", "corpus/sub/*.txt"], (A,), "f" * 16, limits, limit)
         Path("corpus/sub").mkdir(parents=True)
         for name in ("a.txt", "b.txt", "sub/a.txt", NOT_UTF8, "large.txt"):
@@ -211,6 +214,8 @@ def run(night: Night) -> None:
         on_disk = sorted(Path("out", view.name).iterdir())
         assert [path.name for path in on_disk] == [os.path.basename(path) for path in opened[view.name].paths]
         assert [row[:2] for row in found] == [row for path in on_disk for row in rows_in(path)]
+    if night.random.random() < 0.7:
+        keep_up(night, opened)
     counts = opened.manifest["counts"]
     assert counts["records_read"] == counts["embedded"] == len(night.expected("a"))
     inputs, unreadable = night.inputs()
@@ -220,6 +225,41 @@ def run(night: Night) -> None:
     night.touched.clear()
     assert output.find().is_empty == is_complete
     assert output.is_finished == is_complete
+
+
+def keep_up(night: Night, opened: Any) -> None:
+    """Apply what came, went and moved to the copies of the rows: then they equal the rows, and no row came twice."""
+    for view in night.output.views:
+        changes, copy = opened.changes(view.name, since=night.seen), night.copies[view.name]
+        went = [key for batch in changes.went() for key in keys_in(batch, "")]
+        moved = [
+            (old, new)
+            for batch in changes.moved()
+            for old, new in zip(keys_in(batch, "old_"), keys_in(batch, ""), strict=True)
+        ]
+        with_old = {key for batch in changes.went(with_moved=True) for key in keys_in(batch, "")}
+        assert with_old == {*went, *(old for old, _ in moved)}
+        # Lines that an input limit, or the end of a file, leaves out of a block have no rows.
+        carried = {new: copy.pop(old) for old, new in moved}
+        for key in went:
+            copy.pop(key)
+        came = {key: text for batch in changes.came(["text", "line", "file"]) for key, text in texts_in(batch)}
+        both = {key: text for batch in changes.came(with_moved=True) for key, text in texts_in(batch)}
+        assert both == came | carried
+        assert not copy.keys() & both.keys()
+        copy |= both
+        assert copy == {(file, line): text for file, line, text in rows_of(opened[view.name])}
+    assert changes.until == night.output.attempt
+    night.seen = changes.until
+
+
+def keys_in(batch: Any, old: str) -> list[tuple[str, int]]:
+    files, lines = batch[f"{old}file"].to_pylist(), batch[f"{old}line"].to_pylist()
+    return [(unprintable(file), line) for file, line in zip(files, lines, strict=True)]
+
+
+def texts_in(batch: Any) -> list[tuple[tuple[str, int], str]]:
+    return list(zip(keys_in(batch, ""), batch["text"].to_pylist(), strict=True))
 
 
 def check_encoded(night: Night) -> None:

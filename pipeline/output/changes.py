@@ -1,0 +1,221 @@
+"""What each end of a run changed in the rows: files of `_runs`, which make a chain from one index to the next.
+
+The first line of a file names the index before and after by the SHA-256 of `parts.jsonl`. Each further line says that
+the rows of some lines of an input file came, or went, in some views. Only files of the chain that leads to the index of
+today count: an end that died may have written one, and not the index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from layerbeam.pipeline.errors import OutputError
+from layerbeam.pipeline.output.run_log import run_numbers
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.commits import FileRange, adapter, printable
+from layerbeam.transforms.known import keys_of
+
+Record = TypeVar("Record")
+
+# A row for each view and range of lines. In `net`, `number` pairs those of equal bytes that went and came.
+_EVENTS = "CREATE TABLE events(sign INT, view TEXT, file TEXT, first_line INT, num_lines INT, content INT)"
+_NET = """
+CREATE TABLE net AS SELECT *, ROW_NUMBER() OVER (
+        PARTITION BY sign, view, content, num_lines ORDER BY file, first_line) AS number
+    FROM (SELECT SUM(sign) AS sign, view, file, first_line, num_lines, content
+        FROM events GROUP BY view, file, first_line, num_lines, content) WHERE sign <> 0;
+CREATE TABLE changes AS SELECT view, content, num_lines,
+        MAX(CASE WHEN sign < 0 THEN file END) AS old_file,
+        MAX(CASE WHEN sign < 0 THEN first_line END) AS old_first_line,
+        MAX(CASE WHEN sign > 0 THEN file END) AS file,
+        MAX(CASE WHEN sign > 0 THEN first_line END) AS first_line
+    FROM net GROUP BY view, content, num_lines, number;
+CREATE INDEX changes_of_file ON changes(file, first_line);
+"""
+_ALL = """
+SELECT old_file, old_first_line, file, first_line, num_lines, GROUP_CONCAT(view, '/') FROM changes
+WHERE :view IN (view, '') GROUP BY 1, 2, 3, 4, 5 ORDER BY COALESCE(file, old_file), COALESCE(first_line, old_first_line)
+"""
+
+
+class Event(NamedTuple):
+    """Rows of lines of a file that came, or went, in these views.
+
+    `file`: its name as the rows have it. `content`: stands for the bytes of the lines.
+    """
+
+    came: bool
+    file: str
+    first_line: int
+    num_lines: int
+    content: int
+    views: tuple[str, ...]
+
+
+def write_changes(output_path: str, number: int, after: str, events: Iterable[Event]) -> None:
+    """Record what the end of a run changes, before it replaces the index. `after`: the SHA-256 of the new one."""
+    before, name = _sha256_of_index(output_path), layout.changes_path(number, after)
+    if before == after and storage.exists(storage.join(output_path, name)):
+        return  # an engine has repeated the end
+    with storage.write_atomically(storage.join(output_path, name)) as file:
+        for line in itertools.chain([_Header(before, after)._asdict()], (event._asdict() for event in events)):
+            file.write(json.dumps(line).encode("ascii") + b"\n")
+
+
+def _sha256_of_index(output_path: str) -> str:
+    """Empty if there is no index."""
+    path, sha256 = storage.join(output_path, layout.PARTS), hashlib.sha256()
+    try:
+        with storage.open_binary(path) as file:
+            while data := file.read(1 << 20):
+                sha256.update(data)
+    except OSError as error:
+        if storage.is_absent(path, error):
+            return ""
+        raise
+    return sha256.hexdigest()
+
+
+class Place(NamedTuple):
+    """A line of an input file, as rows have it."""
+
+    file: str
+    line: int
+
+
+class Change(NamedTuple):
+    """Lines whose rows came (`old` is None), went (`new` is None), or moved from there to here, in these views."""
+
+    old: Place | None
+    new: Place | None
+    num_lines: int
+    views: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """`came`, `went` or `moved`."""
+        return "came" if self.old is None else "went" if self.new is None else "moved"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        old = {} if self.old is None else {"old_file": self.old.file, "old_line": self.old.line}
+        new = {} if self.new is None else self.new._asdict()
+        return {"change": self.kind, **old, **new, "num_lines": self.num_lines, "views": self.views}
+
+
+class Changes:
+    """The changes of all views between the ends of two runs. OutputError if they are not known.
+
+    `since`: the number of the earlier run; 0 for an empty folder, None for the end before the last one. `until`: the
+    number of the run that wrote the index. A row that went and came again is no change.
+    """
+
+    def __init__(self, output_path: str, since: int | None = None) -> None:
+        self.since, self.until, paths = _find_chain(output_path, since)
+        self._db = sqlite3.connect("", check_same_thread=False)  # a temporary file without a name
+        self._db.execute(_EVENTS)
+        for path in paths:
+            self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", _rows(path))
+        self._db.executescript(_NET)
+
+    def of(self, view: str = "") -> Iterator[Change]:
+        """The changes of one view, or of all, in the order of the files and lines."""
+        yield from map(_change, self._db.execute(_ALL, {"view": view}))
+
+    def new_lines(self, own: FileRange, view: str) -> Change | None:
+        """How the rows of these lines got there, if they came or have moved; None if they were there."""
+        query = """SELECT old_file, old_first_line, file, first_line, num_lines FROM changes
+                   WHERE (file, first_line, num_lines, content, view) = (?, ?, ?, ?, ?)"""
+        lines = printable(own.file.path), own.first_line, own.num_lines
+        found = self._db.execute(query, (*lines, keys_of(own)[0], view)).fetchone()
+        return None if found is None else _change((*found, view))
+
+
+def _change(row: Sequence[Any]) -> Change:
+    """The change in a row of `_ALL`."""
+    old_file, old_line, file, line, num_lines, views = row
+    old, new = None if old_file is None else Place(old_file, old_line), None if file is None else Place(file, line)
+    return Change(old, new, num_lines, tuple(sorted(views.split("/"))))
+
+
+class _Header(NamedTuple):
+    """The first line of a file."""
+
+    before: str
+    after: str
+
+
+class _Link(NamedTuple):
+    """A file of the chain, and the number of its run. `before`: the SHA-256 of the index before; empty without one."""
+
+    number: int
+    path: str
+    before: str
+
+
+def _find_chain(output_path: str, since: int | None) -> tuple[int, int, list[str]]:
+    """(the number of the earlier run, that of the run that wrote the index, the files between them)."""
+    folder = storage.join(output_path, layout.RUNS)
+    names = sorted(filter(None, map(layout.parse_changes_name, storage.file_names(folder))), reverse=True)
+    last = max([*run_numbers(output_path), *(number for number, _ in names)], default=0)
+    if since is not None and since > last:
+        raise OutputError(f"{output_path}: there is no run {since}; the last one is {last}")
+    links = list[_Link]()
+    for link in _links(output_path, names):
+        links.append(link)
+        since = link.number - 1 if since is None else since
+        if link.number <= since:
+            break
+    if since is None or not _is_whole(links, since, first=min(names)[0] if names else 0):
+        earlier = "the run before" if since is None else f"run {since}"
+        raise OutputError(
+            f"{output_path}: how its rows changed since {earlier} is not known: files of "
+            f"{layout.RUNS} are missing, or an earlier version wrote them; read all rows"
+        )
+    return since, links[0].number, [link.path for link in links if link.number > since]
+
+
+def _is_whole(links: Sequence[_Link], since: int, first: int) -> bool:
+    """Whether the chain goes back to the end of a run. `first`: the number of the first run that has a file."""
+    if not links or links[-1].number <= since + 1:
+        return bool(links)
+    return not links[-1].before and first > since  # no run had ended by then
+
+
+def _links(output_path: str, names: Iterable[tuple[int, str]]) -> Iterator[_Link]:
+    """The chain of files that leads to the index of today, the newest first. `names`: of all files, like that."""
+    left, after, last = list(names), _sha256_of_index(output_path), None
+    for _ in range(len(left)):
+        fits = (one for one in left if after.startswith(one[1]) and (last is None or one[0] <= last))
+        number, digits = next(fits, (0, ""))
+        if not number:
+            return
+        left.remove((number, digits))
+        path = storage.join(output_path, layout.changes_path(number, digits))
+        header = next(_read(path, _Header))
+        if header.after == after:
+            after, last = header.before, number
+            yield _Link(number, path, after)
+
+
+def _rows(path: str) -> Iterator[tuple[int, str, str, int, int, int]]:
+    """The rows of the table of events."""
+    for event in _read(path, Event, skipped=1):
+        lines = event.file, event.first_line, event.num_lines, event.content
+        yield from ((1 if event.came else -1, view, *lines) for view in event.views)
+
+
+def _read(path: str, type_: type[Record], skipped: int = 0) -> Iterator[Record]:
+    """The lines of a file, without the first ones. OutputError if it is damaged."""
+    parse = adapter(type_).validate_python
+    try:
+        with storage.open_binary(path) as file:
+            for line in itertools.islice(file, skipped, None):
+                yield parse(storage.parse_json(line))
+    except ValueError as error:
+        raise OutputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); read all rows") from error
