@@ -80,8 +80,9 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## read every view with PySpark and Hugging Face datasets (needs Java 17; downloads 460 MB once)
-	$(BIN)/python -c 'import datasets, pyspark'
+test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep FAISS and LanceDB up to date (needs Java 17; downloads 560 MB once)
+	$(BIN)/python -c 'import datasets, faiss, lancedb, pyspark'
+	$(BIN)/python -m pytest tests/test_search_index.py
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed

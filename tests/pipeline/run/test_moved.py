@@ -12,6 +12,8 @@ import re
 import pytest
 from corpora import random_lines
 
+import layerbeam
+
 VIEWS = {
     "tokens": {"level": "token", "layers": [-1, 0]},
     "halves": {"level": "text", "layers": [1], "dtype": "float16"},
@@ -61,6 +63,66 @@ def test_a_renamed_file(moved, encoded):
         raw = base64.b64decode(reject["raw"])
         assert data[reject["byte_offset"] :].startswith(raw)
         assert reject["line"] == data[: reject["byte_offset"]].count(b"\n")
+
+
+def rows_by_line(tables):
+    """{(file, line): the rows of a record, without their place}."""
+    rows = {}
+    for row in (row for table in tables for row in table.to_pylist()):
+        rows.setdefault((row.pop("file"), row.pop("line")), []).append(row)
+    return rows
+
+
+def keys_in(batches, old=""):
+    return [
+        key
+        for batch in batches
+        for key in zip(*(batch[f"{old}{n}"].to_pylist() for n in ("file", "line")), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("view", ["tokens", "halves", "records"])
+def test_what_changed(moved, view):
+    """With it a copy of the rows of any level follows."""
+    copy = rows_by_line([moved.rows(view)])
+    moved.write("corpus/a.txt", data_of([*LINES[:100], "an edited line", *LINES[101:300], "a new line", *LINES[300:]]))
+    os.rename("corpus/b.txt", "corpus/c.txt")
+    moved.run("--prune-missing")
+    changes = layerbeam.open_run("out").changes(view, since=1)
+    assert (changes.since, changes.until) == (1, 2)
+    olds, news = keys_in(changes.moved(), "old_"), keys_in(changes.moved())
+    assert len(olds) > 100
+    assert {file for file, _ in news} == {"corpus/a.txt", "corpus/c.txt"}
+    assert all(
+        new in (old, (old[0], old[1] + 1)) or new[0] == "corpus/c.txt" for old, new in zip(olds, news, strict=True)
+    )
+    rows = {new: copy.pop(old) for old, new in zip(olds, news, strict=True) if old in copy}
+    for key in keys_in(changes.went()):
+        copy.pop(key, None)
+    came = rows_by_line(changes.came())
+    assert 0 < len(came) < 250
+    assert rows_by_line(changes.came(with_moved=True)) == came | rows
+    assert copy | came | rows == rows_by_line([moved.rows(view)])
+
+
+def test_show_changes(moved):
+    shown = moved.show("--changes").out
+    assert shown.splitlines() == [
+        "run 1 since run 0: lines: 480 came",
+        *(
+            f"came    corpus/{name}.txt: 0 to {last}  ({', '.join(sorted(VIEWS)[:-1])})"
+            for name, last in (("a", 399), ("b", 79))
+        ),
+    ]
+
+
+def test_views_without_rows_to_read(moved):
+    run = layerbeam.open_run("out")
+    with pytest.raises(ValueError, match="view types of out has a row per distinct word of the run; read all rows"):
+        run.changes("types", since=0)
+    with pytest.raises(ValueError, match="view texts of out is jsonl; open_run reads the rows of Parquet only"):
+        run.changes("texts", since=0).came()
+    assert len(keys_in(run.changes("texts", since=0).went())) == 0
 
 
 def test_lines_above(moved, encoded):
