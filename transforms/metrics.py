@@ -27,10 +27,10 @@ DROPPED_TOKENS = "dropped_tokens"
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
 EMPTY_WORDS = "words_empty"  # words that normalize to nothing
 KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
-# Beam metrics only: blocks encoded and written; blocks copied, with their texts and tokens (without [CLS] and [SEP]);
-# and blocks that were found committed when they were to be read or committed, by this attempt (an engine had retried
-# them) or by another one.
-BLOCKS_WRITTEN = "blocks_written"
+# Beam metrics only: blocks encoded and written, and their texts; blocks copied, with their texts and tokens (without
+# [CLS] and [SEP]); and blocks that were found committed when they were to be read or committed, by this attempt (an
+# engine had retried them) or by another one.
+BLOCKS_WRITTEN, WRITTEN_TEXTS = "blocks_written", "written_texts"
 BLOCKS_COPIED, COPIED_TEXTS, COPIED_TOKENS = "blocks_copied", "copied_texts", "copied_tokens"
 BLOCKS_FOUND_OWN = "blocks_found_own_attempt"
 BLOCKS_FOUND_OTHER = "blocks_found_other_attempt"

@@ -22,6 +22,9 @@ def print_plan(plan: Plan) -> None:
     console.print(Text(f"{plan.path}: what a run will do", style="bold"))
     console.print_section("encoder", [f"{plan.encoder['handle']}: {shape_text(plan.encoder)}"])
     console.print_section("input", _input_lines(plan.input))
+    for heading, of in (("kept", plan.kept), ("copied", plan.copied)):
+        if of["texts"]:
+            console.print_section(heading, [f"{count_noun(of['texts'], 'text')} ({count_noun(of['tokens'], 'token')})"])
     console.print_section("texts", _text_lines(plan))
     console.print_section("rejects", _reject_lines(plan))
     _print_lengths(console, plan.lengths)
@@ -125,10 +128,13 @@ def _percent(fraction: float) -> str:
 
 def _disk_line(plan: Plan) -> str:
     sums, free = sum(view.sums_bytes for view in plan.views.values()), plan.free_bytes
-    size = sum(view.bytes for view in plan.views.values()) + sums
-    if not plan.blocks:
+    blocks = plan.blocks + plan.copied["blocks"]
+    size = sum(view.bytes for view in plan.views.values()) + sums + plan.copied["bytes"]
+    if not blocks:
         return "nothing to write"
-    line = f"about {size_text(size)} in {count_noun(plan.blocks, 'block')}, at most one file per block and view"
+    line = f"about {size_text(size)} in {count_noun(blocks, 'block')}, at most one file per block and view"
+    if plan.copied["blocks"]:
+        line += f"; {size_text(plan.copied['bytes'])} of it are copied"
     if sums:
         line += f"; {size_text(sums)} of it are the sums of word types that later runs add to"
     if free is not None:

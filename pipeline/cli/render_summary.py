@@ -16,6 +16,8 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.layout import REJECTS, WORD_SUMS
 
 _ROWS = 5
+# The texts and tokens that an attempt encoded, and those that it copied.
+_OF_ATTEMPT = (metrics.WRITTEN_TEXTS, metrics.TOKENS), (metrics.COPIED_TEXTS, metrics.COPIED_TOKENS)
 _SHOWN = ("line", "start", "end", "token", "word", "count", "text", "num_texts")
 
 
@@ -33,7 +35,8 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     rejects = [f"{count:,} rejected: {reason}" for reason, count in summary.rejects.items()]
     remedies = [f"to fix {remedy}" for remedy in summary.remedies]
     console.print_section("", [*rejects, *remedies, *summary.notes])
-    console.print_section("copied", _copied(summary.last_start) if speed else [])
+    if speed:
+        _print_work(console, summary)
     console.print_section("speed", _speed(summary.last_start) if speed else [])
     views = [
         (name, f"{view['rows']:,}", size_text(view["bytes"]), f"{view['parts']:,}", vectors_text(view))
@@ -50,15 +53,21 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
         console.print(f"remains   {remains}; run the same command again to resume")
 
 
-def _copied(attempt: Mapping[str, Any]) -> list[str]:
-    """What the last attempt did not encode because the folder had the rows of the same bytes; no lines if nothing."""
-    counts = attempt.get("counts", {})
-    blocks = counts.get(metrics.BLOCKS_COPIED, 0)
-    if not blocks:
-        return []
-    texts, tokens = (counts.get(name, 0) for name in (metrics.COPIED_TEXTS, metrics.COPIED_TOKENS))
-    what = f"{count_noun(texts, 'text')} ({count_noun(tokens, 'token')}) in {count_noun(blocks, 'block')}"
-    return [f"{what}, whose bytes were at other lines or in other files"]
+def _print_work(console: Any, summary: RunSummary) -> None:
+    """Print what the last attempt encoded, copied and kept, unless it encoded everything."""
+    now, counts = summary.last_start.get("counts", {}), summary.counts
+    encoded, copied = ((now.get(texts, 0), now.get(tokens, 0)) for texts, tokens in _OF_ATTEMPT)
+    kept = (
+        metrics.embedded_texts(counts) - encoded[0] - copied[0],
+        counts.get(metrics.TOKENS, 0) - encoded[1] - copied[1],
+    )
+    if not now or (kept[0] <= 0 and not copied[0]):
+        return
+    blocks = count_noun(now.get(metrics.BLOCKS_COPIED, 0), "block")
+    where = f" in {blocks}, whose bytes were at other lines or in other files"
+    for heading, (texts, tokens), more in (("encoded", encoded, ""), ("copied", copied, where), ("kept", kept, "")):
+        if texts > 0:
+            console.print_section(heading, [f"{count_noun(texts, 'text')} ({count_noun(tokens, 'token')}){more}"])
 
 
 def _speed(attempt: Mapping[str, Any]) -> list[str]:

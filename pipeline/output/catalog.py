@@ -19,7 +19,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerbeam.pipeline.output.changes import Event
 from layerbeam.pipeline.output.commits import load_damaged, recorded
@@ -37,7 +37,7 @@ CREATE TABLE blocks(                                  -- as recorded; attempt 0:
 CREATE INDEX blocks_of_name ON blocks(name);
 CREATE TABLE ranges(                                  -- what blocks hold of files
     block INT, path BLOB, size INT, modified REAL, version TEXT,
-    first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT,
+    first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT, tokens INT,
     content_key INT, place_key INT);                  -- of `keys_of`
 CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
 CREATE TABLE damaged(path TEXT PRIMARY KEY) WITHOUT ROWID;  -- as `verify --checksums` found
@@ -143,6 +143,31 @@ SELECT 0, * FROM (SELECT * FROM went EXCEPT SELECT * FROM came)
 UNION ALL SELECT 1, * FROM (SELECT * FROM came EXCEPT SELECT * FROM went) ORDER BY 2, 3, 1, 4, 5, 6
 """
 
+# The rows of the same bytes under the run's settings; those of the same place first.
+_SOURCE = """
+SELECT path, first_line, first_byte, texts, tokens,
+    (SELECT SUM(bytes) FROM parts WHERE block = r.block) * MAX(texts, 1)
+        / (SELECT MAX(SUM(texts), 1) FROM ranges WHERE block = r.block)
+FROM ranges r JOIN sound ON r.block = id JOIN blocks USING (id)
+WHERE content_key = ? AND end_line - first_line = ? AND (first_byte = 0) = ? AND fingerprint = ?
+ORDER BY place_key = ? DESC LIMIT 1
+"""
+
+
+class Source(NamedTuple):
+    """Where the folder has rows of some bytes, and how many. `bytes`: of the parts."""
+
+    path: str
+    first_line: int
+    first_byte: int
+    texts: int
+    tokens: int
+    bytes: int
+
+    def is_at(self, own: FileRange) -> bool:
+        """Whether the bytes are there now, too, so that the rows stay."""
+        return self[:3] == (own.file.path, own.first_line, own.first_byte)
+
 
 class Catalog:
     """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
@@ -201,7 +226,7 @@ class Catalog:
         blocks = list(enumerate(commits, start=first))
         self._change("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)", (_block_row(id_, *one) for id_, one in blocks))
         ranges = ((id_, *_range_row(own)) for id_, (commit, _) in blocks for own in commit.files)
-        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
+        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
         parts = (
             (id_, view, part.path, part.bytes) for id_, (commit, _) in blocks for view, part in commit.parts.items()
         )
@@ -300,9 +325,10 @@ class Catalog:
         """The commit of a block."""
         return bytes(next(self._run("SELECT line FROM blocks WHERE id = ?", (block,)))[0])
 
-    def texts(self) -> int:
-        """The texts of all kept blocks."""
-        return int(next(self._run("SELECT COALESCE(SUM(texts), 0) FROM ranges JOIN kept ON block = id"))[0])
+    def texts_and_tokens(self) -> tuple[int, int]:
+        """Those of all kept blocks."""
+        texts, tokens = next(self._run("SELECT SUM(texts), SUM(tokens) FROM ranges JOIN kept ON block = id"))
+        return texts or 0, tokens or 0
 
     def fingerprints(self) -> set[str]:
         """Those of the sound blocks."""
@@ -344,6 +370,20 @@ class Catalog:
         """The kept commits in the order of the rows: the lines of `parts.jsonl`."""
         for line, attempt in self._run("SELECT line, attempt FROM kept JOIN blocks USING (id) ORDER BY name"):
             yield in_index(line) if attempt else line
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there are sound blocks of the run's settings."""
+        query = "SELECT 1 FROM sound JOIN blocks USING (id) WHERE fingerprint = ?"
+        return bool(self.fingerprint) and next(self._run(query, (self.fingerprint,)), None) is not None
+
+    def source_of(self, own: FileRange) -> Source | None:
+        """Where the folder has the rows of the same bytes."""
+        self._change("CREATE INDEX IF NOT EXISTS ranges_of_content ON ranges(content_key)")
+        content, place = keys_of(own)
+        values = content, own.num_lines, own.first_byte == 0, self.fingerprint, place
+        found = next(self._run(_SOURCE, values), None)
+        return None if found is None else Source(_path(found[0]), *found[1:])
 
     def events(self) -> Iterator[Event]:
         """What differs between the rows of the index, as it was loaded, and those that are kept."""
@@ -424,7 +464,8 @@ def _range_row(own: FileRange) -> tuple[Any, ...]:
     """A row of the table `ranges`, without the block."""
     file, end_line = own.file, own.first_line + own.num_lines
     lines, data = (own.first_line, end_line), (own.first_byte, own.end_byte)
-    counts = own.counts.get(metrics.RECORDS, 0), metrics.embedded_texts(own.counts)
+    records, tokens = (own.counts.get(name, 0) for name in (metrics.RECORDS, metrics.TOKENS))
+    counts = records, metrics.embedded_texts(own.counts), tokens
     return _key(file.path), file.size, file.modified, file.version, *lines, *data, own.is_last, *counts, *keys_of(own)
 
 

@@ -138,8 +138,8 @@ class PendingWork:
     `to_read`: files with blocks to do; `copies`: packs of which some files have changed, and their others. `files`: all
     input files that can be read. `skipped`: those that cannot, and why. `missing`: paths of files of an earlier run
     that no glob matches any more and whose rows stay; `pruned`: those whose rows are deleted. `limited`: how many
-    records are read of a file that has more. `texts_done`: texts that earlier runs have embedded. `catalog`: what the
-    input was compared with.
+    records are read of a file that has more. `texts_done`, `tokens_done`: of earlier runs; they stay. `catalog`: what
+    the input was compared with.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
@@ -149,6 +149,7 @@ class PendingWork:
     pruned: list[str] = dataclasses.field(default_factory=list)
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
     texts_done: int = 0
+    tokens_done: int = 0
     copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
     catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
 
@@ -220,11 +221,13 @@ def find_work(
     catalog.add_files(found, limited)
     catalog.judge(job.output.fingerprint, prune_missing=prune_missing)
     readable = [file for file in found if not file.problem]
+    texts, tokens = catalog.texts_and_tokens()
     work = PendingWork(
         files=readable,
         skipped=[file for file in found if file.problem],
         limited=limited,
-        texts_done=catalog.texts(),
+        texts_done=texts,
+        tokens_done=tokens,
         catalog=catalog,
     )
     if prune_missing:

@@ -20,6 +20,7 @@ from layerbeam.pipeline.output.find import PendingWork, check_output, find_input
 from layerbeam.pipeline.output.finish import MISSING, find_problems
 from layerbeam.pipeline.output.rejects import frequent_remedies
 from layerbeam.pipeline.plan.measure import Measurement, measure
+from layerbeam.pipeline.run.copied import find_copied
 from layerbeam.pipeline.run.estimate import (
     ENCODED,
     ENCODED_TEXTS,
@@ -35,7 +36,7 @@ from layerbeam.pipeline.run.estimate import (
 )
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
-from layerbeam.pipeline.run.sampling import Budget
+from layerbeam.pipeline.run.sampling import Budget, bytes_left
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.commits import InputFile
@@ -94,7 +95,7 @@ class SampleSize:
 
 @dataclasses.dataclass(frozen=True)
 class InputSummary:
-    """The input files. `compressed`: those to do."""
+    """The input files. `bytes_to_do`: without blocks that are done or copied. `compressed`: of the files to do."""
 
     files: int
     bytes: int
@@ -172,6 +173,8 @@ class Plan:
     encoder: dict[str, Any]
     seed: int
     input: InputSummary
+    kept: dict[str, int]  # texts and tokens of earlier runs that stay
+    copied: dict[str, int]  # texts and tokens whose bytes are at other lines or in other files now, blocks, and bytes
     hints: list[str]
     estimates: dict[str, Statistic]
     lengths: Lengths
@@ -210,6 +213,7 @@ def make_plan(
     check_fields(job, work)
     began_to_read = time.monotonic()
     echo("reading slices of the input ...")
+    work, copied = find_copied(job, work)
     sample = estimate(job, work, BUDGET, seed)
 
     def time_left(encode_seconds: float) -> float:
@@ -237,6 +241,8 @@ def make_plan(
         encoder=encoder,
         seed=seed,
         input=_summarize_input(work, sample, job.records),
+        kept={"texts": work.texts_done, "tokens": work.tokens_done},
+        copied=dataclasses.asdict(copied),
         hints=[hint for hint in hints if hint is not None],
         estimates={name: sample.statistic(statistic).rounded() for name, statistic in _STATISTICS.items()},
         lengths=_summarize_lengths(lengths, weights),
@@ -280,7 +286,7 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
         files=len(files),
         bytes=sum(file.size for file in files),
         files_to_do=len(work.to_read),
-        bytes_to_do=sum(file.file.size for file in work.to_read),
+        bytes_to_do=sum(map(bytes_left, work.to_read)),
         compressed=sum(storage.is_compressed(file.file.path) for file in work.to_read),
         sample=SampleSize(
             files=len(sample.files),

@@ -32,6 +32,7 @@ from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.progress import Progress, show_progress
+from layerbeam.pipeline.run.copied import find_copied
 from layerbeam.pipeline.run.engines import LocalRunner
 from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes
 from layerbeam.pipeline.run.fields import check_fields
@@ -114,16 +115,18 @@ class Run:
         hint = wrapping_hint(self.job, work)
         if hint is not None:
             echo(f"input: {hint}")
+        work, copied = find_copied(self.job, work)
         expected = estimate(self.job, work)
-        done = work.texts_done
-        if done:
-            echo(f"resuming: {count_noun(done, 'text')} already embedded; the estimates below cover the rest")
+        if work.texts_done or copied.texts:
+            texts = f", {count_noun(copied.texts, 'text')} to copy" if copied.texts else ""
+            done = f"{count_noun(work.texts_done, 'text')} already embedded{texts}"
+            echo(f"resuming: {done}; the estimates below cover the rest")
         views = [view for view in self.job.views if view.name not in work.kept_views]
         sampled = "" if expected.is_whole else " (estimated from a sample)"
         echo(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         sizes = (expected.view_bytes[view.name] + expected.sums_bytes.get(view.name, 0) for view in views)
-        total_bytes = sum(sizes) * (1 + self.extra_bytes_ratio)
+        total_bytes = (sum(sizes) + copied.bytes) * (1 + self.extra_bytes_ratio)
         if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "

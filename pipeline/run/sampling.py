@@ -115,7 +115,7 @@ def draw_slices(
             kinds[_kind_of(work)].append(work)
     slice_bytes = budget.slice_bytes or job.limits.text_bytes
     totals = {
-        kind: Total(sum(map(_bytes_left, works)), sum(_num_slices(job, work, slice_bytes) for work in works))
+        kind: Total(sum(map(bytes_left, works)), sum(_num_slices(job, work, slice_bytes) for work in works))
         for kind, works in kinds.items()
     }
     texts = {kind: total.size * (_COMPRESSION if kind.startswith(".") else 1) for kind, total in totals.items()}
@@ -139,7 +139,7 @@ def _draw_points(
 ) -> Iterator[Draw]:
     """The draws of one kind of files, so many that about `share` bytes of text are read. Points in one slice meet."""
     slice_bytes = budget.slice_bytes or job.limits.text_bytes
-    sizes = np.array([_bytes_left(work) for work in works], float)
+    sizes = np.array([bytes_left(work) for work in works], float)
     all_files = np.array([1 + len(work.others) for work in works])
     num_files = np.minimum(all_files, _PACKED_FILES)
     # What a point reads: large files have more points, and of a pack some files are read.
@@ -180,7 +180,7 @@ def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
         ranges, sizes = _ranges_of(job, work, None if draw.points is None else slice_bytes)
     except OSError as error:
         unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
-        path, size, points = (work.file.path,), float(_bytes_left(work)), len(draw.points or ())
+        path, size, points = (work.file.path,), float(bytes_left(work)), len(draw.points or ())
         return [SampledSlice(draw.kind, path, points, size, 1, skipped=(unreadable,))]
     places = np.array(draw.points or ()) * sizes.sum()
     hits = collections.Counter(np.searchsorted(np.cumsum(sizes), places, side="right").tolist() if ranges else ())
@@ -193,7 +193,7 @@ def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
         blocks, scale, skipped = _read_slice(job, work, part, draw.text_bytes * max(hits[number], 1))
         files = tuple(file.path for file in (part.file, *packed))
         scale *= slice_.size / max(part.size, 1) if packed else 1
-        share = size / _bytes_left(work) * _num_slices(job, work, slice_bytes)
+        share = size / bytes_left(work) * _num_slices(job, work, slice_bytes)
         found.append(SampledSlice(draw.kind, files, hits[number], size, share, tuple(blocks), scale, tuple(skipped)))
     return found
 
@@ -203,14 +203,17 @@ def _ranges_of(
 ) -> tuple[list[tuple[int, int | None]], npt.NDArray[np.float64]]:
     """The ranges of a file with something left to do, and the stored bytes that are left in each.
 
-    Those of a file of many gigabytes are larger, so that they are at most 65,536. `slice_bytes`: None: not cut, but
-    into the slices of a Parquet file.
+    Those of a file of many gigabytes are larger, so that they are at most 65,536. `slice_bytes`: None: what is left to
+    do between blocks that are done, or the slices of a Parquet file.
     """
     if job.records.format == "parquet" and work.max_records is None:
         piece_bytes = slice_bytes or job.limits.text_bytes
         ranges: list[tuple[int, int | None]] = [
             (start, end) for start, end, _ in parquet.find_pieces(work.file, piece_bytes, job.records)
         ]
+    elif slice_bytes is None and _is_cut(job, work):
+        edges = [0, *work.done.ranges.ravel().tolist(), work.file.size]
+        ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
     else:
         most = max(slice_bytes, work.file.size >> 16) if slice_bytes else max(work.file.size, 1)
         ranges = [(start, end) for _, start, end in cut_file(work, most, job.records)]
@@ -218,7 +221,7 @@ def _ranges_of(
     if not work.others and all(end for _, end in ranges):
         sizes = _left_between(work, *np.array(ranges, np.int64).reshape(-1, 2).T).astype(np.float64)
     left = np.flatnonzero(sizes > 0)
-    sizes = sizes[left] * (_bytes_left(work) / max(sizes.sum(), 1))
+    sizes = sizes[left] * (bytes_left(work) / max(sizes.sum(), 1))
     return ranges if len(left) == len(ranges) else [ranges[number] for number in left], sizes
 
 
@@ -290,7 +293,7 @@ def _stored_share(file: InputFile, text_bytes: int) -> float:
 
 def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
     """The slices that a file is cut into, as far as its size tells."""
-    return -(-_bytes_left(work) // slice_bytes) if _is_cut(job, work) else 1
+    return -(-bytes_left(work) // slice_bytes) if _is_cut(job, work) else 1
 
 
 def _is_cut(job: Job, work: FileToRead) -> bool:
@@ -306,7 +309,7 @@ def _kind_of(work: FileToRead) -> str:
     return os.path.splitext(work.file.path)[1] if storage.is_compressed(work.file.path) else PLAIN
 
 
-def _bytes_left(work: FileToRead) -> int:
+def bytes_left(work: FileToRead) -> int:
     """The stored bytes that are left to do of a file and of those packed with it, at least 1."""
     size = work.file.size + sum(file.size for file in work.others)
     if work.max_records is not None:

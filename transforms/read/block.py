@@ -47,7 +47,7 @@ def read_blocks(
         yield from _read_pack(slice_, limits, record_format, committed)
         return
     reader, readers = slice_.reader
-    for number, item in enumerate(_cut_blocks(slice_, limits, record_format)):
+    for number, item in enumerate(cut_blocks(slice_, limits, record_format)):
         if isinstance(item, InputFile):
             yield item
             return
@@ -91,7 +91,7 @@ def _read_pack(
     filled = 0.0
     for file in files:
         end = None if storage.is_compressed(file.path) else file.size
-        cut = _cut_blocks(Slice(file, 0, end, 0), limits, record_format)
+        cut = cut_blocks(Slice(file, 0, end, 0), limits, record_format)
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
@@ -148,7 +148,7 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
     )
 
 
-def _cut_blocks(
+def cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
 ) -> Iterator[tuple[FileRange, Any] | InputFile]:
     """Each block and its content, one held back: the last one may be the file's. A file has at least one."""

@@ -67,6 +67,7 @@ class _WriteBlock(beam.DoFn):
                 for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
                     counters.count(name, own.counts[name])
                 counters.count(metrics.BLOCKS_WRITTEN, 1)
+                counters.count(metrics.WRITTEN_TEXTS, metrics.embedded_texts(own.counts))
                 if item is not own:
                     counters.count(metrics.blocks_found(item.attempt, output.attempt), 1)
         yield from done

@@ -105,6 +105,47 @@ def test_what_changed(moved, view):
     assert copy | came | rows == rows_by_line([moved.rows(view)])
 
 
+def edit(moved):
+    """An edit and an insertion in a large file, a rename, a new file, a compressed one, and small ones."""
+    moved.write("corpus/a.txt", data_of([*LINES[:100], "an edited line", *LINES[101:300], "a new line", *LINES[300:]]))
+    os.rename("corpus/b.txt", "corpus/c.txt")
+    moved.write("corpus/d.txt", data_of(random_lines(70, seed=5)))
+    moved.write("corpus/e.txt.gz", gzip.compress(data_of([*LINES[200:], "the last line"])))
+    moved.write("corpus/small.txt", data_of(LINES[:2]))
+
+
+def test_the_plan_of_an_edit_is_what_the_run_does(moved):
+    gone = moved.rows("halves")["file"].to_pylist().count("corpus/b.txt")
+    edit(moved)
+    planned = json.loads(moved.plan("--json", status=3).out)
+    done = moved.run("--prune-missing")
+    assert planned["input"]["sample"]["is_whole"]
+    counts = json.loads((moved.folder / "out/_runs/2.json").read_text())["counts"]
+    assert counts["copied_texts"] > 400
+    assert counts["written_texts"] > 100
+    copied = planned["copied"]
+    assert [copied[name] for name in ("texts", "tokens", "blocks")] == [
+        counts[name] for name in ("copied_texts", "copied_tokens", "blocks_copied")
+    ]
+    encoded = planned["estimates"]
+    assert [encoded[name]["value"] for name in ("texts", "tokens")] == [counts["written_texts"], counts["tokens"]]
+    total = moved.manifest()["counts"]
+    kept = total["embedded"] - counts["written_texts"] - counts["copied_texts"]
+    assert kept > 50
+    assert re.search(
+        rf"\nencoded +{counts['written_texts']} texts .*\ncopied +\d+ texts .*\nkept +{kept} texts ", done.out
+    )
+    assert planned["kept"]["texts"] == kept + gone > kept + 70  # --prune-missing deletes b.txt
+
+
+def test_what_the_plan_cannot_read_in_time_is_to_be_encoded(moved, monkeypatch):
+    edit(moved)
+    monkeypatch.setattr("layerbeam.pipeline.run.copied._SECONDS", 0.0)
+    planned = json.loads(moved.plan("--json", status=3).out)
+    assert planned["copied"]["texts"] < 100
+    assert planned["estimates"]["texts"]["value"] > 650
+
+
 def test_show_changes(moved):
     shown = moved.show("--changes").out
     assert shown.splitlines() == [

@@ -1,0 +1,90 @@
+"""What a run will not encode of changed files, because the folder has the rows of the same bytes: for estimates."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.output.catalog import Source
+from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.read.block import cut_blocks
+from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
+
+_SECONDS = 3.0  # a file of 300 MB
+
+
+@dataclasses.dataclass
+class Copied:
+    """What will be copied; `bytes`: of the parts."""
+
+    blocks: int = 0
+    texts: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+    def add(self, source: Source) -> None:
+        """Add the rows of a source."""
+        self.blocks += 1
+        self.texts += source.texts
+        self.tokens += source.tokens
+        self.bytes += source.bytes
+
+
+def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
+    """(the work without blocks whose bytes are known, what of them is copied).
+
+    Files are read for some seconds; what is not known by then counts as work.
+    """
+    until, left, copied, kept = time.monotonic() + _SECONDS, list[FileToRead](), Copied(), Copied()
+    if not work.catalog.has_rows:
+        return work, copied
+    for file in work.to_read:
+        is_new, known = True, list[FileRange]()
+        if not file.others and file.max_records is None:
+            is_new = False
+            for own in _blocks(job, file, until):
+                source = None if own is None else work.catalog.source_of(own)
+                if own is None or source is None:
+                    is_new = True
+                    continue
+                known.append(own)
+                (kept if source.is_at(own) else copied).add(source)
+        if is_new:
+            left.append(_without(file, known))
+    texts, tokens = work.texts_done + kept.texts, work.tokens_done + kept.tokens
+    return dataclasses.replace(work, to_read=left, texts_done=texts, tokens_done=tokens), copied
+
+
+def _blocks(job: Job, file: FileToRead, until: float) -> Iterator[FileRange | None]:
+    """The blocks into which the run cuts a file; None in the place of those that are not read."""
+    scans = []
+    for cut in cut_file(file, job.limits.text_bytes, job.records):
+        scans.append(scan_range(*cut, job.limits, job.records))
+        if time.monotonic() > until:
+            yield None
+            return
+    for slice_ in number_slices(scans, job.limits, job.records):
+        for item in [slice_] if isinstance(slice_, InputFile) else cut_blocks(slice_, job.limits, job.records):
+            yield None if isinstance(item, InputFile) else item[0]
+            if time.monotonic() > until:
+                yield None
+                return
+
+
+def _without(file: FileToRead, known: Sequence[FileRange]) -> FileToRead:
+    """The file, of which these blocks are done, too."""
+    found = [*file.done.ranges.tolist(), *([own.first_byte, own.end_byte] for own in known)]
+    ranges = list[list[int]]()
+    for first, end in sorted(found):
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1][1] = max(end, ranges[-1][1])
+        else:
+            ranges.append([first, end])
+    return dataclasses.replace(
+        file, done=dataclasses.replace(file.done, ranges=np.array(ranges, np.int64).reshape(-1, 2))
+    )
