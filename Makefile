@@ -31,7 +31,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -346,6 +346,9 @@ bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million com
 
 bench-cuts: $(VENV)/installed ## where blocks of a file of 100 MB end, what an edit costs, and the time to cut it
 	$(BIN)/python tests/benchmarks/cuts.py
+
+bench-edits: $(VENV)/installed ## tokens, seconds and bytes that edits of a corpus of 100 MB cost (half an hour)
+	$(BIN)/python tests/benchmarks/edits.py
 
 bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed; WHEELS=folder: offline)
 	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
