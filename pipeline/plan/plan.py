@@ -286,7 +286,7 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
         files=len(files),
         bytes=sum(file.size for file in files),
         files_to_do=len(work.to_read),
-        bytes_to_do=sum(map(bytes_left, work.to_read)),
+        bytes_to_do=sum(bytes_left(file) for file in work.to_read if file.file.size),
         compressed=sum(storage.is_compressed(file.file.path) for file in work.to_read),
         sample=SampleSize(
             files=len(sample.files),

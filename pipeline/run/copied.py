@@ -44,10 +44,12 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
     if not work.catalog.has_rows:
         return work, copied
     for file in work.to_read:
-        is_new, known = True, list[FileRange]()
+        is_new, known, done = True, list[FileRange](), set(map(tuple, file.done.ranges.tolist()))
         if not file.others and file.max_records is None:
             is_new = False
             for own in _blocks(job, file, until):
+                if own is not None and (own.first_byte, own.end_byte) in done:
+                    continue
                 source = None if own is None else work.catalog.source_of(own)
                 if own is None or source is None:
                     is_new = True

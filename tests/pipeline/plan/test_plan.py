@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import gzip
 import json
+import math
 import os
 import random
 import re
@@ -22,6 +24,7 @@ from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import find_work
+from layerbeam.pipeline.plan import plan as plan_module
 from layerbeam.pipeline.plan.plan import Machines, _dataflow
 from layerbeam.pipeline.run.estimate import TEXT_BYTES, TEXTS, Estimate, estimate
 from layerbeam.pipeline.run.sampling import Budget
@@ -29,6 +32,14 @@ from layerbeam.transforms import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
 STATISTICS = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sampled does not depend on how busy the machine is."""
+    monkeypatch.setattr(plan_module, "BUDGET", dataclasses.replace(plan_module.BUDGET, seconds=math.inf))
+    monkeypatch.setattr(plan_module, "_LEAST_SECONDS", 100.0)
+    monkeypatch.setattr(plan_module, "_MOST_SECONDS", 100.0)
 
 
 def planned(workplace: Any, *arguments: str, status: int = 0) -> dict[str, Any]:
@@ -155,15 +166,21 @@ def test_a_view_without_rows_among_others(workplace):
     assert views["rare"]["bytes"] == 0 < views["found"]["bytes"]
 
 
-def test_committed_blocks_are_not_sampled(workplace):
-    workplace.write("corpus/a.txt", "one line\n" * 3_000)
+@pytest.mark.parametrize("are_equal", [False, True])
+def test_committed_blocks_are_not_sampled(workplace, are_equal):
+    workplace.write("corpus/a.txt", "".join(f"a {0 if are_equal else number:06}\n" for number in range(3_000)))
     workplace.configure(input={"slice_bytes": 9_000}, views={"t": {"level": "text", "layers": [0]}})
     workplace.run()
     (workplace.folder / "out/_SUCCESS").unlink()
     (workplace.folder / "out/manifest.json").unlink()
     part = sorted((workplace.folder / "out/t").iterdir())[1]
+    texts = pq.read_metadata(part).num_rows
+    assert 100 < texts < 2_000
     part.unlink()
-    assert values(planned(workplace))["texts"] == 1_000
+    plan = planned(workplace)
+    # Of equal blocks one is copied from another.
+    assert (values(plan)["texts"], plan["copied"]["texts"]) == ((0, texts) if are_equal else (texts, 0))
+    assert plan["kept"]["texts"] == 3_000 - texts
 
 
 def test_hours_and_cost_on_dataflow(workplace):
