@@ -330,7 +330,7 @@ def test_neighbours_of_own_texts(workplace, report):
         ("bank", "--text needs the encoder of the run: encoder.handle: "),
     ):
         if text == "bank":
-            for path in [workplace.folder / "out" / "manifest.json", *(workplace.folder / "out" / "_runs").iterdir()]:
+            for path in [workplace.folder / "out/manifest.json", *(workplace.folder / "out/_runs").glob("*.json")]:
                 record = json.loads(path.read_text())
                 record["settings"]["encoder"]["handle"] = "missing"
                 path.write_text(json.dumps(record))
