@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gzip
-import json
 import os
 import random
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from command import layerbeam_run
@@ -25,6 +25,7 @@ from random_encoder import BASE, make_weights, write_huggingface
 from speed import ROOT
 
 from layerbeam import open_encoder
+from layerbeam.pipeline.output.run_log import last_run
 
 TINY = dataclasses.replace(BASE, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
 FILES = 2000
@@ -87,8 +88,7 @@ def run(folder: Path) -> str:
     started = time.monotonic()
     layerbeam_run(folder, "--prune-missing")
     seconds = time.monotonic() - started
-    runs = sorted((output / "_runs").glob("*.json"), key=lambda path: int(path.stem.partition(".")[0]))
-    counts = json.loads(runs[-1].read_text())["counts"]
+    counts: Any = (last_run(str(output)) or {}).get("counts", {})
     written = sum(path.stat().st_size for path in output.glob("texts/*") if path.name not in before)
     numbers = (counts.get(name, 0) for name in ("encoded_tokens", "copied_texts"))
     return " | ".join([*(f"{number:,}" for number in numbers), f"{seconds:.1f} s", f"{written / 1e6:.2f} MB"])

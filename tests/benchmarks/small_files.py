@@ -21,6 +21,7 @@ from command import layerbeam_run
 from corpus import read_bible
 
 import layerbeam
+from layerbeam.pipeline.output.run_log import last_run
 
 NEW, CHANGED, REMOVED = 100, 10, 10
 
@@ -37,8 +38,7 @@ def run(folder: Path) -> dict[str, Any]:
     """Seconds, peak memory in MB, and what the run did."""
     started = time.monotonic()
     errors, own, of_workers = layerbeam_run(folder, "--processes", "2", "--prune-missing")
-    runs = sorted((folder / "out/_runs").glob("*.json"), key=lambda path: int(path.stem))
-    record = json.loads(runs[-1].read_text())
+    record: Any = last_run(str(folder / "out"))
     return {
         "seconds": round(time.monotonic() - started, 1),
         "submitting_mb": own >> 20,
