@@ -286,7 +286,9 @@ def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> Non
     """Print what changed in the rows since the end of a run."""
     from layerbeam.pipeline.cli.render_changes import print_changes, print_changes_json
     from layerbeam.pipeline.output.changes import Changes
+    from layerbeam.pipeline.output.summary import last_attempt
 
+    last_attempt(output_path)  # or there is no run
     changes = Changes(output_path, since)
     with _tolerate_closed_pipe():
         (print_changes_json if as_json else print_changes)(changes)

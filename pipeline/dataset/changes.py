@@ -44,8 +44,8 @@ class ViewChanges:
             part = commit.parts.get(view.name)
             if part is None:
                 continue
-            found = ((own, self._changes.new_lines(own, view.name)) for own in commit.files)
-            files = [printable(own.file.path) for own, change in found if change is not None and change.kind in kinds]
+            wanted = (own for own in commit.files if self._changes.kind_of(own, view.name) in kinds)
+            files = [printable(own.file.path) for own in wanted]
             left -= len(files)
             if len(files) == len(commit.files):
                 yield from dataclasses.replace(view, parts=[part]).iter_batches(names)

@@ -11,18 +11,16 @@ number of files, blocks and parts.
 from __future__ import annotations
 
 import collections
-import contextlib
-import errno
 import hashlib
 import itertools
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from layerbeam.pipeline.output.changes import Event
 from layerbeam.pipeline.output.commits import load_damaged, recorded
+from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
 from layerbeam.transforms.known import keys_of
@@ -169,7 +167,7 @@ class Source(NamedTuple):
         return self[:3] == (own.file.path, own.first_line, own.first_byte)
 
 
-class Catalog:
+class Catalog(Scratch):
     """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
 
     `fingerprint`: of the run. `prune_missing`: rows of files that are gone do not stay.
@@ -178,20 +176,11 @@ class Catalog:
     def __init__(self, output_path: str) -> None:
         self._path = output_path
         self.fingerprint, self.prune_missing = "", False
-        self._db = sqlite3.connect("", check_same_thread=False)  # a temporary file without a name
-        self._db.executescript(_TABLES)
-
-    def _run(self, query: str, *values: Any) -> Iterator[Any]:
-        with _as_os_error():
-            yield from self._db.execute(query, *values)
+        super().__init__(_TABLES)
 
     def _paths(self, query: str) -> list[str]:
         """The paths of input files that a query gives."""
         return [_path(path) for (path,) in self._run(query)]
-
-    def _change(self, query: str, rows: Iterable[Any] = ((),)) -> None:
-        with _as_os_error():
-            self._db.executemany(query, rows)
 
     def add_files(self, files: Iterable[InputFile], limited: Mapping[str, int] | None = None) -> None:
         """The input as it is now. `limited`: how many records are read of a file that has more."""
@@ -235,10 +224,8 @@ class Catalog:
     def judge(self, fingerprint: str = "", *, prune_missing: bool = False, tables_of: int = 0) -> None:
         """Decide which blocks are kept. `tables_of`: the attempt whose tables of word types count."""
         self.fingerprint, self.prune_missing = fingerprint, prune_missing
-        with _as_os_error():
-            values = {"fingerprint": fingerprint, "prune": prune_missing, "tables_of": tables_of}
-            for statement in _JUDGED.split(";"):
-                self._db.execute(statement, values)
+        values = {"fingerprint": fingerprint, "prune": prune_missing, "tables_of": tables_of}
+        self._run_script(_JUDGED, values)
         self._drop_overlapping()
         self._change(_BEYOND_LIMIT)
 
@@ -475,11 +462,3 @@ def _key(path: str) -> bytes:
 
 def _path(key: bytes) -> str:
     return key.decode("utf-8", "surrogateescape")
-
-
-@contextlib.contextmanager
-def _as_os_error() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise OSError(errno.ENOSPC, f"the disk of temporary files cannot hold the list of blocks ({error})") from error

@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from layerbeam.pipeline.errors import OutputError
+from layerbeam.pipeline.output.commits import index_lines_if_any
 from layerbeam.pipeline.output.run_log import run_numbers
+from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.commits import FileRange, adapter, printable
 from layerbeam.transforms.known import keys_of
 
 Record = TypeVar("Record")
+
+_NO_INDEX = hashlib.sha256().hexdigest()
 
 # A row for each view and range of lines. In `net`, `number` pairs those of equal bytes that went and came.
 _EVENTS = "CREATE TABLE events(sign INT, view TEXT, file TEXT, first_line INT, num_lines INT, content INT)"
@@ -68,16 +71,9 @@ def write_changes(output_path: str, number: int, after: str, events: Iterable[Ev
 
 
 def _sha256_of_index(output_path: str) -> str:
-    """Empty if there is no index."""
-    path, sha256 = storage.join(output_path, layout.PARTS), hashlib.sha256()
-    try:
-        with storage.open_binary(path) as file:
-            while data := file.read(1 << 20):
-                sha256.update(data)
-    except OSError as error:
-        if storage.is_absent(path, error):
-            return ""
-        raise
+    sha256 = hashlib.sha256()
+    for line in index_lines_if_any(output_path):
+        sha256.update(line)
     return sha256.hexdigest()
 
 
@@ -108,7 +104,7 @@ class Change(NamedTuple):
         return {"change": self.kind, **old, **new, "num_lines": self.num_lines, "views": self.views}
 
 
-class Changes:
+class Changes(Scratch):
     """The changes of all views between the ends of two runs. OutputError if they are not known.
 
     `since`: the number of the earlier run; 0 for an empty folder, None for the end before the last one. `until`: the
@@ -117,30 +113,24 @@ class Changes:
 
     def __init__(self, output_path: str, since: int | None = None) -> None:
         self.since, self.until, paths = _find_chain(output_path, since)
-        self._db = sqlite3.connect("", check_same_thread=False)  # a temporary file without a name
-        self._db.execute(_EVENTS)
+        super().__init__(_EVENTS)
         for path in paths:
-            self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", _rows(path))
-        self._db.executescript(_NET)
+            self._change("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", _rows(path))
+        self._run_script(_NET)
 
     def of(self, view: str = "") -> Iterator[Change]:
         """The changes of one view, or of all, in the order of the files and lines."""
-        yield from map(_change, self._db.execute(_ALL, {"view": view}))
+        for old_file, old_line, file, line, num_lines, views in self._run(_ALL, {"view": view}):
+            old = None if old_file is None else Place(old_file, old_line)
+            new = None if file is None else Place(file, line)
+            yield Change(old, new, num_lines, tuple(sorted(views.split("/"))))
 
-    def new_lines(self, own: FileRange, view: str) -> Change | None:
-        """How the rows of these lines got there, if they came or have moved; None if they were there."""
-        query = """SELECT old_file, old_first_line, file, first_line, num_lines FROM changes
+    def kind_of(self, own: FileRange, view: str) -> str | None:
+        """`came` or `moved`; None if the rows of these lines were there."""
+        query = """SELECT CASE WHEN old_file IS NULL THEN 'came' ELSE 'moved' END FROM changes
                    WHERE (file, first_line, num_lines, content, view) = (?, ?, ?, ?, ?)"""
         lines = printable(own.file.path), own.first_line, own.num_lines
-        found = self._db.execute(query, (*lines, keys_of(own)[0], view)).fetchone()
-        return None if found is None else _change((*found, view))
-
-
-def _change(row: Sequence[Any]) -> Change:
-    """The change in a row of `_ALL`."""
-    old_file, old_line, file, line, num_lines, views = row
-    old, new = None if old_file is None else Place(old_file, old_line), None if file is None else Place(file, line)
-    return Change(old, new, num_lines, tuple(sorted(views.split("/"))))
+        return next((kind for (kind,) in self._run(query, (*lines, keys_of(own)[0], view))), None)
 
 
 class _Header(NamedTuple):
@@ -151,7 +141,7 @@ class _Header(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A file of the chain, and the number of its run. `before`: the SHA-256 of the index before; empty without one."""
+    """A file of the chain, and the number of its run. `before`: the SHA-256 of the index before."""
 
     number: int
     path: str
@@ -184,7 +174,7 @@ def _is_whole(links: Sequence[_Link], since: int, first: int) -> bool:
     """Whether the chain goes back to the end of a run. `first`: the number of the first run that has a file."""
     if not links or links[-1].number <= since + 1:
         return bool(links)
-    return not links[-1].before and first > since  # no run had ended by then
+    return links[-1].before == _NO_INDEX and first > since  # no run had ended by then
 
 
 def _links(output_path: str, names: Iterable[tuple[int, str]]) -> Iterator[_Link]:

@@ -21,7 +21,8 @@ def recorded(output_path: str, is_known: Callable[[str], bool] = lambda _: False
     In this order, because the end of another attempt moves them from one to the other. `is_known`: whether the commit
     of a block, by its name, was given already, so that it need not be read again after it was gathered.
     """
-    for line in itertools.chain(_begun_lines(output_path, is_known), _index_lines_if_any(output_path)):
+    index = (line.rstrip(b"\n") for line in index_lines_if_any(output_path))
+    for line in itertools.chain(_begun_lines(output_path, is_known), index):
         commit = parse_commit(line)
         if commit is not None:
             yield commit, line
@@ -37,18 +38,19 @@ def _begun_lines(output_path: str, is_known: Callable[[str], bool]) -> Iterator[
                 yield from data.splitlines()
 
 
-def _index_lines_if_any(output_path: str) -> Iterator[bytes]:
-    try:
-        yield from (line.rstrip(b"\n") for line in index_lines(output_path))
-    except OSError as error:
-        if not storage.is_absent(storage.join(output_path, layout.PARTS), error):
-            raise
-
-
 def index_lines(output_path: str) -> Iterator[bytes]:
     """The lines of `parts.jsonl`, one for each block. OSError if it cannot be read."""
     with storage.open_binary(storage.join(output_path, layout.PARTS)) as file:
         yield from file
+
+
+def index_lines_if_any(output_path: str) -> Iterator[bytes]:
+    """The same; no lines if there is no index."""
+    try:
+        yield from index_lines(output_path)
+    except OSError as error:
+        if not storage.is_absent(storage.join(output_path, layout.PARTS), error):
+            raise
 
 
 def gather(output_path: str, names: Sequence[str]) -> None:

@@ -44,19 +44,17 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
     if not work.catalog.has_rows:
         return work, copied
     for file in work.to_read:
-        is_new, known, done = True, list[FileRange](), set(map(tuple, file.done.ranges.tolist()))
-        if not file.others and file.max_records is None:
-            is_new = False
-            for own in _blocks(job, file, until):
-                if own is not None and (own.first_byte, own.end_byte) in done:
-                    continue
-                source = None if own is None else work.catalog.source_of(own)
-                if own is None or source is None:
-                    is_new = True
-                    continue
+        done, known, is_left = set(map(tuple, file.done.ranges.tolist())), list[FileRange](), False
+        for own in _blocks(job, file, until):
+            if own is not None and (own.first_byte, own.end_byte) in done:
+                continue
+            source = None if own is None else work.catalog.source_of(own)
+            if own is None or source is None:
+                is_left = True
+            else:
                 known.append(own)
                 (kept if source.is_at(own) else copied).add(source)
-        if is_new:
+        if is_left:
             left.append(_without(file, known))
     texts, tokens = work.texts_done + kept.texts, work.tokens_done + kept.tokens
     return dataclasses.replace(work, to_read=left, texts_done=texts, tokens_done=tokens), copied
@@ -64,6 +62,9 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
 
 def _blocks(job: Job, file: FileToRead, until: float) -> Iterator[FileRange | None]:
     """The blocks into which the run cuts a file; None in the place of those that are not read."""
+    if file.others or file.max_records is not None:
+        yield None
+        return
     scans = []
     for cut in cut_file(file, job.limits.text_bytes, job.records):
         scans.append(scan_range(*cut, job.limits, job.records))

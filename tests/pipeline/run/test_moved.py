@@ -157,6 +157,10 @@ def test_show_changes(moved):
     ]
 
 
+def test_changes_of_no_run(workplace):
+    assert "out: holds no layerbeam run" in workplace.show("--changes", status=2).err
+
+
 def test_views_without_rows_to_read(moved):
     run = layerbeam.open_run("out")
     with pytest.raises(ValueError, match="view types of out has a row per distinct word of the run; read all rows"):
