@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PARITY := .venv-parity
 TFHUB := .venv-tfhub
 BACKENDS := .venv-backends
+COCOINDEX := .venv-cocoindex
 TF220 := .venv-tf220
 ENGINES := .engines
 AIRFLOW := .venv-airflow
@@ -31,7 +32,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -349,6 +350,13 @@ bench-cuts: $(VENV)/installed ## where blocks of a file of 100 MB end, what an e
 
 bench-edits: $(VENV)/installed ## tokens, seconds and bytes that edits of a corpus of 100 MB cost (half an hour)
 	$(BIN)/python tests/benchmarks/edits.py
+
+$(COCOINDEX)/installed: tests/benchmarks/requirements-cocoindex.txt $(PARITY)/installed-bench
+	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(COCOINDEX) --requirement $<
+	@touch $@
+
+bench-nights: $(VENV)/installed $(COCOINDEX)/installed ## six nights of a small corpus, compared with CocoIndex (needs Debian's bible-kjv; 20 minutes)
+	$(BIN)/python tests/benchmarks/nights.py $(PARITY)/bin/python $(COCOINDEX)
 
 bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed; WHEELS=folder: offline)
 	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)

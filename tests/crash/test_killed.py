@@ -6,6 +6,7 @@ import collections
 import gzip
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -156,3 +157,30 @@ def test_small_files_and_compressed_ones(workplace, soak):
         assert status in (0, -signal.SIGKILL), err
     assert killed(workplace, "--prune-missing", kill_at="")[0] == 0
     assert workplace.files() == workplace.files("undisturbed")
+
+
+def test_nights_of_edits(workplace, soak):
+    """Killed at any step, also of copies, and edited again before the next attempt."""
+    pick = random.Random(None if soak else 0)
+    lines = random_lines(600, seed=pick.randrange(1000))
+    workplace.prepare("\n".join(lines), views=THREE_VIEWS, input={"slice_bytes": 1500})
+    workplace.run()
+    name, kills = "a.txt", 0
+    for night in range(30 if soak else 2):
+        for _ in range(pick.randint(1, 3)):
+            place, size = pick.randrange(len(lines)), pick.choice((0, 1, 60))
+            lines[place : place + size] = pick.choice(
+                ([f"night {night}"], [], lines[-40:], random_lines(9, seed=night))
+            )
+        os.remove(f"corpus/{name}")
+        name = pick.choice((name, f"{night}.txt"))
+        workplace.write(f"corpus/{name}", "\n".join(lines))
+        for phase, most in (("block", 12), ("finish", 20)):
+            status, err = killed(workplace, "--prune-missing", kill_at=f"{phase} {pick.randint(1, most)}")
+            assert status in (0, -signal.SIGKILL), err
+            kills += status != 0
+        if night % 2:
+            assert killed(workplace, "--prune-missing", kill_at="")[0] == 0
+            workplace.assert_equals_fresh()
+    assert not soak or kills > 20
+    print(kills, "kills")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
+import io
 import json
 import os
 import random
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
 
@@ -273,19 +277,47 @@ def test_many_files_of_the_same_bytes(workplace, encoded):
     assert len(set(workplace.rows("t")["file"].to_pylist())) == 80
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_edits_equal_a_fresh_run(workplace, encoded, seed):
-    pick = random.Random(seed)
-    lines = random_lines(300, seed=seed)
-    workplace.prepare(data_of(lines), views=VIEWS, input=SMALL_BLOCKS)
+def as_csv(lines: list[str]) -> bytes:
+    file = io.StringIO()
+    csv.writer(file).writerows([("number", "text"), *((str(len(line)), line) for line in lines)])
+    return file.getvalue().encode()
+
+
+def as_parquet(lines: list[str]) -> bytes:
+    file = io.BytesIO()
+    table = pa.table({"text": lines, "number": [len(line) for line in lines]})
+    pq.write_table(table, file, row_group_size=50, compression="gzip")
+    return file.getvalue()
+
+
+KEPT = {"text_field": "text", "keep_fields": {"number": "int64"}}
+FILES = {
+    "lines": ("txt", data_of, {}),
+    "compressed lines": ("txt.gz", lambda lines: gzip.compress(data_of(lines)), {}),
+    "paragraphs": ("txt", lambda lines: "\n\n".join(lines).encode(), {"record": "paragraph"}),
+    "sentences": ("txt", lambda lines: data_of([f"{line}. {line}!" for line in lines]), {"unit": "sentence"}),
+    "JSON Lines": ("jsonl", lambda lines: data_of([json.dumps({"text": t, "number": len(t)}) for t in lines]), KEPT),
+    "CSV": ("csv", as_csv, KEPT),
+    "Parquet": ("parquet", as_parquet, KEPT),
+}
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_random_edits_equal_a_fresh_run(workplace, form):
+    pick = random.Random(form)
+    ending, write, more = FILES[form]
+    lines, name = random_lines(160, seed=pick.randrange(1000)), f"0.{ending}"
+    views = {name: VIEWS[name] for name in ("tokens", "texts", "examples", "types")}
+    workplace.prepare({name: write(lines)}, views=views, input=SMALL_BLOCKS | more)
     workplace.run()
-    for night in range(2):
-        for _ in range(pick.randint(1, 4)):
-            place, size = pick.randrange(len(lines)), pick.choice((0, 1, 60))
-            new = pick.choice(([f"night {night}"], [], lines[-40:]))
-            lines[place : place + size] = new
-        workplace.write("corpus/a.txt", data_of(lines))
-        workplace.run()
-        workplace.assert_equals_fresh()
-    manifest = json.loads((workplace.folder / "out/manifest.json").read_text())
-    assert manifest["counts"]["records_read"] == len(lines)
+    for night in range(1, 4):
+        for _ in range(pick.randint(1, 3)):
+            place, size = pick.randrange(len(lines)), pick.choice((0, 1, 40))
+            lines[place : place + size] = pick.choice(([f"night {night}"], [], lines[-30:]))
+        os.remove(f"corpus/{name}")
+        name = pick.choice((name, f"{night}.{ending}"))
+        workplace.write(f"corpus/{name}", write(lines))
+        if night != 2:  # nobody looked in between
+            workplace.run("--prune-missing")
+    workplace.assert_equals_fresh()
+    workplace.verify("--sample", "20", "--checksums")
