@@ -23,7 +23,7 @@ from layerbeam.transforms.columns import make_table
 from layerbeam.transforms.embedder import Embedder
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.input.records import lone_surrogate
-from layerbeam.transforms.parts import as_matrix
+from layerbeam.transforms.number_types import as_matrix
 
 _VECTORS = "vectors"
 _ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1], "normalize": True}}

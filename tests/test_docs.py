@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -18,6 +19,7 @@ from repository import ROOT, tracked
 from layerbeam.pipeline.cli import beam_options, main
 from layerbeam.pipeline.cli import parser as command_line
 from layerbeam.pipeline.config import load, schema
+from layerbeam.transforms.views import Level
 
 CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -188,6 +190,7 @@ def test_documented_columns_are_written(tmp_path, monkeypatch):
             "word_type": {"level": "word_type", "group_by": ["year"], **base},
             "word_types": {"level": "word_type", **both},
             "pooler": {"level": "text", "pooling": "pooler"},
+            **{f"{level}_codes": {"level": level, **base, "dtype": "int8"} for level in get_args(Level)},
         },
         "output": {"path": "out"},
     }
@@ -199,8 +202,8 @@ def test_documented_columns_are_written(tmp_path, monkeypatch):
         for column, kind in view["columns"].items():
             name = re.sub(r"^layer_\d+", "layer_<k>", column)
             found.setdefault(name, set()).add(view["level"])
-            if name not in ("year", "embedding_std"):
+            if name not in ("year", "embedding_std", "layer_<k>_std_scale"):
                 assert table[name][0] == ("vector" if kind.startswith("fixed_size_list") else kind)
     assert found.pop("year") == {"token", "word", "text", "record", "word_type"}
-    assert found.pop("embedding_std") == {"word_type"}
+    assert found.pop("embedding_std") == found.pop("layer_<k>_std_scale") == {"word_type"}
     assert found == {name: levels for name, (_, levels) in table.items()}

@@ -21,6 +21,7 @@ from layerbeam.transforms.blocks import (
     TokenBlock,
 )
 from layerbeam.transforms.commits import printable
+from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.views import COLUMNS, Combine, View
 
 # Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
@@ -41,11 +42,9 @@ def schema(view: View) -> pa.Schema:
     kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
     copied = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
     after = 0 if view.aggregates else 1
-    type_ = vector_type(view.dtype, view.width)
-    vectors = [pa.field(name, type_, nullable=False) for name in view.vector_columns]
-    if view.aggregates:
-        vectors = [field for pair in ((v, v.with_name(f"{v.name}_std")) for v in vectors) for field in pair]
-    return pa.schema([*columns[:after], *copied, *columns[after:], *vectors])
+    vectors = [name for own in view.vector_columns for name in ([own, f"{own}_std"] if view.aggregates else [own])]
+    stored = [field for name in vectors for field in NUMBER_TYPES[view.dtype].fields(name, view.width)]
+    return pa.schema([*columns[:after], *copied, *columns[after:], *stored])
 
 
 def batch_vectors(
@@ -103,15 +102,14 @@ def records_of(block: TextBlock) -> Int64Array:
 
 
 def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
-    """A block's vector column as it is written: records averaged over their texts, unit length, number type."""
+    """A block's vector column: records averaged over their texts, unit length, in what the number type stores."""
     if view.level == "record":
         splits = records_of(tokens.text)
         vectors = pool(vectors, splits, "mean")
     if view.normalize:
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.where(norms == 0, np.float32(1), norms)
-    with np.errstate(over="ignore"):  # the caller looks for infinite values
-        return vectors.astype(view.dtype if not view.aggregates else np.float32, copy=False)
+    return vectors if view.aggregates else NUMBER_TYPES[view.dtype].round(vectors)
 
 
 def texts_of_rows(view: View, tokens: TokenBlock) -> Int64Array:
@@ -134,14 +132,14 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
             second = columns["segment_id"] if rows.words is None else rows.words.segment
             columns["text"] = pc.if_else(pa.array(second == 1), block.pairs.take(place), columns["text"])
     columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
-    fields = (field for field in schema(view) if field.name not in view.vector_columns)
-    return {field.name: pa.array(columns[field.name], field.type) for field in fields}
+    return {field.name: pa.array(columns[field.name], field.type) for field in schema(view) if field.name in columns}
 
 
 def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
     """The view's rows of a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
-    columns |= {name: vector_array(values) for name, values in zip(view.vector_columns, vectors, strict=True)}
+    for name, values in zip(view.vector_columns, vectors, strict=True):
+        columns |= NUMBER_TYPES[view.dtype].store(name, values)
     return pa.Table.from_pydict(columns, schema(view))
 
 
@@ -278,14 +276,3 @@ def divisors(counts: Int64Array, pooling: str) -> Float32Array:
     ([2.0], [10.0])
     """
     return np.asarray(SUMS[pooling](counts), np.float32)
-
-
-def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
-    """[n, W] as n fixed-size lists, without a copy."""
-    type_ = vector_type(vectors.dtype, vectors.shape[1])
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=type_)
-
-
-def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
-    """The Arrow type of a vector column."""
-    return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)

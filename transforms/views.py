@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
 
+from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.settings import REQUIRED, Settings, setting
 
 Level = Literal["token", "word", "text", "record", "word_type"]
-NumberType = Literal["float32", "float16"]
+NumberTypeName = Literal["float32", "float16", "int8"]
 FileFormat = Literal["parquet", "tfrecord", "jsonl"]
 Combine = Literal["separate", "sum", "mean", "concat"]
 WordPooling = Literal["first", "last", "mean", "sum", "max"]
@@ -82,7 +83,7 @@ class ViewSettings(Settings):
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
     truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
     normalize: bool = setting(False, "scale to unit length, as the last step")
-    dtype: NumberType = setting("float32", "number type of the vectors in the file")
+    dtype: NumberTypeName = setting("float32", "number type of the vectors in the file")
     format: FileFormat = setting("parquet", "file format")
     compress: bool = setting(True, "tfrecord, jsonl: gzip; Parquet is always compressed with zstd")
 
@@ -144,7 +145,7 @@ class View(ViewSettings):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's vectors, before compression."""
-        return len(self.vector_columns) * self.width * (2 if self.dtype == "float16" else 4)
+        return len(self.vector_columns) * NUMBER_TYPES[self.dtype].row_bytes(self.width)
 
 
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:

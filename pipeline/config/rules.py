@@ -13,7 +13,7 @@ from layerbeam.transforms.views import COLUMNS, ViewSettings
 
 # Columns that no kept field may be called like, at any level and in any file format.
 COLUMN_NAMES = {column.name for column in COLUMNS} | {"id", "embedding", "pooled_output"}
-_LAYER_COLUMN = re.compile(r"layer_\d+(_std)?|(embedding|pooled_output)_std")
+_LAYER_COLUMN = re.compile(r"(layer_\d+|embedding|pooled_output)(_std)?(_scale)?")
 
 
 def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.columns import splits_by_text
-from layerbeam.transforms.parts import as_matrix
+from layerbeam.transforms.number_types import as_matrix
 
 if TYPE_CHECKING:
     import tensorflow as tf

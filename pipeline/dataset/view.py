@@ -26,7 +26,8 @@ from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.parts import FORMATS, as_matrix
+from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, Rows, as_matrix
+from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
 
 if TYPE_CHECKING:
@@ -56,13 +57,22 @@ class View:
     Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
     part, ValueError or OSError for a damaged part. The `to_...` methods and `iter_batches` raise ValueError for formats
     other than Parquet. `path`: the output folder; `entry`: the view's entry in the manifest or an attempt's record;
-    `parts`: read from the index when they are used.
+    `parts`: read from the index when they are used; `is_stored`: columns are read as they are stored.
+
+    Vectors of `dtype: int8` are read as float32, codes times scale. With `codes=True` they are read as they are stored:
+    int8, next to a float32 column `<vector>_scale`.
     """
 
     path: str
     name: str
     entry: Mapping[str, Any]
     parts: Sequence[Part]
+    is_stored: bool = dataclasses.field(default=False, kw_only=True)
+
+    @property
+    def stored(self) -> View:
+        """The same view with its columns as they are stored: codes and scales of `dtype: int8`."""
+        return dataclasses.replace(self, is_stored=True)
 
     @property
     def level(self) -> str:
@@ -96,8 +106,12 @@ class View:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The number type of the vectors."""
-        return np.dtype(str(self.entry["dtype"]))
+        """The number type of the vectors as they are read: float32 if the files hold codes."""
+        return np.dtype(self._number_type.name if self.is_stored else self._number_type.input_type)
+
+    @property
+    def _number_type(self) -> NumberType:
+        return NUMBER_TYPES[str(self.entry["dtype"])]
 
     @property
     def vectors_text(self) -> str:
@@ -111,7 +125,11 @@ class View:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Columns and types. Only `id` and kept fields may be null."""
+        """Columns and types, as they are read. Only `id` and kept fields may be null."""
+        return self._stored_schema if self.is_stored else self._number_type.loaded_schema(self._stored_schema)
+
+    @cached_property
+    def _stored_schema(self) -> pa.Schema:
         return view_schema(self.entry)
 
     def __len__(self) -> int:
@@ -123,7 +141,7 @@ class View:
 
     @property
     def _other_columns(self) -> list[str]:
-        return [name for name in self.entry["columns"] if name not in self.vectors]
+        return [name for name in self.schema.names if name not in self.vectors]
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
         """A table of these columns without rows."""
@@ -137,16 +155,23 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
+        stored = None if names is None else self._stored_names(names)
         with self._open(part) as file:
             if self.format == "parquet":
-                return _read_parquet(pq.ParquetFile(file), names, rows)
-            pieces = self.file_format.read(file, storage.join(self.path, part.path), self.schema, names)
+                return self._load(_read_parquet(pq.ParquetFile(file), stored, rows))
+            pieces = self.file_format.read(file, storage.join(self.path, part.path), self._stored_schema, stored)
             if rows is not None:
                 pieces = _until(pieces, int(rows.max(initial=-1)))
             # Selected piece by piece, so that not all vectors of the part are in memory together.
-            selected = [piece if names is None else piece.select(names) for piece in pieces]
+            selected = [self._load(piece if stored is None else piece.select(stored)) for piece in pieces]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
+
+    def _stored_names(self, names: list[str]) -> list[str]:
+        return names if self.is_stored else self._number_type.stored_names(names, self._stored_schema)
+
+    def _load(self, rows: Rows) -> Rows:
+        return rows if self.is_stored else self._number_type.load(rows)
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
@@ -154,31 +179,35 @@ class View:
             return self.schema.empty_table()
         return self.read(self.parts[0], None, np.arange(min(count, self.parts[0].rows)))
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_arrow(self, columns: Sequence[str] | None = None, *, codes: bool = False) -> pa.Table:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
+        if codes:
+            return self.stored.to_arrow(columns)
         names = self.known_in_parquet(columns)
         return pa.concat_tables([self.read(part, names) for part in self.parts] or [self.empty(names)])
 
     def iter_batches(
-        self, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS
+        self, columns: Sequence[str] | None = None, *, batch_rows: int = _BATCH_ROWS, codes: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The rows in order, at most `batch_rows` at a time, with never more than one part in memory.
 
         No batch holds rows of two parts.
         """
+        if codes:
+            return self.stored.iter_batches(columns, batch_rows=batch_rows)
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
-        names = self.known_in_parquet(columns)
+        stored = self._stored_names(self.known_in_parquet(columns))
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
                 with self._open(part) as file:
-                    for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=names):
-                        yield batch.select(names)
+                    for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=stored):
+                        yield self._load(batch.select(stored))
 
         return batches()
 
-    def to_numpy(self, column: str, *, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def to_numpy(self, column: str, *, out: npt.NDArray[Any] | None = None, codes: bool = False) -> npt.NDArray[Any]:
         """A vector column as [n, W], any other column as [n].
 
         The vectors of a view with one part are Arrow's memory, not copied and read-only. Those of several parts are
@@ -186,6 +215,8 @@ class View:
         map of a file holds a view that is larger than memory. Strings become Python objects. Integers of a kept field
         with nulls become float64 with NaN.
         """
+        if codes:
+            return self.stored.to_numpy(column, out=out)
         (name,) = self.known_in_parquet([column])
         is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
         if out is None and (not is_vector or len(self.parts) < 2):
@@ -208,16 +239,16 @@ class View:
             raise ValueError(f"view {self.name} of {self.path} has {row} rows, not {self.num_rows}; {_REWRITE}")
         return out
 
-    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def to_pandas(self, columns: Sequence[str] | None = None, *, codes: bool = False) -> pd.DataFrame:
         """All rows as a pandas DataFrame, of these columns or of all; a vector is a NumPy array [W]."""
         if importlib.util.find_spec("pandas") is None:
             raise ImportError(
                 "to_pandas needs pandas, which is not installed here: pip install pandas; to_arrow and to_numpy work "
                 "without it"
             )
-        return self.to_arrow(columns).to_pandas()
+        return self.to_arrow(columns, codes=codes).to_pandas()
 
-    def to_tf_dataset(self, columns: Sequence[str] | None = None) -> tf.data.Dataset:
+    def to_tf_dataset(self, columns: Sequence[str] | None = None, *, codes: bool = False) -> tf.data.Dataset:
         """A `tf.data.Dataset` of dicts by column, with one part in memory at a time.
 
         Token and word views give one element per text: vectors [n, W], columns that differ from row to row [n],
@@ -228,6 +259,8 @@ class View:
 
         TensorFlow has no null: a null string becomes empty, a null float NaN; other nulls raise ValueError on reading.
         """
+        if codes:
+            return self.stored.to_tf_dataset(columns)
         import tensorflow as tf
 
         names, by_text = self.known_in_parquet(columns), self.level in _LEVELS_OF_ROWS

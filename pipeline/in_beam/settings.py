@@ -18,7 +18,14 @@ TEXTS_AT_ONCE = 256
 def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedJob:
     """The job of these settings. ValueError if one of them is wrong; `source` begins its message."""
     try:
-        return resolve_embedding(check_embedding(encoder, views, source=source))
+        config = check_embedding(encoder, views, source=source)
+        for name, view in config.views.items():
+            if view.dtype == "int8":
+                raise UsageError(
+                    f"{source}: views.{name}.dtype: is int8, a form of stored vectors; elements of a pipeline have "
+                    "float32 or float16"
+                )
+        return resolve_embedding(config)
     except UsageError as error:
         raise ValueError(str(error)) from error
 

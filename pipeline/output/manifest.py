@@ -13,9 +13,10 @@ from typing_extensions import NotRequired, TypedDict
 from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.columns import schema, vector_type
+from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import adapter
-from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberType, View
+from layerbeam.transforms.number_types import scale_of, vector_type
+from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberTypeName, View
 
 _NAMED_VECTORS = 4
 
@@ -27,7 +28,7 @@ class DescribedView(TypedDict):
     columns: dict[str, str]
     vectors: Annotated[list[str], Field(min_length=1)]
     width: Annotated[int, Field(ge=0, lt=1 << 31)]
-    dtype: NumberType
+    dtype: NumberTypeName
     format: FileFormat
 
 
@@ -139,14 +140,15 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
 
 
 def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
-    """The columns of a view as the manifest describes them; only `id` and kept fields may be null."""
+    """The columns of a view's files as the manifest describes them; only `id` and kept fields may be null."""
     vector = pa.field("vector", vector_type(entry["dtype"], entry["width"]), nullable=False)
-    own = {column.name for column in COLUMNS}
+    columns = entry["columns"]
+    own = {*(column.name for column in COLUMNS), *map(scale_of, columns)}
     return pa.schema(
         vector.with_name(name)
         if type_.startswith("fixed_size_list")
         else pa.field(name, pa.type_for_alias(type_), nullable=name not in own)
-        for name, type_ in entry["columns"].items()
+        for name, type_ in columns.items()
     )
 
 

@@ -178,7 +178,7 @@ def _encode(stages: _Stages, forward: Forward, pieces: Sequence[TokenBlock], wor
 
 
 class _SimilarVectors:
-    """An encoder that takes no time: its vectors are those that another one gives for some texts, mixed and scaled."""
+    """An encoder that takes no time: its vectors are those that another one gives for some texts, with noise."""
 
     def __init__(self, job: Job, encoder: Encoder, tokens: TokenBlock) -> None:
         self.pad_id = encoder.pad_id
@@ -194,8 +194,8 @@ class _SimilarVectors:
         return layers, None if self._pooled is None else self._draw(self._pooled, len(lengths))
 
     def _draw(self, values: Float32Array, count: int) -> Float32Array:
-        scale = self._rng.uniform(0.9, 1.1, (count, 1)).astype(np.float32)
-        drawn: Float32Array = values[self._rng.integers(0, len(values), count)] * scale
+        drawn: Float32Array = values[self._rng.integers(0, len(values), count)]
+        drawn *= self._rng.random(drawn.shape, np.float32) * np.float32(0.2) + np.float32(0.9)
         return drawn
 
 

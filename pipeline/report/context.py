@@ -18,7 +18,7 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View, draw_evenly
 from layerbeam.pipeline.report.stats import Array, LayerStatistics, describe_layer
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.parts import as_matrix
+from layerbeam.transforms.number_types import as_matrix
 from layerbeam.transforms.views import is_aggregated
 
 # At most this many parts are sampled, and of Parquet, where each costs up to a row group, at most this many bytes.

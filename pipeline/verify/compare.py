@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.console import count_noun
+from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.views import View
 
@@ -20,18 +21,22 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """A value x may be off by `absolute + relative * |x|`."""
+    """A value x may be off by `absolute + relative * |x| + of_largest * m`; m: the largest |x| of its vector."""
 
     absolute: float
     relative: float
+    of_largest: float = 0.0
 
     def allows(self, found: Array, expected: Array) -> npt.NDArray[np.bool_]:
         """[n]: whether each row of [n, W] is near enough to the expected row."""
-        near = np.abs(found - expected) <= self.absolute + self.relative * np.abs(expected)
+        sizes = np.abs(expected)
+        largest = sizes.max(axis=1, keepdims=True, initial=0)
+        near = np.abs(found - expected) <= self.absolute + self.relative * sizes + self.of_largest * largest
         return np.asarray(near.all(axis=1))
 
     def __str__(self) -> str:
-        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|"
+        largest = f" + {self.of_largest:.4f} of the vector's largest" if self.of_largest else ""
+        return f"{self.absolute:.2e}".replace(".00", "") + f" + {self.relative:.0e} |x|{largest}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +66,13 @@ def cosines(found: Array, expected: Array) -> Array:
 def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
     """How far the vectors in a view's files may be off.
 
-    Rounding: float32 is summed in another order (3e-6 in BERT-base, see docs/encoders.md); float16 keeps 11 bits.
-    Products of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and
-    BERT-base's size, 12 blocks.
+    float32 is summed in another order (3e-6 in BERT-base, see docs/encoders.md), and the number type rounds. Products
+    of bfloat16, which keeps 8 bits, turn every value a little: 0.9999 in MiniLM and BERT-base's size, 12 blocks.
     """
     if compute_dtype == "bfloat16":
         return DirectionTolerance(cosine=0.998, length=0.02)
-    return Tolerance(1e-4 + FORMATS[view.format].rounding, 1e-3 if view.dtype == "float16" else 1e-5)
+    number_type = NUMBER_TYPES[view.dtype]
+    return Tolerance(1e-4 + FORMATS[view.format].rounding, number_type.relative, number_type.of_largest)
 
 
 @dataclasses.dataclass

@@ -28,7 +28,7 @@ from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, printable
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.parts import as_matrix
+from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views import View
 
@@ -171,7 +171,7 @@ class _Comparison:
             problems += [f"{view.name}: {commit.name} has no part"] if expected.num_rows else []
             return None
         try:
-            stored = self.run[view.name]
+            stored = self.run[view.name].stored
             found = stored.read(dataclasses.replace(part, sha256=""))  # a part of another size is compared, too
         except (OSError, ValueError, UnknownNameError) as error:
             problems.append(f"{part.path} cannot be read: {str(error.__cause__ or error).splitlines()[0]}")
@@ -189,7 +189,7 @@ class _Comparison:
         problem = self.run.check_part(part)
         if problem is not None and f"{part.path} {problem}" not in problems:  # a wrong size is among them already
             problems.append(f"{part.path} {problem}")
-        return found
+        return NUMBER_TYPES[view.dtype].load(found)
 
     def _compare_vectors(self, view: View, found: pa.Table, block: RecomputedBlock, text: int) -> None:
         """Compare the vectors of one text in one view."""

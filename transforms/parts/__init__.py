@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.transforms import layout, storage
@@ -103,9 +101,3 @@ def parse_rejects(data: bytes) -> Iterator[Rejected | None]:
             yield Rejected.from_json(storage.parse_json(line))
         except ValueError:
             yield None
-
-
-def as_matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
-    """[n, W] of a column of vectors: Arrow's own memory, without a copy."""
-    matrix: npt.NDArray[Any] = vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
-    return matrix

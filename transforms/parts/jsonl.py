@@ -1,7 +1,7 @@
 """JSON Lines parts: at token level what google-research's extract_features.py writes, else an object per row.
 
-Values have six decimals, as in that program. They go through Python floats: Arrow's number formatting takes twice as
-long.
+Values have six decimals, as in that program; codes are integers, next to their scale. Both go through Python's numbers:
+Arrow's formatting takes twice as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of, vector_names
+from layerbeam.transforms.number_types import as_matrix, scale_of, vector_names
+from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
 _DECIMALS = 6
@@ -44,30 +45,36 @@ class JsonLinesFormat(PartFormat):
 
 
 def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """`linex_index` is the text's line in its file; the rest as extract_features.py has it."""
+    """`linex_index` is the text's line in its file; the rest as extract_features.py has it, and the scales of codes."""
     lines = table["line"].to_numpy()
     for start, stop in itertools.pairwise(text_splits(table).tolist()):
         rows = table.slice(start, stop - start)
-        columns = [_rounded(rows[name]) for name in view.vector_columns]
+        layers = [
+            [{"index": index, **layer} for layer in _layer(rows, name)]
+            for index, name in zip(view.given_layers, view.vector_columns, strict=True)
+        ]
         features = [
-            {
-                "token": token,
-                "layers": [
-                    {"index": index, "values": values} for index, values in zip(view.given_layers, layers, strict=True)
-                ],
-            }
-            for token, *layers in zip(rows["token"].to_pylist(), *columns, strict=True)
+            {"token": token, "layers": list(of_token)}
+            for token, *of_token in zip(rows["token"].to_pylist(), *layers, strict=True)
         ]
         yield {"linex_index": int(lines[start]), "features": features}
 
 
+def _layer(rows: pa.Table, name: str) -> list[dict[str, Any]]:
+    """What is written of a vector column: of each row its values, and their scale if they are codes."""
+    values, scale = _numbers(rows[name]), scale_of(name)
+    if scale not in rows.column_names:
+        return [{"values": of_row} for of_row in values]
+    return [{"values": of_row, "scale": s} for of_row, s in zip(values, rows[scale].to_pylist(), strict=True)]
+
+
 def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
-    at_once = max(_VALUES // (view.width * len(view.vector_columns)), 1)
+    vectors = vector_names(table.schema)
+    at_once = max(_VALUES // (view.width * len(vectors)), 1)
     for start in range(0, table.num_rows, at_once):
         rows = table.slice(start, at_once)
         columns = [
-            _rounded(rows[name]) if name in view.vector_columns else finite(rows[name]).to_pylist()
-            for name in table.column_names
+            _numbers(rows[name]) if name in vectors else finite(rows[name]).to_pylist() for name in table.column_names
         ]
         for values in zip(*columns, strict=True):
             yield dict(zip(table.column_names, values, strict=True))
@@ -78,12 +85,13 @@ def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_finite(column), column, None) if pa.types.is_floating(column.type) else column
 
 
-def _rounded(column: pa.ChunkedArray) -> list[list[float]]:
-    """[n][W] with six decimals."""
-    vectors = column.combine_chunks()
-    values = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    rounded: list[list[float]] = values.round(_DECIMALS).reshape(len(vectors), -1).tolist()
-    return rounded
+def _numbers(column: pa.ChunkedArray) -> list[list[float]]:
+    """[n][W] with six decimals; codes as they are."""
+    values = as_matrix(column.combine_chunks())
+    if np.issubdtype(values.dtype, np.floating):
+        values = values.astype(np.float64).round(_DECIMALS)
+    numbers: list[list[float]] = values.tolist()
+    return numbers
 
 
 def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dict[str, Any]]:
@@ -106,15 +114,17 @@ def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dic
             features = line["features"]
             sentence = sentence + 1 if line["linex_index"] == before else 0
             before = line["linex_index"]
-            values = [[layer["values"] for layer in feature["layers"]] for feature in features]
-            yield {
+            found: dict[str, Any] = {
                 "line": [before] * len(features),
                 "sentence": [sentence] * len(features),
                 "token": [feature["token"] for feature in features],
-            } | {
-                name: np.array(column, np.float32)
-                for name, column in zip(vectors, zip(*values, strict=True), strict=True)
             }
+            layers = zip(*(feature["layers"] for feature in features), strict=True)
+            for name, of_tokens in zip(vectors, layers, strict=True):
+                found[name] = np.array([layer["values"] for layer in of_tokens], np.float32)
+                if "scale" in of_tokens[0]:
+                    found[scale_of(name)] = [layer["scale"] for layer in of_tokens]
+            yield found
         except (KeyError, TypeError) as error:
             raise ValueError(f"holds a line of another form: {text[:40]!r} ({error})") from error
 

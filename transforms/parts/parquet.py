@@ -1,4 +1,4 @@
-"""Parquet parts: zstd, strings dictionary-encoded, vectors plain."""
+"""Parquet parts: zstd; strings and codes dictionary-encoded, other vectors plain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.parts.part_format import Output, PartFormat, vector_names
+from layerbeam.transforms.number_types import vector_names
+from layerbeam.transforms.parts.part_format import Output, PartFormat
 from layerbeam.transforms.views import View
 
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
@@ -37,15 +38,16 @@ class ParquetFormat(PartFormat):
         row_group_size = max(ROW_GROUP_BYTES // max(row_bytes, 1), 1)
         # For float32 vectors some 8 % smaller.
         split = [n for n in vectors if output.byte_stream_split and types[n].value_type == pa.float32()]
+        # Plain, a code takes the 4 bytes of Parquet's smallest integer.
+        codes = [_leaf(name) for name in vectors if types[name].value_type == pa.int8()]
         with pq.ParquetWriter(
             file,
             columns.with_metadata(metadata),
             compression="zstd",
             compression_level=_ZSTD_LEVEL,
-            use_dictionary=[field.name for field in columns if pa.types.is_string(field.type)],
+            use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
             write_statistics=[name for name in columns.names if name not in vectors],
-            # The path of the leaf: pyarrow silently ignores a wrong one.
-            column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in split} or None,
+            column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in split} or None,
         ) as writer:
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(metadata), row_group_size=row_group_size)
@@ -55,3 +57,8 @@ class ParquetFormat(PartFormat):
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
             yield parquet.read_row_group(number, names)
+
+
+def _leaf(name: str) -> str:
+    """The path of a vector column's values: pyarrow silently ignores a wrong one."""
+    return f"{name}.list.element"

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.number_types import vector_names
 from layerbeam.transforms.views import View
 
 _TEXTS_AT_ONCE = 64
@@ -65,11 +66,6 @@ class PartFormat(abc.ABC):
     def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """A column without vectors as it is read back from the file."""
         return column
-
-
-def vector_names(columns: pa.Schema) -> list[str]:
-    """The names of the columns that hold vectors."""
-    return [field.name for field in columns if pa.types.is_fixed_size_list(field.type)]
 
 
 def tables_of(texts: Iterator[dict[str, Any]], columns: pa.Schema) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
+from layerbeam.transforms.number_types import vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
@@ -69,7 +70,8 @@ class TFRecordFormat(PartFormat):
 
     def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
         nothing: dict[str, Any] = {field.name: [None] for field in columns if field.nullable}
-        yield from tables_of((nothing | parse_example(record) for record in _records(file, path)), columns)
+        codes = {name for name in vector_names(columns) if columns.field(name).type.value_type == pa.int8()}
+        yield from tables_of((nothing | parse_example(record, codes) for record in _records(file, path)), columns)
 
     def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """float64 rounded to float32: a tf.train.Example has no float64."""
@@ -80,7 +82,7 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
     """The Example of each text of a table of the view's rows, in order; a text without rows has none.
 
     Features are named as the columns. A column that is constant in a text gives one value, the others one per row;
-    vectors are one flat list. A null gives no feature.
+    vectors are one flat list, codes one string of bytes. A null gives no feature.
     """
     new = _example_class()
     once = {*_ONCE, *(name for name, _ in view.fields)}
@@ -94,7 +96,9 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
             if not len(values):
                 continue
             feature = example.features.feature.add(key=name).value
-            if isinstance(values[0], bytes | int):
+            if isinstance(values, np.ndarray) and values.dtype == np.int8:
+                feature.bytes_list.value.append(values.tobytes())
+            elif isinstance(values[0], bytes | int):
                 (feature.bytes_list if isinstance(values[0], bytes) else feature.int64_list).value.extend(values)
             else:
                 feature.float_list.value = np.asarray(values, "<f4").tobytes()
@@ -136,8 +140,11 @@ def _records(file: BinaryIO, path: str) -> Iterator[bytes]:
         raise storage.TruncatedFileError("ends in the middle of a record")
 
 
-def parse_example(record: bytes) -> dict[str, Any]:
-    """{name: values} of a serialized Example: float32 or int64 arrays, or lists of str. ValueError if it is damaged."""
+def parse_example(record: bytes, codes: Collection[str] = ()) -> dict[str, Any]:
+    """{name: values} of a serialized Example: float32 or int64 arrays, or lists of str. ValueError if it is damaged.
+
+    `codes`: the features that are bytes of int8 values.
+    """
     from google.protobuf.message import DecodeError
 
     try:
@@ -148,7 +155,9 @@ def parse_example(record: bytes) -> dict[str, Any]:
     for entry in example.features.feature:
         feature = entry.value
         if feature.HasField("bytes_list"):
-            found[entry.key] = [value.decode() for value in feature.bytes_list.value]
+            values = feature.bytes_list.value
+            is_codes = entry.key in codes
+            found[entry.key] = np.frombuffer(values[0], np.int8) if is_codes else [value.decode() for value in values]
         elif feature.HasField("float_list"):
             found[entry.key] = np.frombuffer(feature.float_list.value, "<f4")
         else:

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
-from layerbeam.transforms.columns import schema, vector_array, vector_type
-from layerbeam.transforms.parts import as_matrix
+from layerbeam.transforms.columns import schema
+from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix, vector_array, vector_type
 from layerbeam.transforms.views import View
 
 _SUM, _SQUARES = "_sum", "_squares"
@@ -146,8 +146,9 @@ def _finish(
 ) -> pa.Table:
     """Means and standard deviations (of the population: over n) of these rows of the sums, in alternate columns."""
     columns = _key_columns(view, keys, counts[rows])
+    number_type = NUMBER_TYPES[view.dtype]
     for name in view.vector_columns:
-        means, deviations = (np.empty((len(rows), view.width), view.dtype) for _ in range(2))
+        means, deviations = (np.empty((len(rows), view.width), number_type.input_type) for _ in range(2))
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             some = rows[begin : begin + _ROWS_AT_ONCE]
             divisor = counts[some][:, None]
@@ -155,7 +156,7 @@ def _finish(
             variance = np.maximum(sums[f"{name}{_SQUARES}"][some] / divisor - mean**2, 0)
             means[begin : begin + len(some)] = mean
             deviations[begin : begin + len(some)] = np.sqrt(variance)
-        columns |= {name: vector_array(means), f"{name}_std": vector_array(deviations)}
+        columns |= number_type.store(name, means) | number_type.store(f"{name}_std", deviations)
     return pa.Table.from_pydict(columns, schema(view))
 
 

@@ -159,6 +159,8 @@ input: {format: jsonl, keep_fields: {layer_12: string}}
     input.keep_fields.layer_12: the output has a column of this name; rename the field
 input: {format: jsonl, keep_fields: {embedding: string}}
     input.keep_fields.embedding: the output has a column of this name; rename the field
+input: {format: jsonl, keep_fields: {layer_3_scale: string}}
+    input.keep_fields.layer_3_scale: the output has a column of this name; rename the field
 input: {format: jsonl, keep_fields: {embedding_std: string}}
     input.keep_fields.embedding_std: the output has a column of this name; rename the field
 """

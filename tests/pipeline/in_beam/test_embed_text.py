@@ -196,6 +196,10 @@ def test_batches_of_a_bundle(batches):
         ({"views": [{"level": "text"}]}, "EmbedText: views: should be a valid dictionary; given: [{'level': 'text'}]"),
         ({"views": {"t": {"level": "text", "layers": [9]}}}, "there is no layer 9: the encoder has 6 "),
         ({"views": {"t": {"level": "word_type", "layers": [1]}}}, "word_type is for runs over files only"),
+        (
+            {"views": {"t": {"level": "text", "layers": [1], "dtype": "int8"}}},
+            "views.t.dtype: is int8, a form of stored",
+        ),
         ({"encoder": "nowhere", "views": VIEWS}, "encoder.handle: nowhere: there is no such folder"),
         ({"views": VIEWS, "max_delay_seconds": 0}, "max_delay_seconds is 0; it must be positive, or None"),
     ],

@@ -21,6 +21,7 @@ from weights import vectors
 import layerbeam
 from layerbeam.pipeline.cli.main import main
 
+OTHER_TYPES = {16: "float16", 8: "int8"}
 VIEWS = {
     "tokens": {"level": "token", "layers": [-1, 0]},
     "words": {"level": "word", "layers": [2], "pooling": "sum", "include_text": True},
@@ -30,7 +31,7 @@ VIEWS = {
     "types": {"level": "word_type", "layers": [-1]},
     "concatenated": {"level": "token", "layers": [3, 2], "combine": "concat", "special_tokens": False},
 }
-VIEWS |= {f"{name}_16": view | {"dtype": "float16"} for name, view in VIEWS.items()}
+VIEWS |= {f"{name}_{bits}": view | {"dtype": t} for name, view in VIEWS.items() for bits, t in OTHER_TYPES.items()}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from layerbeam.transforms.columns import vector_array
+from layerbeam.transforms.number_types import vector_array
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.views import View
