@@ -88,7 +88,7 @@ class Layerbeam:
         rows = layerbeam.open_run(self.folder / "out").view("lines").to_arrow(["file", "line", "layer_6"])
         names = [Path(file).name for file in rows["file"].to_pylist()]
         found = zip(names, rows["line"].to_pylist(), rows["layer_6"].to_pylist(), strict=True)
-        return {(name, texts[name][line - 1]): np.array(vector) for name, line, vector in found}
+        return {(name, texts[name][line]): np.array(vector) for name, line, vector in found}
 
 
 class CocoIndex:
