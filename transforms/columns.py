@@ -47,6 +47,11 @@ def schema(view: View) -> pa.Schema:
     return pa.schema([*columns[:after], *copied, *columns[after:], *stored])
 
 
+def row_bytes(view: View) -> int:
+    """Bytes of the vectors of one row, before compression."""
+    return len(view.vector_columns) * NUMBER_TYPES[view.dtype].row_bytes(view.width)
+
+
 def batch_vectors(
     view: View,
     layers: Mapping[int, Layer],

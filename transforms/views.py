@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
 
-from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.settings import REQUIRED, Settings, setting
 
 Level = Literal["token", "word", "text", "record", "word_type"]
@@ -141,11 +140,6 @@ class View(ViewSettings):
     def width(self) -> int:
         """Values in one vector."""
         return min(self.truncate_dim or self.full_width, self.full_width)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row's vectors, before compression."""
-        return len(self.vector_columns) * NUMBER_TYPES[self.dtype].row_bytes(self.width)
 
 
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:

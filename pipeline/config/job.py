@@ -17,6 +17,7 @@ from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
+from layerbeam.transforms.columns import row_bytes
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.input import FORMATS
@@ -334,9 +335,9 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
     part_bytes = given or _PART_BYTES
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
     of_tokens = [view for view in views if view.level == "token" or view.has_word_rows]
-    shares = (view.row_bytes / (_FEWER_WORDS if view.keep_words else 1) for view in of_tokens)
+    shares = (row_bytes(view) / (_FEWER_WORDS if view.keep_words else 1) for view in of_tokens)
     token_row_bytes = max((math.ceil(share) for share in shares), default=1)
-    text_row_bytes = max((view.row_bytes for view in views if view.level in ("text", "record")), default=1)
+    text_row_bytes = max((row_bytes(view) for view in views if view.level in ("text", "record")), default=1)
     edit_tokens = max(_EDIT_TOKENS, _EDIT_BATCHES * config.encoder.batch_tokens)
     has_few_rows = all(view.keep_words for view in views)
     # The rows of a file can be told apart in a part that several share, by the column `file`, and taken out.

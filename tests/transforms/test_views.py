@@ -8,7 +8,15 @@ import pyarrow as pa
 import pytest
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, take_texts
-from layerbeam.transforms.columns import batch_vectors, combine_layers, finish_vectors, make_table, pool, schema
+from layerbeam.transforms.columns import (
+    batch_vectors,
+    combine_layers,
+    finish_vectors,
+    make_table,
+    pool,
+    row_bytes,
+    schema,
+)
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.views import View, needed_layers
 
@@ -247,5 +255,6 @@ def test_layers_needed_by_all_views():
 
 
 def test_row_bytes():
-    assert view(hidden_size=384, layers=(6, 5, 4, 3)).row_bytes == 4 * 384 * 4
-    assert view(hidden_size=384, layers=(6, 5), combine="concat", dtype="float16").row_bytes == 2 * 384 * 2
+    assert row_bytes(view(hidden_size=384, layers=(6, 5, 4, 3))) == 4 * 384 * 4
+    assert row_bytes(view(hidden_size=384, layers=(6, 5), combine="concat", dtype="float16")) == 2 * 384 * 2
+    assert row_bytes(view(hidden_size=384, layers=(6, 5), dtype="int8")) == 2 * (384 + 4)
