@@ -143,10 +143,11 @@ def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
     """The columns of a view's files as the manifest describes them; only `id` and kept fields may be null."""
     vector = pa.field("vector", vector_type(entry["dtype"], entry["width"]), nullable=False)
     columns = entry["columns"]
-    own = {*(column.name for column in COLUMNS), *map(scale_of, columns)}
+    vectors = {name for name, type_ in columns.items() if type_.startswith("fixed_size_list")}
+    own = {*(column.name for column in COLUMNS), *map(scale_of, vectors)}
     return pa.schema(
         vector.with_name(name)
-        if type_.startswith("fixed_size_list")
+        if name in vectors
         else pa.field(name, pa.type_for_alias(type_), nullable=name not in own)
         for name, type_ in columns.items()
     )

@@ -169,6 +169,17 @@ def test_two_workers_write_the_same_bytes(run, workplace):
     assert workplace.files("two") == workplace.files()
 
 
+def test_a_kept_field_that_is_named_like_a_scale(workplace):
+    row = '{"text": "a river", "year": 1, "year_scale": null}\n'
+    view = {"level": "text", "layers": [1], "dtype": "int8"}
+    keep = {"format": "jsonl", "keep_fields": {"year": "int64", "year_scale": "int64"}}
+    workplace.prepare({"a.jsonl": row}, views={"t": view}, input=keep)
+    workplace.run()
+    found = layerbeam.open_run("out")["t"]
+    assert found.schema.field("year_scale").nullable
+    assert found.to_arrow(["year", "year_scale"]).to_pylist() == [{"year": 1, "year_scale": None}]
+
+
 def test_encode():
     views = {"t": {"level": "token", "layers": [1, 2], "dtype": "int8"}}
     found = layerbeam.encode(["a river", "its bank"], views=views)["t"]
