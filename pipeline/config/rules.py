@@ -98,7 +98,7 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
     if view.include_text and view.is_extract_features:
         yield "include_text: the lines of extract_features.py have no text; use another format or `combine`"
     if view.format == "tfrecord" and view.dtype == "float16":
-        yield "dtype: is float16; a tf.train.Example holds float32 only: use float32, or format parquet"
+        yield "dtype: is float16, which a tf.train.Example cannot hold: use float32 or int8, or format parquet"
     if view.format == "parquet" and not view.compress:
         yield "compress: is false; Parquet is always compressed (zstd): remove `compress`"
 

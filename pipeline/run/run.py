@@ -130,8 +130,8 @@ class Run:
         if free is not None and total_bytes > free and not self.force:
             raise UsageError(
                 f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(total_bytes)}; take fewer layers, level text, truncate_dim, float16 or another disk; "
-                "--force starts anyway"
+                f"{size_text(total_bytes)}; take fewer layers, level text, truncate_dim, int8, float16 or another "
+                "disk; --force starts anyway"
             )
         return expected
 
