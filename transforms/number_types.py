@@ -17,13 +17,13 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 @dataclasses.dataclass(frozen=True)
 class NumberType:
-    """A type of which each value is stored by itself.
+    """A type of which each value is stored by itself, and read back as it is stored.
 
     A value x that is read back is off by at most `relative` |x| + `of_largest` times the largest value of its vector.
     """
 
     name: str
-    relative: float
+    relative: float = 0.0
     of_largest: float = 0.0
 
     @property
@@ -147,6 +147,11 @@ def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
 def vector_names(columns: pa.Schema) -> list[str]:
     """The names of the columns that hold vectors."""
     return [field.name for field in columns if pa.types.is_fixed_size_list(field.type)]
+
+
+def code_names(columns: pa.Schema) -> list[str]:
+    """The names of the columns that hold codes."""
+    return [name for name in vector_names(columns) if columns.field(name).type.value_type == pa.int8()]
 
 
 def as_matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:

@@ -288,7 +288,7 @@ def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> Non
     from layerbeam.pipeline.output.changes import Changes
     from layerbeam.pipeline.output.summary import last_attempt
 
-    last_attempt(output_path)  # or there is no run
+    last_attempt(output_path)  # OutputError if the folder has no run
     changes = Changes(output_path, since)
     with _tolerate_closed_pipe():
         (print_changes_json if as_json else print_changes)(changes)

@@ -26,7 +26,7 @@ from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, Rows, as_matrix
+from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, as_matrix
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
 
@@ -107,11 +107,12 @@ class View:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The number type of the vectors as they are read: float32 if the files hold codes."""
-        return np.dtype(self._number_type.name if self.is_stored else self._number_type.input_type)
+        return np.dtype(self._number_type.input_type)
 
     @property
     def _number_type(self) -> NumberType:
-        return NUMBER_TYPES[str(self.entry["dtype"])]
+        name = str(self.entry["dtype"])
+        return NumberType(name) if self.is_stored else NUMBER_TYPES[name]
 
     @property
     def vectors_text(self) -> str:
@@ -126,7 +127,7 @@ class View:
     @cached_property
     def schema(self) -> pa.Schema:
         """Columns and types, as they are read. Only `id` and kept fields may be null."""
-        return self._stored_schema if self.is_stored else self._number_type.loaded_schema(self._stored_schema)
+        return self._number_type.loaded_schema(self._stored_schema)
 
     @cached_property
     def _stored_schema(self) -> pa.Schema:
@@ -155,23 +156,18 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
-        stored = None if names is None else self._stored_names(names)
+        number_type = self._number_type
+        stored = None if names is None else number_type.stored_names(names, self._stored_schema)
         with self._open(part) as file:
             if self.format == "parquet":
-                return self._load(_read_parquet(pq.ParquetFile(file), stored, rows))
+                return number_type.load(_read_parquet(pq.ParquetFile(file), stored, rows))
             pieces = self.file_format.read(file, storage.join(self.path, part.path), self._stored_schema, stored)
             if rows is not None:
                 pieces = _until(pieces, int(rows.max(initial=-1)))
             # Selected piece by piece, so that not all vectors of the part are in memory together.
-            selected = [self._load(piece if stored is None else piece.select(stored)) for piece in pieces]
+            selected = [number_type.load(piece if stored is None else piece.select(stored)) for piece in pieces]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
-
-    def _stored_names(self, names: list[str]) -> list[str]:
-        return names if self.is_stored else self._number_type.stored_names(names, self._stored_schema)
-
-    def _load(self, rows: Rows) -> Rows:
-        return rows if self.is_stored else self._number_type.load(rows)
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
@@ -197,13 +193,14 @@ class View:
             return self.stored.iter_batches(columns, batch_rows=batch_rows)
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
-        stored = self._stored_names(self.known_in_parquet(columns))
+        number_type = self._number_type
+        stored = number_type.stored_names(self.known_in_parquet(columns), self._stored_schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
                 with self._open(part) as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=stored):
-                        yield self._load(batch.select(stored))
+                        yield number_type.load(batch.select(stored))
 
         return batches()
 

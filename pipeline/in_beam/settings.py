@@ -21,7 +21,7 @@ def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, sou
         config = check_embedding(encoder, views, source=source)
         for name, view in config.views.items():
             if view.dtype == "int8":
-                raise UsageError(
+                raise ValueError(
                     f"{source}: views.{name}.dtype: is int8, a form of stored vectors; elements of a pipeline have "
                     "float32 or float16"
                 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.number_types import vector_names
+from layerbeam.transforms.number_types import code_names, vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat
 from layerbeam.transforms.views import View
 
@@ -39,7 +39,7 @@ class ParquetFormat(PartFormat):
         # For float32 vectors some 8 % smaller.
         split = [n for n in vectors if output.byte_stream_split and types[n].value_type == pa.float32()]
         # Plain, a code takes the 4 bytes of Parquet's smallest integer.
-        codes = [_leaf(name) for name in vectors if types[name].value_type == pa.int8()]
+        codes = map(_leaf, code_names(columns))
         with pq.ParquetWriter(
             file,
             columns.with_metadata(metadata),

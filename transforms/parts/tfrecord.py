@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.number_types import vector_names
+from layerbeam.transforms.number_types import code_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
@@ -70,7 +70,7 @@ class TFRecordFormat(PartFormat):
 
     def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
         nothing: dict[str, Any] = {field.name: [None] for field in columns if field.nullable}
-        codes = {name for name in vector_names(columns) if columns.field(name).type.value_type == pa.int8()}
+        codes = code_names(columns)
         yield from tables_of((nothing | parse_example(record, codes) for record in _records(file, path)), columns)
 
     def as_stored(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
