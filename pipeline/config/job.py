@@ -19,6 +19,8 @@ from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import row_bytes
 from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
+from layerbeam.transforms.encoders.onednn import int8_problem
+from layerbeam.transforms.encoders.source import CALIBRATION, sha256_of
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.parts.part_format import Output
@@ -69,11 +71,17 @@ class EmbedJob:
         )
 
     def load_tensorflow(self, threads: int) -> None:
-        """Set TensorFlow up for the configured device. UsageError if TensorFlow does not find it."""
+        """Set TensorFlow up for the configured device. UsageError if it is not found, and as `check_int8`."""
         try:
             load_tensorflow(Hardware(threads, self.config.encoder.device))
         except DeviceError as error:
             raise UsageError(str(error)) from error
+        self.check_int8()
+
+    def check_int8(self) -> None:
+        """UsageError if the job needs products of int8 and this machine, where TensorFlow is loaded, has none."""
+        if self.config.encoder.compute_dtype == "int8" and (problem := int8_problem()):
+            raise UsageError(f"encoder.compute_dtype: {problem}")
 
     def load_encoder(self) -> Encoder:
         """The encoder with the layers that the views need, ready to be called. For the worker that encodes.
@@ -323,6 +331,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
+            **({"calibration": sha256_of(CALIBRATION)} if config.encoder.compute_dtype == "int8" else {}),
         },
         "views": settings["views"],
         "output": {"target_part_bytes": config.output.target_part_bytes},

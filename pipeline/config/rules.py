@@ -110,6 +110,11 @@ def _in_encoder(encoder: EncoderConfig) -> Iterator[str]:
             f"window_overlap: is {encoder.window_overlap}; it must be below max_seq_length - 2 = {longest - 2}, "
             "or a window makes no progress"
         )
+    if encoder.compute_dtype == "int8":
+        if encoder.xla:
+            yield "compute_dtype: int8 is not for XLA, which has no such products: remove `xla`, or take float32"
+        if encoder.device in ("gpu", "tpu"):
+            yield f"compute_dtype: int8 is for processors, and device is {encoder.device}: take bfloat16 or float32"
     if buckets is None:
         if encoder.xla:
             yield f"xla: compiles for each shape of a batch; set encoder.length_buckets, such as [32, 64, {longest}]"

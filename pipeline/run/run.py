@@ -174,6 +174,7 @@ class LocalRun(Run):
         local = self.local
         if local.processes:
             load_tensorflow(Hardware(device="cpu"))  # for the estimate
+            self.job.check_int8()
         else:
             self.job.load_tensorflow(local.threads)
             self.job.begin_to_load_encoder()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,8 +26,11 @@ from layerbeam.transforms.encoders import (
     load_weights,
     open_encoder,
 )
+from layerbeam.transforms.encoders.calibrate import calibrate
+from layerbeam.transforms.encoders.int8 import InputCodes
+from layerbeam.transforms.encoders.network import ComputeDtype
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
-from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward
+from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward, round_kernels
 from layerbeam.transforms.tokenize.sequences import Tokenizer
 from layerbeam.transforms.views import View
 
@@ -36,7 +41,8 @@ class RecomputedJob:
     def __init__(self, job: Job) -> None:
         load_tensorflow(Hardware(1))
         self.job = job
-        self.encoder = ReferenceEncoder(job.encoder)
+        self.encoder = ReferenceEncoder(job.encoder, job.config.encoder.compute_dtype)
+        self.in_float32 = ReferenceEncoder(job.encoder) if job.config.encoder.compute_dtype == "int8" else None
         self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
         self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
@@ -73,6 +79,15 @@ class RecomputedBlock:
         """The first of these texts in each of their records."""
         _, first = np.unique(self._tokens.text.line[list(texts)], return_index=True)
         return {texts[index] for index in first}
+
+    @functools.cached_property
+    def in_float32(self) -> RecomputedBlock | None:
+        """The block as products in float32 give it, if those of the job are in int8."""
+        if self._of.in_float32 is None:
+            return None
+        job = copy.copy(self._of)
+        job.encoder = self._of.in_float32
+        return RecomputedBlock(job, self._tokens)
 
     def rows(self, view: View) -> pa.Table:
         """All rows of the block in a view, without the vectors."""
@@ -147,13 +162,21 @@ class EncodedText:
 
 
 class ReferenceEncoder:
-    """The encoder computed another way, text by text, unpadded, in float32; `description` says which way."""
+    """The encoder computed another way, text by text, unpadded, in float32; `description` says which way.
 
-    def __init__(self, encoder: EncoderSource) -> None:
+    `compute_dtype` int8: with the same codes.
+    """
+
+    def __init__(self, encoder: EncoderSource, compute_dtype: ComputeDtype = "float32") -> None:
         self._encoder = encoder
         self._weights: dict[str, Any] = dict(load_weights(encoder)) if encoder.architecture else {}
+        self._codes: dict[str, InputCodes] = {}
         self._saved_model: Any = None
         self.description = "the reference implementation in NumPy"
+        if compute_dtype == "int8":
+            self._codes = calibrate(encoder, self._weights, encoder.layers, pooler=False)
+            self._weights = round_kernels(self._weights, self._codes)
+            self.description += ", with the same int8 codes"
         if encoder.kind == "savedmodel":
             load_tensorflow(Hardware(1))
             called = open_encoder(encoder.handle, do_lower_case=encoder.do_lower_case, engine="savedmodel")
@@ -178,7 +201,7 @@ class ReferenceEncoder:
         segments = segments if self._encoder.has_segments else np.zeros_like(segments)
         if self._saved_model is None:
             assert architecture is not None  # noqa: S101 - for mypy
-            layers, pooled = forward(architecture, self._weights, ids, segments)
+            layers, pooled = forward(architecture, self._weights, ids, segments, self._codes)
             return dict(enumerate(layers)), pooled
         batch = (np.asarray(values, np.int32) for values in (ids[None], [len(ids)], segments[None]))
         outputs, pooled = self._saved_model(*batch)

@@ -14,11 +14,12 @@ from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
+from layerbeam.transforms.encoders.int8 import InputCodes, quantize
 from layerbeam.transforms.hardware import slow_bfloat16, tf
 
 Tensor = Any  # TensorFlow's
 
-ComputeDtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["float32", "bfloat16", "int8"]
 
 # Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, whereas the
 # largest negative number would overflow. A row without any real token gives numbers, not NaN.
@@ -47,8 +48,9 @@ class Network:
 
     `weights`: by name, with the shapes of `weight_shapes`; those of blocks that `layers` do not need are ignored.
     `pad_id`: for callers that pad batches; padding has no influence. `has_segments`: if not, all segment ids are 0.
-    `compute_dtype`: of the matrix products; the residual stream, layer norm and results are float32. `xla`: compile
-    it, once per batch shape. ValueError for an unknown layer.
+    `compute_dtype`: of the matrix products; the residual stream, layer norm and results are float32. `codes`: for
+    int8, by product, of its inputs; products that have none, and those of attention, are float32. `xla`: compile it,
+    once per batch shape. ValueError for an unknown layer.
 
     One trace serves all shapes. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal
     bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
@@ -71,6 +73,7 @@ class Network:
         pad_id: int = 0,
         has_segments: bool = True,
         compute_dtype: ComputeDtype = "float32",
+        codes: Mapping[str, InputCodes] | None = None,
         xla: bool = False,
     ) -> None:
         self.architecture = architecture
@@ -83,14 +86,17 @@ class Network:
         if slow is not None:
             logging.getLogger(__name__).warning("encoder: %s", slow)
         self._num_blocks = architecture.blocks_needed(layers, pooler=pooler)
-        self._dtype = tf.as_dtype(compute_dtype)
-        self._has_kernels = not xla and onednn.is_available(compute_dtype)
+        self._codes = codes or {}
+        self._dtype = tf.as_dtype("float32" if compute_dtype == "int8" else compute_dtype)
+        self._has_kernels = not xla and onednn.is_available(self._dtype.name)
         # float32 products are as fast with weights packed at each call; bfloat16 products are not.
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
         # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
         self._variables = {}
-        for name, values in architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler):
-            dtype = self._dtype if name.endswith(("/kernel", "/bias")) else tf.float32  # of products, or of the rest
+        fused = architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler)
+        for name, values in quantize(fused, self._codes):
+            is_float = name.endswith(("/kernel", "/bias")) and values.dtype != np.int8
+            dtype = self._dtype if is_float else values.dtype  # of products, or of the rest
             self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = [ids, tf.TensorSpec([None], tf.int32), ids]
@@ -178,10 +184,22 @@ class Network:
         context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
         return tf.reshape(context, [batch.rows * batch.longest, self.architecture.hidden_size])
 
-    def dense(self, name: str, values: Tensor, activation: Activation | None = None) -> Tensor:
-        """activation(values kernel + bias), in the number type of the products."""
-        values = tf.cast(values, self._dtype)
+    def dense(
+        self, name: str, values: Tensor, activation: Activation | None = None, *, reader: str | None = None
+    ) -> Tensor:
+        """activation(values kernel + bias), in the number type of the products.
+
+        `reader`: the one product that takes the result, which then may be what that takes: codes.
+        """
         kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
+        if name in self._codes:
+            if values.dtype != tf.quint8:
+                values = values * self._variables[f"{name}/inverse"] + self._variables[f"{name}/zero"]
+                values = onednn.quantize(values)
+            largest = self._variables[f"{name}/largest"]
+            limits = self._codes[reader].limits if reader is not None and reader in self._codes else None
+            return onednn.int8_dense(values, kernel, largest, bias, _FUSED_GELU.get(activation), limits)
+        values = tf.cast(values, self._dtype)
         if self._is_packed:
             return onednn.packed_dense(values, kernel, bias, _FUSED_GELU.get(activation))
         # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in

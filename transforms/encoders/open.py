@@ -15,12 +15,14 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
 from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
 from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_json
 from layerbeam.transforms.encoders.network import ComputeDtype, Network
+from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.source import EncoderSource, LocalFolder, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -121,14 +123,18 @@ def load_encoder(
     here = _open_again(source)
     if here.engine == "savedmodel" or here.architecture is None:
         return saved_model.load_saved_model(here, layers=layers, pooler=pooler)
+    if compute_dtype == "int8" and (problem := int8_problem()):
+        raise EncoderError(f"{here.handle}: compute_dtype: {problem}")
+    weights = load_weights(here)
     network = Network(
         here.architecture,
-        load_weights(here),
+        weights,
         layers=layers,
         pooler=pooler,
         pad_id=here.special.pad,
         has_segments=here.has_segments,
         compute_dtype=compute_dtype,
+        codes=calibrate(here, weights, layers, pooler=pooler) if compute_dtype == "int8" else {},
         xla=xla,
     )
     if not xla:  # XLA compiles for each shape

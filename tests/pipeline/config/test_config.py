@@ -149,6 +149,10 @@ encoder: {length_buckets: [32, 64]}
     encoder.length_buckets: ends with 64, but max_seq_length is 128: longer texts would have no bucket; add 128
 encoder: {xla: true}
     encoder.xla: compiles for each shape of a batch; set encoder.length_buckets, such as [32, 64, 128]
+encoder: {compute_dtype: int8, xla: true, length_buckets: [128]}
+    encoder.compute_dtype: int8 is not for XLA, which has no such products: remove `xla`, or take float32
+encoder: {compute_dtype: int8, device: gpu}
+    encoder.compute_dtype: int8 is for processors, and device is gpu: take bfloat16 or float32
 encoder: {long_text: window, window_overlap: 126}
     encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, or a window makes no progress
 input: {format: jsonl, keep_fields: {id: string}}

@@ -8,9 +8,12 @@ import pytest
 from corpora import random_lines
 from repository import DATA
 from weights import vectors
+from workplace import tree_hashes
 
 from layerbeam.pipeline.plan import plan
 from layerbeam.pipeline.run import run
+from layerbeam.pipeline.verify.compare import cosines
+from layerbeam.transforms.encoders import onednn
 
 
 def corpus(workplace, **encoder) -> None:
@@ -59,6 +62,35 @@ def test_bfloat16_on_a_processor_without_it(workplace, monkeypatch):
     corpus(workplace, compute_dtype="bfloat16")
     assert "compute_dtype: bfloat16 is slow here" in workplace.run().err
     assert "compute_dtype: bfloat16 is slow here" in workplace.plan().out
+
+
+@pytest.mark.usefixtures("int8_products")
+def test_int8_products(workplace):
+    corpus(workplace, compute_dtype="int8")
+    workplace.run("--workers", "1")
+    workplace.run("--workers", "2", "--output", "two")
+    assert tree_hashes(workplace.folder / "out") == tree_hashes(workplace.folder / "two")
+    workplace.run("--output", "exact", "--set", "encoder.compute_dtype=float32")
+    for layer in range(1, 4):
+        coarse, fine = (vectors(workplace.rows(output=output), f"layer_{layer}") for output in ("out", "exact"))
+        assert 1e-3 < np.abs(coarse - fine).max() < 1
+        assert cosines(coarse, fine).min() > 0.95
+    printed = workplace.verify("--sample", "60").out
+    assert "against the reference implementation in NumPy, with the same int8 codes" in printed
+    assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of int8, in float32" in printed
+    assert "float32   tokens, layer_3: cosine with products in float32 at least 0.9" in printed
+    assert printed.endswith("\npass\n")
+    assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
+
+
+def test_int8_on_a_processor_without_it(workplace, monkeypatch):
+    monkeypatch.setattr(onednn, "instructions", lambda: frozenset({"avx2"}))
+    corpus(workplace, compute_dtype="int8")
+    for command in (workplace.run, workplace.plan):
+        refused = command(status=2).err
+        assert "encoder.compute_dtype: int8 needs a processor with VNNI instructions, no GPU or TPU" in refused
+        assert "has none: take float32, or such a machine" in refused
+    assert not (workplace.folder / "out").exists()
 
 
 def test_bfloat16_of_wrong_text_fails(workplace):

@@ -65,6 +65,6 @@ def test_the_largest_difference_and_its_row():
 
 
 def test_a_direction_may_differ_in_length():
-    tolerance = DirectionTolerance(cosine=0.99, length=0.1)
+    tolerance = DirectionTolerance(cosine=0.99, length=0.1, products="bfloat16")
     expected = np.array([[1.0, 0.0]] * 3)
     assert tolerance.allows(np.array([[1.05, 0.0], [1.2, 0.0], [0.8, 0.6]]), expected).tolist() == [True, False, False]

@@ -163,9 +163,9 @@ def test_a_text_is_encoded_once_for_all_views(workplace, monkeypatch):
     workplace.run()
     lengths = []
 
-    def counted(config, weights, ids, segments):
+    def counted(config, weights, ids, segments, codes):
         lengths.append(len(ids))
-        return forward(config, weights, ids, segments)
+        return forward(config, weights, ids, segments, codes)
 
     monkeypatch.setattr(recompute, "forward", counted)
     verdict = json.loads(workplace.verify("--json", *ALL).out)

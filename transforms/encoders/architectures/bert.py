@@ -136,7 +136,7 @@ class Bert(Architecture):
         context = net.attend(batch, query, key, value, shared)
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + tf.cast(attended, tf.float32))
-        inner = net.dense(f"{name}/intermediate/dense", hidden, self.hidden_act)
+        inner = net.dense(f"{name}/intermediate/dense", hidden, self.hidden_act, reader=f"{name}/output/dense")
         outer = net.dense(f"{name}/output/dense", inner)
         return net.layer_norm(f"{name}/output", hidden + tf.cast(outer, tf.float32))
 

@@ -1,0 +1,130 @@
+"""Products of int8: codes against literals, networks against the same arithmetic in NumPy, for every architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from architectures import CONFIGS, write_encoder
+
+from layerbeam.pipeline.verify.compare import cosines
+from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, onednn, open_encoder
+from layerbeam.transforms.encoders.calibrate import calibrate
+from layerbeam.transforms.encoders.int8 import InputCodes, kernel_codes, quantize
+from layerbeam.transforms.reference import forward, round_kernels
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: write_encoder(root / name, name) for name in CONFIGS}
+
+
+def batch_of(*lengths: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(8)
+    token_ids = random.integers(0, 300, (len(lengths), max(lengths))).astype(np.int32)
+    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    return np.where(real, token_ids, 7).astype(np.int32), np.array(lengths, np.int32), np.zeros_like(token_ids)
+
+
+def test_steps_and_zeros():
+    # 1.1 * 255 / 255 is 1.1, and the next power of 2^(1/8) is 2^(2/8) = 1.189; the second channel's is half of it.
+    codes = InputCodes.of_range(array(0, -31.875), array(255, 31.875), one_step=False)
+    np.testing.assert_allclose(codes.step, [2 ** (2 / 8), 2 ** (-6 / 8)], rtol=1e-6)
+    assert codes.zero.tolist() == [20, 128]
+    one = InputCodes.of_range(array(0, -31.875), array(255, 31.875), one_step=True)
+    np.testing.assert_allclose([one.step], [2 ** (3 / 8)], rtol=1e-6)
+    assert one.limits == pytest.approx((-41 * 2 ** (3 / 8), 214 * 2 ** (3 / 8)))
+
+
+def test_a_channel_without_a_range():
+    codes = InputCodes.of_range(array(3, 0, -1), array(3, 0, 1), one_step=False)
+    assert np.isfinite(codes.step).all()
+    assert (codes.step > 0).all()
+    x = array(3, 0, 0.5)
+    back = (np.rint(x / codes.step + codes.zero) - codes.zero) * codes.step
+    assert (np.abs(back - x) <= codes.step / 2 + 1e-6).all()
+
+
+def test_codes_of_a_kernel():
+    inputs = InputCodes(array(0.5, 2), array(10, 20))
+    kernel = np.array([[2, 0, 8], [-0.25, 0, 2]], np.float32)
+    codes, scale = kernel_codes(kernel, inputs)
+    assert codes.tolist() == [[127, 0, 127], [-64, 0, 127]]  # of 1 and -0.5, of 0 and 0, of 4 and 4
+    np.testing.assert_allclose(scale, [1 / 127, 1, 4 / 127], rtol=1e-6)
+
+
+def test_a_bias_includes_the_zeros():
+    inputs = {"a/dense": InputCodes(array(1, 1), array(10, 20))}
+    pairs = [("a/dense/kernel", np.eye(2, dtype=np.float32)), ("x/kernel", array(7)), ("a/dense/bias", array(1, 2))]
+    given = dict(quantize(pairs, inputs))
+    assert list(given) == [
+        *(f"a/dense/{part}" for part in ("kernel", "largest", "inverse", "zero")),
+        "x/kernel",
+        "a/dense/bias",
+    ]
+    np.testing.assert_allclose(given["a/dense/bias"], [1 - 10, 2 - 20], rtol=1e-6)
+    np.testing.assert_allclose(given["a/dense/largest"], [1, 1], rtol=1e-6)
+    assert given["x/kernel"].tolist() == [7]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
+    source = open_encoder(str(folders[name]))
+    layers = range(4)
+    encoder = load_encoder(source, layers=layers, pooler=source.has_pooler, compute_dtype="int8")
+    exact = load_encoder(source, layers=layers, pooler=False)
+    token_ids, lengths, segment_ids = batch_of(61, 7, 1, 20)
+    found, pooled = encoder(token_ids, lengths, segment_ids)
+    in_float32, _ = exact(token_ids, lengths, segment_ids)
+    weights = dict(load_weights(source))
+    codes = calibrate(source, weights, layers, pooler=False)
+    rounded = round_kernels(weights, codes)
+    expected = [
+        forward(source.architecture, rounded, ids[:length], segments[:length], codes)
+        for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
+    ]
+    for layer in layers:
+        wanted = np.concatenate([of_text[layer] for of_text, _ in expected])
+        assert cosines(found[layer], wanted).min() > 0.998
+        assert np.median(np.abs(found[layer] - wanted)) < 1e-4
+        assert cosines(found[layer], in_float32[layer]).min() > 0.9
+    np.testing.assert_array_equal(found[0], in_float32[0])  # no product of int8 is before it
+    first, _ = load_encoder(source, layers=[0], pooler=False, compute_dtype="int8")(token_ids, lengths, segment_ids)
+    np.testing.assert_array_equal(first[0], found[0])
+    assert np.abs(found[3] - in_float32[3]).max() > 1e-3
+    assert source.has_pooler == (pooled is not None)
+
+
+def test_same_bytes_again_and_in_a_batch_of_other_texts(folders, int8_products):
+    source = open_encoder(str(folders["bert"]))
+    one, other = (load_encoder(source, layers=[3], pooler=False, compute_dtype="int8") for _ in range(2))
+    token_ids, lengths, segment_ids = batch_of(*[40] * 30)
+    whole = one(token_ids, lengths, segment_ids)[0][3]
+    np.testing.assert_array_equal(whole, other(token_ids, lengths, segment_ids)[0][3])
+    few = other(token_ids[7:9], lengths[7:9], segment_ids[7:9])[0][3]
+    np.testing.assert_array_equal(few, whole[280:360])
+
+
+def test_a_later_encoder_has_its_own_scales(folders, tmp_path, int8_products):
+    names = ["bert", "distilbert", "bert"]
+    batch = batch_of(30, 9)
+    kept = []
+    for name in names:
+        source = open_encoder(str(folders[name]))
+        kept.append(load_encoder(source, layers=[3], pooler=False, compute_dtype="int8")(*batch)[0][3])
+    np.testing.assert_array_equal(kept[0], kept[2])
+    assert np.abs(kept[0] - kept[1]).max() > 0.1
+
+
+def test_refused_without_the_instructions(folders, monkeypatch):
+    monkeypatch.setattr(onednn, "instructions", lambda: frozenset({"avx2"}))
+    with pytest.raises(EncoderError, match=r"compute_dtype: int8 needs a processor with VNNI .* take float32"):
+        load_encoder(open_encoder(str(folders["bert"])), layers=[1], pooler=False, compute_dtype="int8")
