@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The same examples in each run, so that a change alone makes `make test` fail; `make soak` looks for new ones."""
+    """The same examples in each run, so that a change alone makes `make test` fail; `make soak` looks for new ones.
+
+    And Ctrl-C as at a terminal: a job in a shell's background ignores it, and the tests of it would wait in vain.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
     hypothesis.settings.load_profile("layerbeam")
 

@@ -52,7 +52,6 @@ def test_a_run_is_opened_and_leaves_this_process_as_it_was(tmp_path, monkeypatch
 def test_an_interrupt_ends_the_run_only(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(20_000)))
     handler = signal.default_int_handler
-    signal.signal(signal.SIGINT, handler)  # a shell's background job ignores it
 
     def interrupt():
         while not list(workplace.folder.glob("out/_commits/*")):
