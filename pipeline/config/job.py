@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity, identify_run
-from layerbeam.pipeline.config.rules import find_in_input
+from layerbeam.pipeline.config.rules import find_in_encoder, find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
@@ -57,18 +57,25 @@ class EmbedJob:
     @property
     def sequences(self) -> SequenceSettings:
         settings = self.config.encoder
-        return SequenceSettings(settings.max_seq_length, settings.long_text, settings.prompt or "")
+        return SequenceSettings(self.max_seq_length, settings.long_text, settings.prompt or "")
 
     @property
     def encoding(self) -> EncodeSettings:
         settings = self.config.encoder
         return EncodeSettings(
             settings.batch_tokens,
-            settings.max_seq_length,
+            self.max_seq_length,
             window_overlap=settings.window_overlap,
             length_buckets=tuple(settings.length_buckets) if settings.length_buckets else None,
             only_full_batches=settings.xla,  # it compiles for each shape
         )
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of one text that are encoded, special tokens included."""
+        length = self.config.encoder.max_seq_length
+        assert length is not None  # noqa: S101 - `resolve_embedding` sets it
+        return length
 
     def load_tensorflow(self, threads: int) -> None:
         """Set TensorFlow up for the configured device. UsageError if it is not found, and as `check_int8`."""
@@ -148,7 +155,8 @@ def resolve(config: Config) -> Job:
         except SplitterError as error:
             raise UsageError(str(error)) from error
     ids = [("id", "string")] if config.input.id_field is not None else []
-    return _make_job(config, resolve_embedding(config, [*ids, *config.input.keep_fields.items()]))
+    job = resolve_embedding(config, [*ids, *config.input.keep_fields.items()])
+    return _make_job(dataclasses.replace(config, encoder=job.config.encoder), job)
 
 
 def with_format(job: Job, format_: Format) -> Job:
@@ -166,7 +174,7 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     del settings["output"]["path"]  # equal runs into two folders are equal
     run_identity = identify_run(identity, job.encoder.describe(), settings, job.versions)
     output = Output(config.output.path, run_identity["fingerprint"], config.output.byte_stream_split)
-    return Job(config, job.encoder, job.views, job.versions, run_identity, output, _block_limits(config, job.views))
+    return Job(config, job.encoder, job.views, job.versions, run_identity, output, _block_limits(config, job))
 
 
 def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = ()) -> EmbedJob:
@@ -179,12 +187,13 @@ def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = (
         installed = versions()
     except VersionError as error:
         raise UsageError(str(error)) from error
-    encoder = _open_encoder(config.encoder)
+    encoder, settings = _open_encoder(config.encoder)
     views = tuple(_resolve_view(name, settings, encoder, tuple(fields)) for name, settings in config.views.items())
-    return EmbedJob(config, encoder, views, installed)
+    return EmbedJob(dataclasses.replace(config, encoder=settings), encoder, views, installed)
 
 
-def _open_encoder(settings: EncoderConfig) -> EncoderSource:
+def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
+    """The encoder, and the settings with `max_seq_length`."""
     try:
         encoder = open_encoder(settings.handle, do_lower_case=settings.do_lower_case, engine=settings.engine)
     except EncoderError as error:
@@ -196,22 +205,32 @@ def _open_encoder(settings: EncoderConfig) -> EncoderSource:
                     f"encoder.{setting}: engine savedmodel runs {settings.handle} as it was saved "
                     f"({encoder.engine_because}); remove `{setting}`, or set engine: native for a plain BERT"
                 )
+    length = settings.max_seq_length or encoder.max_seq_length
+    if length is None:
+        raise UsageError(
+            f"encoder.max_seq_length: the files of {settings.handle} do not say how many positions it has; give the "
+            "tokens of the longest text that it takes, such as 512"
+        )
     positions, buckets = encoder.max_position_embeddings, settings.length_buckets
-    if positions is not None and settings.max_seq_length > positions:
+    if positions is not None and length > positions:
         raise UsageError(
-            f"encoder.max_seq_length: is {settings.max_seq_length}; {settings.handle} has {positions} positions, "
-            f"so at most {positions}"
+            f"encoder.max_seq_length: is {length}; {settings.handle} has {positions} positions, so at most {positions}"
         )
-    if settings.max_seq_length < encoder.special.around_pair:
+    if length < encoder.special.around_pair:
         raise UsageError(
-            f"encoder.max_seq_length: is {settings.max_seq_length}; {settings.handle} puts "
-            f"{encoder.special.around_pair} special tokens around a pair of texts, so at least that many"
+            f"encoder.max_seq_length: is {length}; {settings.handle} puts {encoder.special.around_pair} special tokens "
+            "around a pair of texts, so at least that many"
         )
+    if settings.max_seq_length is None:
+        settings = dataclasses.replace(settings, max_seq_length=length)
+        mistakes = [f"encoder.{mistake}" for mistake in find_in_encoder(settings)]
+        if mistakes:
+            raise UsageError("\n".join(mistakes))
     if positions is not None and buckets and buckets[-1] > positions:
         raise UsageError(
             f"encoder.length_buckets: ends with {buckets[-1]}; {settings.handle} has {positions} positions"
         )
-    return encoder
+    return encoder, settings
 
 
 def _resolve_view(
@@ -338,9 +357,9 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     }
 
 
-def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
+def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:
     """How much goes into a block, so that the part of its largest view stays near `target_part_bytes`."""
-    given = config.output.target_part_bytes
+    views, given = job.views, config.output.target_part_bytes
     part_bytes = given or _PART_BYTES
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
     of_tokens = [view for view in views if view.level == "token" or view.has_word_rows]
@@ -355,7 +374,7 @@ def _block_limits(config: Config, views: tuple[View, ...]) -> BlockLimits:
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_row_bytes, 1),
         text_rows=max(part_bytes // text_row_bytes, 1),
-        max_seq_length=config.encoder.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
+        max_seq_length=job.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
         joins_files=have_file and config.input.limit is None,
         edit_tokens=_NO_LIMIT if given or has_few_rows else edit_tokens,

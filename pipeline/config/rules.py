@@ -31,7 +31,7 @@ def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> Ite
             yield f"views.{name}: the name {name} is reserved; rename the view"
     for name, view in config.views.items():
         yield from (f"views.{name}.{mistake}" for mistake in _in_view(view, settings["views"][name], known))
-    yield from (f"encoder.{mistake}" for mistake in _in_encoder(config.encoder))
+    yield from (f"encoder.{mistake}" for mistake in find_in_encoder(config.encoder))
 
 
 def _misplaced(section: InputConfig | ViewSettings, by: str, given: Collection[str]) -> Iterator[str]:
@@ -103,9 +103,11 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
         yield "compress: is false; Parquet is always compressed (zstd): remove `compress`"
 
 
-def _in_encoder(encoder: EncoderConfig) -> Iterator[str]:
+def find_in_encoder(encoder: EncoderConfig) -> Iterator[str]:
+    """What breaks a rule in the section `encoder`; what depends on `max_seq_length` only if that is not null."""
     buckets, longest = encoder.length_buckets, encoder.max_seq_length
-    if encoder.long_text == "window" and encoder.window_overlap >= longest - 2:
+    example = [32, 64, longest or 128]
+    if longest is not None and encoder.long_text == "window" and encoder.window_overlap >= longest - 2:
         yield (
             f"window_overlap: is {encoder.window_overlap}; it must be below max_seq_length - 2 = {longest - 2}, "
             "or a window makes no progress"
@@ -117,10 +119,10 @@ def _in_encoder(encoder: EncoderConfig) -> Iterator[str]:
             yield f"compute_dtype: int8 is for processors, and device is {encoder.device}: take bfloat16 or float32"
     if buckets is None:
         if encoder.xla:
-            yield f"xla: compiles for each shape of a batch; set encoder.length_buckets, such as [32, 64, {longest}]"
+            yield f"xla: compiles for each shape of a batch; set encoder.length_buckets, such as {example}"
     elif not buckets or buckets[0] < 1 or sorted(set(buckets)) != buckets:
-        yield f"length_buckets: is {buckets}; give ascending lengths, such as [32, 64, {longest}]"
-    elif buckets[-1] < longest:
+        yield f"length_buckets: is {buckets}; give ascending lengths, such as {example}"
+    elif longest is not None and buckets[-1] < longest:
         yield (
             f"length_buckets: ends with {buckets[-1]}, but max_seq_length is {longest}: longer texts would have no "
             f"bucket; add {longest}"

@@ -61,7 +61,9 @@ class EncoderConfig(Settings):
         "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system",
         min_length=1,
     )
-    max_seq_length: int = setting(128, "tokens of one text that are encoded, special tokens included", ge=3)
+    max_seq_length: int | None = setting(
+        None, "tokens of one text that are encoded, special tokens included; null: as the encoder's own files say", ge=3
+    )
     long_text: Literal["truncate", "window", "reject"] = setting("truncate", "what happens to a longer text")
     prompt: str | None = setting(None, "a text put before each text, as sentence-transformers' prompts are")
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)

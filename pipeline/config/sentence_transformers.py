@@ -17,13 +17,10 @@ from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
 
 _MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 # The names of the transformer's own file: sentence-transformers takes the first that is not empty.
-_TRANSFORMER_FILES = [
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-]
 # What that file must say. `encode` does not depend on the other fields, or they are read below.
 _TRANSFORMER_FIELDS: dict[str, Any] = {
     "transformer_task": "feature-extraction",
@@ -125,7 +122,7 @@ def _read_plain(handle: str, folder: Path) -> Model:
     architectures = config.fields.get("architectures") or [None]
     if isinstance(architectures, list) and str(architectures[0]).endswith("ForCausalLM"):
         raise config.wrong("architectures", f"an encoder's: {_ELSEWHERE}")
-    length = _max_seq_length(folder, _File(folder / _TRANSFORMER_FILES[0], {}))
+    length = _max_seq_length(folder, _File(folder / TRANSFORMER_FILES[0], {}))
     return Model({"handle": handle, "max_seq_length": length}, _view("mean", is_normalized=False), is_plain=True)
 
 
@@ -155,8 +152,8 @@ def _read_modules(path: Path) -> list[str]:
 
 def _read_transformer(folder: Path) -> _File:
     """The transformer's own file, without fields if there is none. UsageError for other texts or other tokens."""
-    given = (_File.read(folder / name, optional=True) for name in _TRANSFORMER_FILES)
-    file = next((file for file in given if file.fields), _File(folder / _TRANSFORMER_FILES[0], {}))
+    given = (_File.read(folder / name, optional=True) for name in TRANSFORMER_FILES)
+    file = next((file for file in given if file.fields), _File(folder / TRANSFORMER_FILES[0], {}))
     file.check_names(*_TRANSFORMER_FIELDS, *_OTHER_TRANSFORMER_FIELDS)
     for name, value in _TRANSFORMER_FIELDS.items():
         file.check(name, value)

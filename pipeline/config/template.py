@@ -36,7 +36,7 @@ _CONTENT_OF_MODEL = "one view: for each line the vector of sentence-transformers
 # What the configuration sets; the other settings are comments. `views` by name.
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
-    "encoder": {"handle": "minilm", "max_seq_length": 128},
+    "encoder": {"handle": "minilm"},
     "output": {"path": "out/first"},
 }
 _VIEWS: dict[str, dict[str, Any]] = {

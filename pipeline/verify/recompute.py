@@ -144,9 +144,9 @@ class RecomputedBlock:
     def _encode(self, text: int) -> EncodedText:
         """The text through the reference encoder; the last text is kept, because each of its rows asks for it."""
         if self._encoded is None or self._encoded[0] != text:
-            tokens, settings = self._tokens, self._of.job.config.encoder
+            tokens, job = self._tokens, self._of.job
             own = slice(*tokens.row_splits[text : text + 2])
-            windows, owner = cut_windows(tokens.word_index[own], settings.max_seq_length, settings.window_overlap)
+            windows, owner = cut_windows(tokens.word_index[own], job.max_seq_length, job.config.encoder.window_overlap)
             encoded = self._of.encoder.encode(tokens.token_ids[own], tokens.segment_ids[own], windows, owner)
             self._encoded = (text, encoded)
         return self._encoded[1]

@@ -55,7 +55,7 @@ def compare_number_types(folder: Path, verses: list[str]) -> None:
             seconds.append(time.perf_counter() - started)
         each = size / len(given) / 2  # the other columns, too
         read = statistics.median(seconds) / len(given) * 1e7
-        print(f"| `{dtype}` | {each:,.0f} | {each / (384 * FLOAT32):.2f} | {read:.0f} |")
+        print(f"| {dtype} | {each:,.0f} | {each / (384 * FLOAT32):.2f} | {read:.0f} |")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class EncoderSource:
     `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
     embedding; None if unknown. `tokenizer`: the library that cuts texts. `vocabulary_file`: in `folder`;
     `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256
-    of weights, vocabulary and configuration.
+    of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do.
     """
 
     handle: str
@@ -113,6 +113,13 @@ class EncoderSource:
     casing_from: str
     has_pooler: bool
     fingerprint: str
+    cut_to: int | None = None
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens of one text, special tokens included, to which programs that follow its files cut; None if unknown."""
+        known = (length for length in (self.cut_to, self.max_position_embeddings) if length is not None)
+        return min(known, default=None)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

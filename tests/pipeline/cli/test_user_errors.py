@@ -47,6 +47,8 @@ run c.yaml --set views.tokens.layers=[12]
     views.tokens.layers: there is no layer 12: the encoder has 3 Transformer blocks, so layers 0 to 3
 run c.yaml --set encoder.max_seq_length=600
     encoder.max_seq_length: is 600; {encoder} has 128 positions, so at most 128
+run c.yaml --set encoder.length_buckets=[32,64]
+    encoder.length_buckets: ends with 64, but max_seq_length is 128: longer texts would have no bucket; add 128
 plan c.yaml --set input.unit=sentence --set input.sentences=no_such_module:split
     input.sentences: no_such_module:split: ModuleNotFoundError: No module named 'no_such_module'; the function must be
     importable here and on the workers: install its module, or set PYTHONPATH

@@ -46,7 +46,7 @@ def mistakes(change: str) -> str:
 def test_defaults():
     loaded = load.check(yaml.safe_load(MINIMAL), source="c.yaml")
     assert loaded.encoder.handle == "minilm"
-    assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (128, 1024)
+    assert (loaded.encoder.max_seq_length, loaded.encoder.batch_tokens) == (None, 1024)
     assert (loaded.input.slice_bytes, loaded.output.target_part_bytes) == (1_048_576, None)
     assert loaded.views["tokens"].layers == [-1, "-2..-4"]
     assert loaded.views["tokens"].combine == "separate"
@@ -145,7 +145,7 @@ encoder: {length_buckets: [64, 32]}
     encoder.length_buckets: is [64, 32]; give ascending lengths, such as [32, 64, 128]
 encoder: {length_buckets: []}
     encoder.length_buckets: is []; give ascending lengths, such as [32, 64, 128]
-encoder: {length_buckets: [32, 64]}
+encoder: {length_buckets: [32, 64], max_seq_length: 128}
     encoder.length_buckets: ends with 64, but max_seq_length is 128: longer texts would have no bucket; add 128
 encoder: {xla: true}
     encoder.xla: compiles for each shape of a batch; set encoder.length_buckets, such as [32, 64, 128]
@@ -153,7 +153,7 @@ encoder: {compute_dtype: int8, xla: true, length_buckets: [128]}
     encoder.compute_dtype: int8 is not for XLA, which has no such products: remove `xla`, or take float32
 encoder: {compute_dtype: int8, device: gpu}
     encoder.compute_dtype: int8 is for processors, and device is gpu: take bfloat16 or float32
-encoder: {long_text: window, window_overlap: 126}
+encoder: {long_text: window, window_overlap: 126, max_seq_length: 128}
     encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, or a window makes no progress
 input: {format: jsonl, keep_fields: {id: string}}
     input.keep_fields.id: the output has a column of this name; rename the field

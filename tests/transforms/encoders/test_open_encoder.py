@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 
 import pytest
 from repository import DATA
@@ -30,6 +32,42 @@ def test_layers_that_it_does_not_have():
     source = open_encoder(str(DATA / "hf_uncased"))
     with pytest.raises(EncoderError, match="there is no layer 4; it gives layers 0 to 3"):
         load_encoder(source, layers=[3, 4], pooler=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "length"),
+    [
+        ({}, 128),  # its positions
+        ({"tokenizer_config.json": {"model_max_length": 100}}, 100),
+        ({"tokenizer_config.json": {"model_max_length": 512}}, 128),
+        ({"tokenizer_config.json": {"model_max_length": int(1e30)}}, 128),  # transformers' "no limit"
+        ({"tokenizer_config.json": {"model_max_length": None}}, 128),
+        (
+            {
+                "sentence_bert_config.json": {"max_seq_length": 60, "do_lower_case": False},
+                "tokenizer_config.json": {"model_max_length": 100},
+            },
+            60,
+        ),
+        (
+            {
+                "sentence_roberta_config.json": {"max_seq_length": None},
+                "tokenizer_config.json": {"model_max_length": 100},
+            },
+            100,
+        ),
+    ],
+)
+def test_the_length_that_its_files_say(tmp_path, files, length):
+    folder = shutil.copytree(DATA / "hf_uncased", tmp_path / "encoder")
+    (folder / "tokenizer_config.json").unlink()
+    for name, fields in files.items():
+        (folder / name).write_text(json.dumps({"do_lower_case": True} | fields))
+    assert open_encoder(str(folder)).max_seq_length == length
+
+
+def test_the_length_of_minilm():
+    assert open_encoder("minilm").max_seq_length == 256
 
 
 def test_pipe_as_configuration_is_not_read(tmp_path):

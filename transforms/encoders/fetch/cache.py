@@ -38,6 +38,7 @@ WANTED = (
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "sentence_*_config.json",
     "vocab.txt",
     "LICENSE*",
 )

@@ -29,6 +29,11 @@ from layerbeam.transforms.encoders.source import (
     read_vocabulary,
 )
 
+# Those that a transformer of sentence-transformers may have, next to its config.json.
+TRANSFORMER_FILES = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
 # The number types of floats, as safetensors names them.
 _DTYPES = ("F32", "F16", "BF16", "F64")
 
@@ -46,8 +51,20 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
         engine_because=f"config.json says {said}",
         architecture=architecture,
         has_pooler="bert/pooler/dense/kernel" in tensors,
+        cut_to=_read_length(handle, located.folder),
         **common_fields(handle, located, weight_files, vocabulary, architecture.vocab_size, casing, architecture),
     )
+
+
+def _read_length(handle: str, folder: Path) -> int | None:
+    """Tokens to which sentence-transformers, or else transformers, cuts a text; None if no file says."""
+    files = [(name, "max_seq_length") for name in TRANSFORMER_FILES] + [("tokenizer_config.json", "model_max_length")]
+    for name, field in files:
+        if (folder / name).is_file():
+            length = ConfigFile(handle, folder / name).fields.get(field)
+            if type(length) is int and length > 2:  # others mean "no limit"
+                return length
+    return None
 
 
 def _read_tokenizer(
