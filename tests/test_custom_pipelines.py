@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import random_lines
 from pyarrow import feather
 from repository import ROOT
 from weights import vectors
@@ -22,8 +21,7 @@ OWN_SOURCE, OWN_SINK = re.findall(
 
 
 def test_an_own_source_and_an_own_sink(workplace, tmp_path, monkeypatch):
-    lines = [line for line in random_lines(2300) if line.strip()]
-    assert len(lines) > 2000  # so three blocks
+    lines = [f"review {number}" for number in range(2300)]  # three blocks
     workplace.write("corpus/a.txt", "\n".join(lines))
     views = {"reviews": {"level": "text", "layers": [6], "normalize": True}}
     workplace.configure(views=views, encoder={"handle": "minilm"})
