@@ -33,13 +33,13 @@ FLOAT32 = Tolerance(5e-5, 2e-5)
 
 # TF32 keeps 10 bits of each factor. With factors rounded to 10 bits, the smallest cosine is 1 - 1.3e-6 on a CPU, in
 # ModernBERT 1 - 1.8e-5, and the lengths are off by 0.0026. Allowed is five to eight times that cosine's distance.
-TF32 = DirectionTolerance(cosine=1 - 1e-5, length=0.01)
-TF32_MODERNBERT = DirectionTolerance(cosine=1 - 1e-4, length=0.01)
+TF32 = DirectionTolerance(cosine=1 - 1e-5, length=0.01, products="TF32")
+TF32_MODERNBERT = DirectionTolerance(cosine=1 - 1e-4, length=0.01, products="TF32")
 
 # bfloat16 keeps 7 bits, of sums too. On a CPU the smallest cosine is 1 - 1.5e-4, in ModernBERT 1 - 3e-3, and the
 # lengths are off by 0.023. Allowed is about five times as much.
-BFLOAT16 = DirectionTolerance(cosine=1 - 8e-4, length=0.1)
-BFLOAT16_MODERNBERT = DirectionTolerance(cosine=1 - 1.5e-2, length=0.1)
+BFLOAT16 = DirectionTolerance(cosine=1 - 8e-4, length=0.1, products="bfloat16")
+BFLOAT16_MODERNBERT = DirectionTolerance(cosine=1 - 1.5e-2, length=0.1, products="bfloat16")
 
 # {name: (compute_dtype, whether TF32 is on, tolerance, ModernBERT's)}: ModernBERT never normalizes its residual stream.
 MODES = {
