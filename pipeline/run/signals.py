@@ -29,6 +29,7 @@ def install_signal_handlers() -> None:
     """
     terminal = os.dup(2)  # descriptor 2 itself is away while TensorFlow is imported
     numbers, wakeup = os.pipe()
+    main = threading.get_ident()
 
     def end(number: int) -> None:
         with contextlib.suppress(OSError):
@@ -49,6 +50,8 @@ def install_signal_handlers() -> None:
     def end_late() -> None:
         while (number := os.read(numbers, 1)[0]) not in _SIGNALS:
             pass
+        # The system may have given it to another thread, which does not wake the main one up.
+        signal.pthread_kill(main, number)
         time.sleep(_GRACE_SECONDS)
         end(number)
 

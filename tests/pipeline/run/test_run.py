@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -164,6 +165,21 @@ def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     workplace.run()
     workplace.run("--output", "undisturbed")
     assert workplace.files() == workplace.files("undisturbed")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "tgkill"), reason="a signal to one thread: Linux, glibc 2.30")
+def test_an_interrupt_that_another_thread_receives(workplace):
+    many_blocks(workplace, output={"target_part_bytes": 50_000})
+    workplace.write("corpus/c.txt", "\n".join(random_lines(2000)))  # more than it does while it ends
+    with workplace.at_work() as process:
+        other = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
+        assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGINT) == 0
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == (
+        "layerbeam: interrupted; completed blocks are kept: run the same command again to resume"
+    )
+    assert "out: unfinished: interrupted" in workplace.show().out
 
 
 def test_only_new_and_changed_text_is_encoded(workplace):
