@@ -221,11 +221,10 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
             f"encoder.max_seq_length: is {length}; {settings.handle} puts {encoder.special.around_pair} special tokens "
             "around a pair of texts, so at least that many"
         )
-    if settings.max_seq_length is None:
-        settings = dataclasses.replace(settings, max_seq_length=length)
-        mistakes = [f"encoder.{mistake}" for mistake in find_in_encoder(settings)]
-        if mistakes:
-            raise UsageError("\n".join(mistakes))
+    settings = dataclasses.replace(settings, max_seq_length=length)
+    mistakes = [f"encoder.{mistake}" for mistake in find_in_encoder(settings)]
+    if mistakes:
+        raise UsageError("\n".join(mistakes))
     if positions is not None and buckets and buckets[-1] > positions:
         raise UsageError(
             f"encoder.length_buckets: ends with {buckets[-1]}; {settings.handle} has {positions} positions"

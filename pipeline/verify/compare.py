@@ -110,7 +110,8 @@ class ColumnComparison:
         near = cosines(found.astype(np.float64), exact.astype(np.float64))
         before = (self.mean_float32_cosine or 0) * (self.rows - len(near))
         self.mean_float32_cosine = float(before + near.sum()) / self.rows
-        self.min_float32_cosine = float(np.min([self.min_float32_cosine or 1, near.min()]))
+        smallest = near.min() if self.min_float32_cosine is None else min(self.min_float32_cosine, near.min())
+        self.min_float32_cosine = float(smallest)
 
 
 _PREDICATES = {

@@ -197,9 +197,9 @@ class _Comparison:
         if not len(rows):
             return
         columns = [column for column in self.verdict.columns if column.view == view.name]
-        exact = block.in_float32.vectors(view, text)[1] if block.in_float32 else None
-        for column, values in zip(columns, vectors, strict=True):
+        exact = block.in_float32.vectors(view, text)[1] if block.in_float32 else [None] * len(columns)
+        for column, values, in_float32 in zip(columns, vectors, exact, strict=True):
             stored = found[column.column].slice(int(rows[0]), len(rows)).combine_chunks()
             column.add(as_matrix(stored), values, block.place(text))
-            if exact is not None:
-                column.add_float32(as_matrix(stored), exact[columns.index(column)])
+            if in_float32 is not None:
+                column.add_float32(as_matrix(stored), in_float32)

@@ -1,4 +1,4 @@
-"""The table of neighbours in docs/output.md: how many of the 10 nearest stay, by the types of products and files.
+"""The table of neighbours in docs/tuning.md: how many of the 10 nearest stay, by the types of products and files.
 
 Vectors of MiniLM, by the reference in NumPy, which computes int8 as processors with VNNI instructions do. Nearest by
 cosine, among tokens of other verses, and among verses.
@@ -7,16 +7,17 @@ cosine, among tokens of other verses, and among verses.
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from corpus import read_bible
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.number_types import NUMBER_TYPES
+from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix
 from layerbeam.transforms.reference import ReferenceWordPiece, forward, round_kernels
 
-TEXTS, TOKENS, NEAREST = 2000, 2000, 10
+TEXTS, NEAREST = 2000, 10
 LAYERS = (1, 3, 5, 6)
 Vectors = dict[str, np.ndarray]
 
@@ -29,14 +30,14 @@ def main() -> None:
     verses = read_bible()
     texts = [verses[index] for index in random.choice(len(verses), TEXTS, replace=False)]
     sequences = [np.array(reference.sequence(text, "", 128)[0]) for text in texts]
-    places = [random.integers(1, len(ids) - 1) for ids in sequences[:TOKENS]]  # a token of each verse
+    places = [random.integers(1, len(ids) - 1) for ids in sequences]  # a token of each verse
     weights = dict(load_weights(source))
     codes = calibrate(source, weights, LAYERS, pooler=False)
 
     def vectors(weights: Vectors, codes: dict | None) -> Vectors:
         passes = [forward(source.architecture, weights, ids, np.zeros_like(ids), codes)[0] for ids in sequences]
         tokens = {
-            f"tokens, layer {layer}": np.stack([one[layer][at] for one, at in zip(passes, places, strict=False)])
+            f"tokens, layer {layer}": np.stack([one[layer][at] for one, at in zip(passes, places, strict=True)])
             for layer in LAYERS
         }
         return tokens | {"verses, mean of layer 6": np.stack([one[6].mean(axis=0) for one in passes])}
@@ -57,10 +58,6 @@ def main() -> None:
 
 def stored_as(number_type, values: np.ndarray) -> np.ndarray:
     """The values as they are read back."""
-    import pyarrow as pa
-
-    from layerbeam.transforms.number_types import as_matrix
-
     columns = number_type.store("x", number_type.round(values.astype(np.float32)))
     loaded = number_type.load(pa.table(columns))
     return as_matrix(loaded["x"].combine_chunks()).astype(np.float32)

@@ -116,3 +116,13 @@ def write_encoder(folder: Path, name: str, *, prefixed: bool = False) -> Path:
     save_file(tensors, folder / "model.safetensors")
     _TOKENIZERS.get(name.split("-")[0], _wordpiece)(folder)
     return folder
+
+
+def batch_of(lengths: list[int], longest: int) -> tuple[np.ndarray, ...]:
+    """Random token ids [B, S] with the padding's id within a text, lengths, segment ids: 1 in the second half."""
+    random = np.random.default_rng(5)
+    token_ids = random.integers(0, 300, (len(lengths), longest)).astype(np.int32)
+    token_ids[:, 3] = 1
+    real = np.arange(longest) < np.array(lengths)[:, None]
+    second = np.arange(longest) >= np.array(lengths)[:, None] // 2
+    return np.where(real, token_ids, 7).astype(np.int32), np.array(lengths, np.int32), (second & real).astype(np.int32)

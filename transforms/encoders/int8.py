@@ -54,7 +54,7 @@ def kernel_codes(kernel: Float32Array, inputs: InputCodes) -> tuple[Int8Array, F
     return np.rint(scaled / scale).astype(np.int8), scale
 
 
-def quantize(
+def quantize_weights(
     weights: Iterable[tuple[str, Float32Array]], inputs: Mapping[str, InputCodes]
 ) -> Iterator[tuple[str, Float32Array | Int8Array]]:
     """The (name, weight) pairs of a graph whose products named in `inputs` take codes.

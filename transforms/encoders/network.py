@@ -14,7 +14,7 @@ from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
-from layerbeam.transforms.encoders.int8 import InputCodes, quantize
+from layerbeam.transforms.encoders.int8 import InputCodes, quantize_weights
 from layerbeam.transforms.hardware import slow_bfloat16, tf
 
 Tensor = Any  # TensorFlow's
@@ -94,7 +94,7 @@ class Network:
         # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
         self._variables = {}
         fused = architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler)
-        for name, values in quantize(fused, self._codes):
+        for name, values in quantize_weights(fused, self._codes):
             is_float = name.endswith(("/kernel", "/bias")) and values.dtype != np.int8
             dtype = self._dtype if is_float else values.dtype  # of products, or of the rest
             self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
@@ -195,7 +195,7 @@ class Network:
         if name in self._codes:
             if values.dtype != tf.quint8:
                 values = values * self._variables[f"{name}/inverse"] + self._variables[f"{name}/zero"]
-                values = onednn.quantize(values)
+                values = onednn.nearest_codes(values)
             largest = self._variables[f"{name}/largest"]
             limits = self._codes[reader].limits if reader is not None and reader in self._codes else None
             return onednn.int8_dense(values, kernel, largest, bias, _FUSED_GELU.get(activation), limits)

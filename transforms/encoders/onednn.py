@@ -61,7 +61,7 @@ def layer_norm(values: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> T
     return _node("_MklLayerNorm", [values, gamma, beta], values.shape, epsilon={"f": epsilon})
 
 
-def quantize(values: Tensor) -> Tensor:
+def nearest_codes(values: Tensor) -> Tensor:
     """The nearest codes 0 to 255, quint8, of float32 values; of two equally near codes the even one."""
     return _node(
         "_MklQuantizeV2",
@@ -131,7 +131,7 @@ def _int8_problem() -> str | None:
         return "here is a GPU or TPU, or oneDNN is switched off"
 
     def products() -> list[Tensor]:
-        codes = quantize(tf.fill([4, 64], 300.0))
+        codes = nearest_codes(tf.fill([4, 64], 300.0))
         kernel, largest = tf.fill([64, 32], tf.constant(127, tf.int8)), tf.fill([32], 0.5)
         kept = int8_dense(codes, kernel, largest, tf.ones([32]))
         return [kept, tf.bitcast(int8_dense(codes, kernel, largest, tf.ones([32]), None, (-1.0, 16384.0)), tf.uint8)]

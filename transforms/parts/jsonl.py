@@ -24,6 +24,7 @@ from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
 _DECIMALS = 6
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 # Values that are rounded at a time.
 _VALUES = 1 << 20
 
@@ -39,8 +40,7 @@ class JsonLinesFormat(PartFormat):
             if view.is_extract_features:
                 file.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _texts(view, table))
             else:
-                options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-                file.writelines(orjson.dumps(row, option=options) for row in _rows(view, table))
+                file.writelines(orjson.dumps(row, option=_OPTIONS) for row in _rows(view, table))
 
     def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
         yield from tables_of(_read_objects(file, path, vector_names(columns)), columns)

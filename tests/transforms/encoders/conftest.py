@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from architectures import CONFIGS, write_encoder
 from model_server import TFHUB, Handler, QuietServer, Server, tar_of
 from saved_models import UNCASED
 
@@ -49,6 +50,13 @@ def server() -> Iterator[Server]:
 def model() -> bytes:
     """tfhub_uncased as TF Hub sends it."""
     return tar_of(TFHUB)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An encoder of each architecture, by its name in `CONFIGS`."""
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: write_encoder(root / name, name) for name in CONFIGS}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from architectures import CONFIGS, write_encoder
+from architectures import CONFIGS, batch_of, write_encoder
 from tampering import edit
 from weights import in_float64, refused, same_weights
 
@@ -21,25 +21,9 @@ from layerbeam.transforms.reference import forward
 pytestmark = pytest.mark.usefixtures("threads")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("encoders")
-    return {name: write_encoder(root / name, name) for name in CONFIGS}
-
-
 @pytest.fixture(params=CONFIGS)
 def folder(request, folders) -> Path:
     return folders[request.param]
-
-
-def batch_of(lengths: list[int], longest: int) -> tuple[np.ndarray, ...]:
-    """Random token ids [B, S] with the padding's id within a text, lengths, segment ids: 1 in the second half."""
-    random = np.random.default_rng(5)
-    token_ids = random.integers(0, 300, (len(lengths), longest)).astype(np.int32)
-    token_ids[:, 3] = 1
-    real = np.arange(longest) < np.array(lengths)[:, None]
-    second = np.arange(longest) >= np.array(lengths)[:, None] // 2
-    return np.where(real, token_ids, 7).astype(np.int32), np.array(lengths, np.int32), (second & real).astype(np.int32)
 
 
 def test_every_architecture_has_a_case():

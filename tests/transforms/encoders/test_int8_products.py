@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from architectures import CONFIGS, write_encoder
+from architectures import CONFIGS, batch_of
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, onednn, open_encoder
 from layerbeam.transforms.encoders.calibrate import calibrate
-from layerbeam.transforms.encoders.int8 import InputCodes, kernel_codes, quantize
+from layerbeam.transforms.encoders.int8 import InputCodes, kernel_codes, quantize_weights
 from layerbeam.transforms.reference import forward, round_kernels
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -19,19 +17,6 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 def array(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("encoders")
-    return {name: write_encoder(root / name, name) for name in CONFIGS}
-
-
-def batch_of(*lengths: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    random = np.random.default_rng(8)
-    token_ids = random.integers(0, 300, (len(lengths), max(lengths))).astype(np.int32)
-    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return np.where(real, token_ids, 7).astype(np.int32), np.array(lengths, np.int32), np.zeros_like(token_ids)
 
 
 def test_steps_and_zeros():
@@ -64,7 +49,7 @@ def test_codes_of_a_kernel():
 def test_a_bias_includes_the_zeros():
     inputs = {"a/dense": InputCodes(array(1, 1), array(10, 20))}
     pairs = [("a/dense/kernel", np.eye(2, dtype=np.float32)), ("x/kernel", array(7)), ("a/dense/bias", array(1, 2))]
-    given = dict(quantize(pairs, inputs))
+    given = dict(quantize_weights(pairs, inputs))
     assert list(given) == [
         *(f"a/dense/{part}" for part in ("kernel", "largest", "inverse", "zero")),
         "x/kernel",
@@ -81,14 +66,14 @@ def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
     layers = range(4)
     encoder = load_encoder(source, layers=layers, pooler=source.has_pooler, compute_dtype="int8")
     exact = load_encoder(source, layers=layers, pooler=False)
-    token_ids, lengths, segment_ids = batch_of(61, 7, 1, 20)
+    token_ids, lengths, segment_ids = batch_of([61, 7, 1, 20], 61)
     found, pooled = encoder(token_ids, lengths, segment_ids)
     in_float32, _ = exact(token_ids, lengths, segment_ids)
     weights = dict(load_weights(source))
     codes = calibrate(source, weights, layers, pooler=False)
     rounded = round_kernels(weights, codes)
     expected = [
-        forward(source.architecture, rounded, ids[:length], segments[:length], codes)
+        forward(source.architecture, rounded, ids[:length], segments[:length] * source.has_segments, codes)
         for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
     ]
     for layer in layers:
@@ -106,7 +91,7 @@ def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
 def test_same_bytes_again_and_in_a_batch_of_other_texts(folders, int8_products):
     source = open_encoder(str(folders["bert"]))
     one, other = (load_encoder(source, layers=[3], pooler=False, compute_dtype="int8") for _ in range(2))
-    token_ids, lengths, segment_ids = batch_of(*[40] * 30)
+    token_ids, lengths, segment_ids = batch_of([40] * 30, 40)
     whole = one(token_ids, lengths, segment_ids)[0][3]
     np.testing.assert_array_equal(whole, other(token_ids, lengths, segment_ids)[0][3])
     few = other(token_ids[7:9], lengths[7:9], segment_ids[7:9])[0][3]
@@ -115,7 +100,7 @@ def test_same_bytes_again_and_in_a_batch_of_other_texts(folders, int8_products):
 
 def test_a_later_encoder_has_its_own_scales(folders, tmp_path, int8_products):
     names = ["bert", "distilbert", "bert"]
-    batch = batch_of(30, 9)
+    batch = batch_of([30, 9], 30)
     kept = []
     for name in names:
         source = open_encoder(str(folders[name]))
