@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,8 @@ _EDIT_TOKENS = 1 << 14
 _EDIT_BATCHES = 16
 # A view with `keep_words` is assumed to keep at most one word of so many; all of them must fit in memory.
 _FEWER_WORDS = 8
+# The texts of a calibration: they are in the manifest, and every process encodes them.
+_CALIBRATION_BYTES = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +128,7 @@ class EmbedJob:
                 layers=needed_layers(self.views),
                 pooler=needs_pooler(self.views),
                 compute_dtype=self.config.encoder.compute_dtype,
+                calibration=self.config.encoder.calibration,
                 xla=self.config.encoder.xla,
             )
 
@@ -193,7 +197,7 @@ def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = (
 
 
 def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
-    """The encoder, and the settings with `max_seq_length`."""
+    """The encoder, and the settings with `max_seq_length` and the texts of `calibration`, if it is given."""
     try:
         encoder = open_encoder(settings.handle, do_lower_case=settings.do_lower_case, engine=settings.engine)
     except EncoderError as error:
@@ -221,7 +225,8 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
             f"encoder.max_seq_length: is {length}; {settings.handle} puts {encoder.special.around_pair} special tokens "
             "around a pair of texts, so at least that many"
         )
-    settings = dataclasses.replace(settings, max_seq_length=length)
+    calibration = _calibration_texts(settings.calibration)
+    settings = dataclasses.replace(settings, max_seq_length=length, calibration=calibration)
     mistakes = [f"encoder.{mistake}" for mistake in find_in_encoder(settings)]
     if mistakes:
         raise UsageError("\n".join(mistakes))
@@ -230,6 +235,30 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
             f"encoder.length_buckets: ends with {buckets[-1]}; {settings.handle} has {positions} positions"
         )
     return encoder, settings
+
+
+def _calibration_texts(given: Sequence[str] | str | None) -> list[str] | None:
+    """The texts of `calibration`, a list or a file with one per line."""
+    if given is None:
+        return None
+    where = "encoder.calibration"
+    texts = [text for text in (_read_lines(where, given) if isinstance(given, str) else given) if text.strip()]
+    size = sum(len(text.encode()) for text in texts)
+    if not 0 < size <= _CALIBRATION_BYTES:
+        raise UsageError(
+            f"{where}: has {len(texts):,} texts of {size:,} bytes; give at least one, and at most "
+            f"{_CALIBRATION_BYTES:,} bytes: a few hundred lines of your texts, short and long"
+        )
+    return texts
+
+
+def _read_lines(where: str, file: str, *, or_else: str = "") -> list[str]:
+    """The lines of a text file. UsageError, which ends with `or_else`, if it cannot be read."""
+    try:
+        return storage.read_bytes(file).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = storage.reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{where}: {file}: cannot be read ({why}){or_else}") from error
 
 
 def _resolve_view(
@@ -296,13 +325,8 @@ def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tu
     if given is None:
         return None
     if isinstance(given, str):
-        file = given
-        try:
-            given = storage.read_bytes(file).decode("utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            why = storage.reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
-            word = "" if os.path.splitext(file)[1] or os.sep in file else f"; for the word itself, give [{file}]"
-            raise UsageError(f"{where}: {file}: cannot be read ({why}){word}") from error
+        word = "" if os.path.splitext(given)[1] or os.sep in given else f"; for the word itself, give [{given}]"
+        given = _read_lines(where, given, or_else=word)
     forms = tuple(dict.fromkeys(form.strip() for form in given if form.strip()))
     if not forms:
         raise UsageError(f"{where}: has no forms; name at least one, or remove it")
@@ -349,11 +373,18 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
-            **({"calibration": sha256_of(CALIBRATION)} if config.encoder.compute_dtype == "int8" else {}),
+            **({"calibration": _calibration_hash(config.encoder)} if config.encoder.compute_dtype == "int8" else {}),
         },
         "views": settings["views"],
         "output": {"target_part_bytes": config.output.target_part_bytes},
     }
+
+
+def _calibration_hash(settings: EncoderConfig) -> str:
+    """SHA-256 of the texts that decide the codes of int8."""
+    if settings.calibration is None:
+        return sha256_of(CALIBRATION)
+    return hashlib.sha256("\n".join(settings.calibration).encode()).hexdigest()
 
 
 def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:

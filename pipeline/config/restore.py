@@ -24,6 +24,8 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
         name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
         for name, view in settings["views"].items()
     }
+    if isinstance(settings["encoder"].get("calibration"), str):  # a run records the texts
+        raise UsageError(f"{output_path}/{MANIFEST}: encoder.calibration should be texts, and is a file")
     config = load.restore(settings, source=f"{output_path}/{MANIFEST}")
     handle, sentences = config.encoder.handle, config.input.sentences
     if not trust and config.input.unit == "sentence" and sentences not in ("sentencex", "tensorflow_text"):

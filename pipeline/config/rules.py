@@ -112,6 +112,8 @@ def find_in_encoder(encoder: EncoderConfig) -> Iterator[str]:
             f"window_overlap: is {encoder.window_overlap}; it must be below max_seq_length - 2 = {longest - 2}, "
             "or a window makes no progress"
         )
+    if encoder.calibration is not None and encoder.compute_dtype != "int8":
+        yield f"calibration: applies to compute_dtype int8, which is {encoder.compute_dtype}"
     if encoder.compute_dtype == "int8":
         if encoder.xla:
             yield "compute_dtype: int8 is not for XLA, which has no such products: remove `xla`, or take float32"

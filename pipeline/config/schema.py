@@ -71,6 +71,9 @@ class EncoderConfig(Settings):
     compute_dtype: Literal["float32", "bfloat16", "int8"] = setting(
         "float32", "number type of the matrix products; int8 is for search and clustering, on processors with VNNI"
     )
+    calibration: list[str] | str | None = setting(
+        None, "for compute_dtype int8: texts like yours, as a list or a file with one per line; null: layerbeam's own"
+    )
     engine: Literal["auto", "native", "savedmodel"] = setting(
         "auto", "what runs the forward pass: native for known architectures, savedmodel calls a SavedModel as it is"
     )

@@ -41,8 +41,9 @@ class RecomputedJob:
     def __init__(self, job: Job) -> None:
         load_tensorflow(Hardware(1))
         self.job = job
-        self.encoder = ReferenceEncoder(job.encoder, job.config.encoder.compute_dtype)
-        self.in_float32 = ReferenceEncoder(job.encoder) if job.config.encoder.compute_dtype == "int8" else None
+        settings = job.config.encoder
+        self.encoder = ReferenceEncoder(job.encoder, settings.compute_dtype, settings.calibration)
+        self.in_float32 = ReferenceEncoder(job.encoder) if settings.compute_dtype == "int8" else None
         self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
         self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
@@ -164,17 +165,22 @@ class EncodedText:
 class ReferenceEncoder:
     """The encoder computed another way, text by text, unpadded, in float32; `description` says which way.
 
-    `compute_dtype` int8: with the same codes.
+    `compute_dtype` int8: with the same codes, of `calibration`.
     """
 
-    def __init__(self, encoder: EncoderSource, compute_dtype: ComputeDtype = "float32") -> None:
+    def __init__(
+        self,
+        encoder: EncoderSource,
+        compute_dtype: ComputeDtype = "float32",
+        calibration: Sequence[str] | None = None,
+    ) -> None:
         self._encoder = encoder
         self._weights: dict[str, Any] = dict(load_weights(encoder)) if encoder.architecture else {}
         self._codes: dict[str, InputCodes] = {}
         self._saved_model: Any = None
         self.description = "the reference implementation in NumPy"
         if compute_dtype == "int8":
-            self._codes = calibrate(encoder, self._weights, encoder.layers, pooler=False)
+            self._codes = calibrate(encoder, self._weights, encoder.layers, pooler=False, texts=calibration)
             self._weights = round_kernels(self._weights, self._codes)
             self.description += ", with the same int8 codes"
         if encoder.kind == "savedmodel":

@@ -1,6 +1,7 @@
-"""The codes of a network's inputs to products of int8, from a text that ships with the package.
+"""The codes of a network's inputs to products of int8, from the texts of a calibration.
 
-The text has prose in many languages, code, numbers and noise; each line is a text, and so are all lines together.
+Those that ship with the package are prose in many languages, code, numbers and noise. Each is encoded alone, and all
+together.
 """
 
 from __future__ import annotations
@@ -25,33 +26,38 @@ _LONGEST = 512
 
 
 def calibrate(
-    source: EncoderSource, weights: Mapping[str, Float32Array], layers: Sequence[int], *, pooler: bool
+    source: EncoderSource,
+    weights: Mapping[str, Float32Array],
+    layers: Sequence[int],
+    *,
+    pooler: bool,
+    texts: Sequence[str] | None = None,
 ) -> dict[str, InputCodes]:
     """The codes of the inputs of each product of the blocks that `layers` and the pooler need, by its name in a graph.
 
-    TensorFlow is loaded. The pooler's product is not among them.
+    `texts`: by default those that ship with the package. TensorFlow is loaded. The pooler's product is not among them.
     """
     assert source.architecture is not None  # noqa: S101 - for mypy
     last = source.architecture.blocks_needed(layers, pooler=pooler)
     ranges = InputRanges(source.architecture, weights, last, source.special.pad)
-    for token_ids, segment_ids in _sequences(source):
+    texts = CALIBRATION.read_text(encoding="utf-8").splitlines() if texts is None else texts
+    for token_ids, segment_ids in _sequences(source, texts):
         ranges.add(token_ids, segment_ids)
     return ranges.codes()
 
 
-def _sequences(source: EncoderSource) -> Iterator[tuple[Int32Array, Int32Array]]:
-    """[1, S] token ids and segment ids of each line, and of all lines as one text, cut to pairs."""
+def _sequences(source: EncoderSource, texts: Sequence[str]) -> Iterator[tuple[Int32Array, Int32Array]]:
+    """[1, S] token ids and segment ids of each text, and of all as one text, cut to pairs."""
     from layerbeam.transforms.tokenize.sequences import load_text_tokenizer  # it imports this package
 
-    lines = CALIBRATION.read_text(encoding="utf-8").splitlines()
-    pieces = load_text_tokenizer(source).tokenize(pa.array([*lines, " ".join(lines)]))
+    pieces = load_text_tokenizer(source).tokenize(pa.array([*texts, " ".join(texts)]))
     room = min(source.max_position_embeddings or _LONGEST, _LONGEST) - 2
     for number, (begin, end) in enumerate(itertools.pairwise(pieces.row_splits)):
         for cut in range(begin, end, room):
             ids = pieces.ids[cut : min(cut + room, end)]
             token_ids = np.array([[source.special.first, *ids, source.special.last]], np.int32)
             segment_ids = np.zeros_like(token_ids)
-            if source.has_segments and number == len(lines):
+            if source.has_segments and number == len(texts):
                 segment_ids[:, len(ids) // 2 :] = 1
             yield token_ids, segment_ids
 

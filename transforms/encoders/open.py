@@ -112,12 +112,14 @@ def load_encoder(
     layers: Sequence[int],
     pooler: bool,
     compute_dtype: ComputeDtype = "float32",
+    calibration: Sequence[str] | None = None,
     xla: bool = False,
 ) -> Encoder:
     """The forward pass for these layers (0 to L, in this order), ready to be called. Imports TensorFlow.
 
-    A worker on another machine fetches the files first. `compute_dtype` and `xla` are for the native engine. Raises
-    EncoderError if the encoder cannot give these layers, or has changed since it was opened.
+    A worker on another machine fetches the files first. `compute_dtype` and `xla` are for the native engine.
+    `calibration`: the `texts` of `calibrate`, for int8. Raises EncoderError if the encoder cannot give these layers, or
+    has changed since it was opened.
     """
     source.check(layers, pooler=pooler)
     here = _open_again(source)
@@ -126,6 +128,9 @@ def load_encoder(
     if compute_dtype == "int8" and (problem := int8_problem()):
         raise EncoderError(f"{here.handle}: compute_dtype: {problem}")
     weights = load_weights(here)
+    codes = {}
+    if compute_dtype == "int8":
+        codes = calibrate(here, weights, layers, pooler=pooler, texts=calibration)
     network = Network(
         here.architecture,
         weights,
@@ -134,7 +139,7 @@ def load_encoder(
         pad_id=here.special.pad,
         has_segments=here.has_segments,
         compute_dtype=compute_dtype,
-        codes=calibrate(here, weights, layers, pooler=pooler) if compute_dtype == "int8" else {},
+        codes=codes,
         xla=xla,
     )
     if not xla:  # XLA compiles for each shape

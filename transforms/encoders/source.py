@@ -20,7 +20,7 @@ Engine = Literal["native", "savedmodel"]
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 _SMALL_VOCABULARY = 0.9
-# The text that decides the codes of products in int8.
+# The texts that decide the codes of products in int8, one per line, unless others are given.
 CALIBRATION = Path(__file__).with_name("calibration.txt")
 # As in Google's reference, a longer word is one [UNK].
 MAX_CHARS_PER_WORD = 200

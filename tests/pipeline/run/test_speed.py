@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from workplace import tree_hashes
 from layerbeam.pipeline.plan import plan
 from layerbeam.pipeline.run import run
 from layerbeam.pipeline.verify.compare import cosines
+from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.encoders import onednn
 
 
@@ -81,6 +83,50 @@ def test_int8_products(workplace):
     assert "float32   tokens, layer_3: cosine with products in float32 at least 0.9" in printed
     assert printed.endswith("\npass\n")
     assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
+
+
+@pytest.mark.usefixtures("int8_products")
+def test_int8_products_of_a_resumed_run(workplace, monkeypatch):
+    corpus(workplace, compute_dtype="int8")
+    workplace.run("--output", "undisturbed")
+    dies = Mock(wraps=put_commit, side_effect=[DEFAULT, DEFAULT, *[OSError("the worker dies")] * 9])
+    with monkeypatch.context() as patch:
+        patch.setattr("layerbeam.transforms.write.put_commit", dies)
+        workplace.run("--workers", "1", status=1)
+    assert len(list((workplace.folder / "out/_commits").iterdir())) == 2
+    workplace.run()
+    assert workplace.files() == workplace.files("undisturbed")
+
+
+@pytest.mark.usefixtures("int8_products")
+def test_calibration_with_own_texts(workplace):
+    corpus(workplace, compute_dtype="int8", calibration="mine.txt")
+    lines = random_lines(20)
+    workplace.write("mine.txt", "\n".join([*lines, "", " "]))
+    workplace.run()
+    workplace.run("--output", "default", "--set", "encoder.calibration=null")
+    workplace.run("--output", "listed", "--set", f"encoder.calibration={json.dumps(lines)}")
+    assert workplace.files() == workplace.files("listed")
+    own, default = (vectors(workplace.rows(output=output), "layer_3") for output in ("out", "default"))
+    assert 1e-3 < np.abs(own - default).max() < 1
+    workplace.write("mine.txt", "Other texts.\n")
+    assert "with the same int8 codes" in workplace.verify("--sample", "60").out  # the texts are in the manifest
+    assert "encoder.calibration: " in workplace.run(status=2).err
+    manifest = workplace.manifest()
+    manifest["settings"]["encoder"]["calibration"] = "mine.txt"
+    workplace.write("out/manifest.json", json.dumps(manifest))
+    assert "encoder.calibration should be texts, and is a file" in workplace.verify(status=2).err
+
+
+def test_calibration_that_cannot_be_used(workplace):
+    corpus(workplace, compute_dtype="int8", calibration="none.txt")
+    assert "encoder.calibration: none.txt: cannot be read (No such file" in workplace.run(status=2).err
+    workplace.write("none.txt", "\n \n")
+    assert "encoder.calibration: has 0 texts of 0 bytes; give at least one, and" in workplace.run(status=2).err
+    workplace.write("none.txt", "long " * 30_000)
+    assert "has 1 texts of 150,000 bytes; give at least one, and at most 131,072" in workplace.run(status=2).err
+    corpus(workplace, calibration=["A text."])
+    assert "encoder.calibration: applies to compute_dtype int8, which is float32" in workplace.run(status=2).err
 
 
 def test_int8_on_a_processor_without_it(workplace, monkeypatch):
