@@ -137,8 +137,9 @@ def main(path: str) -> None:
         "tokens": cost.encoded_tokens,
         "padded_tokens": cost.padded_tokens,
         "gflops": cost.encoded_tokens * flops_per_token(architecture) / seconds / 1e9,
-        "product_gflops": product_rate(architecture, job.config.encoder.compute_dtype, threads),
     }
+    if job.config.encoder.compute_dtype != "int8":
+        result["product_gflops"] = product_rate(architecture, job.config.encoder.compute_dtype, threads)
     print(json.dumps(result))
 
 

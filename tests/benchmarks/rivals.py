@@ -31,9 +31,11 @@ SAMPLE = 128  # texts used to choose
 ROW_GROUP_SIZE = 20_000  # tokens per row group
 CORES = len(os.sched_getaffinity(0))
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
+OPENVINO_PRECISION = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # of what is not int8
 
 # (ids, mask, segments), [B, S] each -> the layers [B, S, H]; and how many threads may call it at once.
 Infer = tuple[Callable[[np.ndarray, np.ndarray, np.ndarray], list[np.ndarray]], int]
+Inputs = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def torch_model(folder: str, dtype: str, attention: str):
@@ -64,7 +66,7 @@ def example():
     return ids, torch.ones_like(ids), torch.zeros_like(ids)
 
 
-def with_transformers(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
+def with_transformers(folder: str, dtype: str, sample: Inputs) -> Iterator[tuple[str, Infer]]:
     import torch
 
     def infer(model):
@@ -82,13 +84,15 @@ def with_transformers(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
     yield "torch.compile", infer(torch.compile(model, dynamic=True))
 
 
-def with_onnxruntime(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
-    """Float32 only: on x86 it has no bfloat16 products."""
+def with_onnxruntime(folder: str, dtype: str, sample: Inputs) -> Iterator[tuple[str, Infer]]:
+    """float32 and int8 (of the inputs by the range of each batch): on x86 it has no bfloat16 products."""
+    import onnx
     import onnxruntime as ort
     import torch
+    from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.transformers import optimizer
 
-    model = torch_model(folder, dtype, "eager")  # the form in which the optimizer finds attention
+    model = torch_model(folder, "float32", "eager")  # the form in which the optimizer finds attention
     with tempfile.TemporaryDirectory() as temporary:
         path = os.path.join(temporary, "model.onnx")
         axes = {name: {0: "rows", 1: "length"} for name in NAMES}
@@ -100,6 +104,10 @@ def with_onnxruntime(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
         fused = optimizer.optimize_model(path, "bert", config.num_attention_heads, config.hidden_size)
         assert fused.get_fused_operator_statistics()["Attention"] == config.num_hidden_layers
         fused.save_model_to_file(path, use_external_data_format=True)
+        if dtype == "int8":
+            exported, path = path, os.path.join(temporary, "int8.onnx")
+            unknown = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # results of the optimizer's own nodes
+            quantize_dynamic(exported, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=unknown)
         for sessions, threads in ((1, CORES), (CORES, 1)):
             options = ort.SessionOptions()
             options.intra_op_num_threads = threads
@@ -114,11 +122,22 @@ def with_onnxruntime(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
             yield f"{sessions} sessions with {threads} threads", (call, sessions)
 
 
-def with_openvino(folder: str, dtype: str) -> Iterator[tuple[str, Infer]]:
+def in_int8(model, sample: Inputs):
+    """OpenVINO's model with int8 products, by NNCF: static ranges, of the sample."""
+    import nncf
+
+    names = [each.get_any_name() for each in model.inputs]
+    arrays = [dict(zip(names, each, strict=True)) for each in sample]
+    return nncf.quantize(model, nncf.Dataset(arrays), subset_size=len(arrays), model_type=nncf.ModelType.TRANSFORMER)
+
+
+def with_openvino(folder: str, dtype: str, sample: Inputs) -> Iterator[tuple[str, Infer]]:
     import openvino as ov
 
     model = ov.convert_model(torch_model(folder, "float32", "sdpa"), example_input=example())
-    precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+    if dtype == "int8":
+        model = in_int8(model, sample)
+    precision = OPENVINO_PRECISION[dtype]
     for hint in ("THROUGHPUT", "LATENCY"):
         compiled = ov.compile_model(model, "CPU", {"PERFORMANCE_HINT": hint, "INFERENCE_PRECISION_HINT": precision})
         requests = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
@@ -182,7 +201,7 @@ def tokens(
 
     sample = texts[:: max(len(texts) // SAMPLE, 1)]
     tried = []
-    for name, infer in load(folder, dtype):
+    for name, infer in load(folder, dtype, [each[1:] for each in batches(sample, 512)]):
         if mode in ("", name):
             seconds(infer, sample, 1024)
             for size in [int(batch)] if batch else BATCH_TOKENS:
@@ -226,6 +245,28 @@ def write_parquet(batches, output: str) -> int:
     return count
 
 
+def onnx_qint8(model, sample: list[str]):
+    """What sentence-transformers calls onnx-qint8."""
+    from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        export_dynamic_quantized_onnx_model(model, "avx512_vnni", folder)
+        file_name = {"file_name": "model_qint8_avx512_vnni.onnx"}
+        return SentenceTransformer(folder, device="cpu", backend="onnx", model_kwargs=file_name)
+
+
+def openvino_qint8(model, sample: list[str]):
+    """What sentence-transformers calls openvino-qint8, with ranges of the sample instead of a set that it downloads."""
+    encoder = model[0].auto_model
+    inputs = [model.tokenize([text]) for text in sample]
+    names = [each.get_any_name() for each in encoder.model.inputs]
+    encoder.model = in_int8(encoder.model, [tuple(each[name].numpy() for name in names) for each in inputs])
+    encoder.request = None
+    encoder.compile()
+    return model
+
+
 def text_vectors(
     backend: str, folder: str, texts: list[str], dtype: str, output: str, mode: str = "", batch: str = ""
 ) -> dict[str, float | str]:
@@ -233,20 +274,21 @@ def text_vectors(
     import torch
     from sentence_transformers import SentenceTransformer
 
-    precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
     settings = {
-        "torch": {"dtype": getattr(torch, dtype)},
+        "torch": {"dtype": getattr(torch, "float32" if dtype == "int8" else dtype)},
         "onnx": {"export": True},
-        "openvino": {"export": True, "ov_config": {"INFERENCE_PRECISION_HINT": precision}},
+        "openvino": {"export": True, "ov_config": {"INFERENCE_PRECISION_HINT": OPENVINO_PRECISION[dtype]}},
     }[backend]
     model = SentenceTransformer(folder, device="cpu", backend=backend, model_kwargs=settings)
+    sample = texts[:: max(len(texts) // SAMPLE, 1)]
+    if dtype == "int8":
+        model = {"onnx": onnx_qint8, "openvino": openvino_qint8}[backend](model, sample)
 
     def seconds(batch_size: int, texts: list[str]) -> float:
         started = time.perf_counter()
         model.encode(texts, batch_size=batch_size, show_progress_bar=False)
         return time.perf_counter() - started
 
-    sample = texts[:: max(len(texts) // SAMPLE, 1)]
     seconds(32, sample)
     batch_size = min([int(batch)] if batch else BATCH_SIZES, key=lambda size: seconds(size, sample))
     started = time.perf_counter()

@@ -32,7 +32,9 @@ from page import write_table
 from random_encoder import BASE, make_weights, write_huggingface
 
 from layerbeam import open_run
+from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.hardware import slow_bfloat16
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,9 +43,11 @@ LAYERS = (-1, -2, -3, -4)
 MAX_SEQ_LENGTH = 512
 ENGINES = ("transformers", "onnxruntime", "openvino")
 BACKENDS = ("torch", "onnx", "openvino")
-NO_BFLOAT16 = ("onnxruntime", "onnx")  # on x86
+# Rivals that do not have a number type on x86: PyTorch's int8 is not what people use for encoders.
+LACKING = {"float32": (), "bfloat16": ("onnxruntime", "onnx"), "int8": ("transformers", "torch")}
 # BERT-base's size takes eight times as long as MiniLM, so it gets every fourth line.
 BASE_STEP = 4
+DEPTH = {"MiniLM": 6, "BERT-base size": 12}
 MAX_ERROR = 5e-5  # another order of sums, on any processor
 MIN_COSINE = 0.998
 
@@ -65,7 +69,9 @@ class Bench:
             f"print(json.dumps({{name: version(name) for name in {packages}}}))"
         )
         self.versions = ", ".join(f"{name} {version}" for name, version in run_json(rivals_python, "-c", code).items())
-        self.dtypes = ("float32",) if slow_bfloat16("bfloat16") else ("float32", "bfloat16")
+        has = {"float32": True, "bfloat16": not slow_bfloat16("bfloat16"), "int8": int8_problem() is None}
+        self.dtypes = [dtype for dtype in has if has[dtype]]
+        self.exact: dict[str, np.ndarray] = {}  # vectors in float32, by case
         self.results: dict[str, list[dict[str, Any]]] = {}
         verses = read_bible()
         self.texts = {"verses": verses[:: len(verses) // lines][:lines], "long tail": long_tail(verses, lines // 4)}
@@ -138,34 +144,51 @@ class Bench:
     def run_encoder_alone(self, path: Path) -> dict[str, float]:
         return run_json(sys.executable, str(HERE / "encoder_alone.py"), str(path))
 
-    def compare_tokens(self, dtype: str) -> None:
-        """Check that both have the same vectors for the same tokens."""
+    def compare_tokens(self, dtype: str) -> np.ndarray:
+        """The rival's last layer, after a check that both have the same vectors for the same tokens."""
         ours = open_run(str(self.folder / "out")).view("v").to_arrow()
         theirs = pq.read_table(self.rival_output("tokens")).sort_by([("line", "ascending")])
         assert ours["token_id"].to_pylist() == theirs["token_id"].to_pylist(), "tokens differ from the rival's"
         names = [name for name in ours.column_names if name.startswith("layer_")]
         for name, number in zip(names, LAYERS, strict=True):
             compare(rows_of(ours[name]), rows_of(theirs[f"layer_{number}"]), dtype)
+        return rows_of(theirs["layer_-1"])
+
+    def note_cosine(self, name: str, case: str, dtype: str, vectors: np.ndarray) -> None:
+        """The mean cosine with our vectors in float32, of the same round."""
+        if dtype == "float32":
+            self.exact[case] = vectors
+        elif dtype == "int8":
+            self.results[name][-1]["cosine"] = float(cosines(vectors, self.exact[case]).mean())
 
     def tokens(self, encoder: str, corpus: str, dtype: str) -> None:
         name = f"{encoder}, {dtype}, {corpus}"
         path = self.configure(encoder, corpus, dtype, {"level": "token", "layers": list(LAYERS)})
+        case = f"{encoder}, {corpus}"
         self.note(f"{name}: layerbeam", self.run_layerbeam(path))
+        last = open_run(str(self.folder / "out")).view("v").to_numpy(f"layer_{DEPTH[encoder]}")
+        self.note_cosine(f"{name}: layerbeam", case, dtype, last)
         self.note(f"{name}: our encoder alone", self.run_encoder_alone(path))
         for engine in self.engines:
-            if dtype == "float32" or engine not in NO_BFLOAT16:
+            if engine not in LACKING[dtype]:
                 self.run_rival(f"{name}: {engine}", "tokens", engine, encoder, corpus, dtype)
-                self.compare_tokens(dtype)
+                theirs = self.compare_tokens(dtype)
+                if dtype == "int8":
+                    self.note_cosine(f"{name}: {engine}", case, dtype, theirs)
 
     def text_vectors(self, dtype: str) -> None:
         name = f"MiniLM, {dtype}, verses, text vectors"
         view = {"level": "text", "layers": [-1], "pooling": "mean", "normalize": True}
         self.note(f"{name}: layerbeam", self.run_layerbeam(self.configure("MiniLM", "verses", dtype, view)))
         ours = open_run(str(self.folder / "out")).view("v").to_numpy("layer_6")
+        self.note_cosine(f"{name}: layerbeam", "text vectors", dtype, ours)
         for backend in BACKENDS:
-            if dtype == "float32" or backend not in NO_BFLOAT16:
+            if backend not in LACKING[dtype]:
                 self.run_rival(f"{name}: {backend}", "texts", backend, "MiniLM", "verses", dtype)
-                compare(ours, np.load(self.rival_output("texts")), dtype)
+                theirs = np.load(self.rival_output("texts"))
+                compare(ours, theirs, dtype)
+                if dtype == "int8":
+                    self.note_cosine(f"{name}: {backend}", "text vectors", dtype, theirs)
 
     def run_inference(self) -> None:
         """Every fifth verse in Beam's RunInference, with standard components and with our handler, and in a run."""
@@ -211,9 +234,9 @@ def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
     error = float(np.abs(ours - theirs).max())
     if dtype == "float32":
         assert error <= MAX_ERROR, f"error {error:.2g}"
-    else:
-        products = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-        assert products.min() >= MIN_COSINE, f"smallest cosine {products.min():.5f}"
+    elif dtype == "bfloat16":
+        smallest = float(cosines(ours, theirs).min())
+        assert smallest >= MIN_COSINE, f"smallest cosine {smallest:.5f}"
 
 
 def table(bench: Bench, rounds: int, lines: int) -> list[str]:
@@ -229,6 +252,7 @@ def table(bench: Bench, rounds: int, lines: int) -> list[str]:
         "",
         *encoder_table(bench),
         "",
+        *cosine_lines(bench),
         *growth_lines(bench),
     ]
 
@@ -287,10 +311,22 @@ def encoder_table(bench: Bench) -> list[str]:
         took = medians(bench, case, bench.engines, "encoder_seconds")
         theirs = " | ".join(f"{tokens / took[name]:,.0f}" if name in took else "-" for name in bench.engines)
         ratio = min(took.values()) / ours
-        share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.results[alone])
-        limits = f"{share:.2f} of {bench.median(alone, 'product_gflops'):,.0f} GFLOP/s"
+        limits = "-"
+        if "product_gflops" in bench.results[alone][0]:
+            share = statistics.median(found["gflops"] / found["product_gflops"] for found in bench.results[alone])
+            limits = f"{share:.2f} of {bench.median(alone, 'product_gflops'):,.0f} GFLOP/s"
         lines.append(f"| {case} | {tokens / ours:,.0f} | {theirs} | {ratio:.2f} | {limits} |")
     return lines
+
+
+def cosine_lines(bench: Bench) -> list[str]:
+    """The mean cosines of int8 with float32."""
+    found = [
+        f"{name} {bench.median(name, 'cosine'):.4f}"
+        for name in bench.results
+        if ", int8, " in name and "alone" not in name
+    ]
+    return [f"Mean cosines with float32, of the last layer: {'; '.join(found)}.", ""] if found else []
 
 
 def growth_lines(bench: Bench) -> list[str]:

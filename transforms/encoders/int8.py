@@ -16,10 +16,11 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array, Int8Array
 
-# What a range is widened by: other texts go beyond the calibration's.
-_MARGIN = 1.1
-# The steps are powers of 2^(1/8): the ranges of another processor, which rounds otherwise, give the same.
-_PER_OCTAVE = 8
+# What a range is widened by, because other texts go beyond the calibration's; and n, the steps being powers of 2^(1/n),
+# so that another processor, which rounds otherwise, gives the same. One step for all channels costs more exactness than
+# the others together, so it has less room.
+_ROOM = 1.1, 8
+_ROOM_OF_ONE = 1.05, 64
 LARGEST = 127  # code of a weight
 
 
@@ -32,11 +33,12 @@ class InputCodes(NamedTuple):
     @classmethod
     def of_range(cls, low: Float32Array, high: Float32Array, *, one_step: bool) -> InputCodes:
         """The codes for inputs from `low` to `high`, [in] each. `one_step`: all channels have the same."""
+        margin, per_octave = _ROOM_OF_ONE if one_step else _ROOM
         if one_step:
             low, high = low.min(), high.max()
         width = np.maximum(high - low, 1e-3 * np.max(high - low, initial=1e-6)).astype(np.float64)
-        step = np.sqrt(width * width.max()) * _MARGIN / 255
-        step = np.exp2(np.ceil(np.log2(step) * _PER_OCTAVE) / _PER_OCTAVE)
+        step = np.sqrt(width * width.max()) * margin / 255
+        step = np.exp2(np.ceil(np.log2(step) * per_octave) / per_octave)
         zero = np.rint(127.5 - (low.astype(np.float64) + high) / 2 / step)
         return cls(step.astype(np.float32), zero.astype(np.float32))
 

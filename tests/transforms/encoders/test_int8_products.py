@@ -25,8 +25,9 @@ def test_steps_and_zeros():
     np.testing.assert_allclose(codes.step, [2 ** (2 / 8), 2 ** (-6 / 8)], rtol=1e-6)
     assert codes.zero.tolist() == [20, 128]
     one = InputCodes.of_range(array(0, -31.875), array(255, 31.875), one_step=True)
-    np.testing.assert_allclose([one.step], [2 ** (3 / 8)], rtol=1e-6)
-    assert one.limits == pytest.approx((-41 * 2 ** (3 / 8), 214 * 2 ** (3 / 8)))
+    # 1.05 * 286.875 / 255 is 1.181, and the next power of 2^(1/64) is 2^(16/64) = 1.189.
+    np.testing.assert_allclose([one.step], [2 ** (16 / 64)], rtol=1e-6)
+    assert one.limits == pytest.approx((-34 * 2 ** (16 / 64), 221 * 2 ** (16 / 64)))
 
 
 def test_a_channel_without_a_range():
