@@ -207,7 +207,7 @@ def test_failure_between_documents(workplace, monkeypatch):
     write_atomically = storage.write_atomically
 
     def breaks_at_b(path, **how):
-        if str(path).endswith("b.jsonl"):
+        if str(path).endswith("/b.jsonl"):
             raise OSError("No space left on device")
         return write_atomically(path, **how)
 
