@@ -88,7 +88,7 @@ def test_for_retrieval(tmp_path, monkeypatch):
     expected = layerbeam.encode(["Refunds are paid within ten days.", "The shop opens at nine."])
     np.testing.assert_allclose(texts.to_numpy("layer_6"), expected, rtol=0, atol=1e-6)
     run = layerbeam.open_run("out/chunks")
-    assert (run["chunks"].num_rows, run["documents"].num_rows) == (11, 3)
+    assert (run["chunks"].num_rows, run["documents"].num_rows) == (6, 3)
     for chunk in run["chunks"].to_arrow(["file", "start", "end", "text"]).to_pylist():
         assert (tmp_path / chunk["file"]).read_text()[chunk["start"] : chunk["end"]] == chunk["text"]
     best = [(row["file"], row["start"]) for row in names["rows"]]

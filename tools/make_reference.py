@@ -20,7 +20,7 @@ import pydantic
 from layerbeam.pipeline.cli import parser as command_line
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, Config, default_of, fields_of
 from layerbeam.pipeline.config.template import to_yaml
-from layerbeam.transforms.settings import REQUIRED
+from layerbeam.transforms.settings import REQUIRED, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
@@ -44,13 +44,20 @@ class Setting:
 
 def settings(section: str) -> Iterator[Setting]:
     """The settings of a section; for `views` those of one view."""
-    types_of = typing.get_type_hints(SECTIONS[section], include_extras=True)
-    for field in fields_of(SECTIONS[section]):
+    return _settings_of(SECTIONS[section])
+
+
+def _settings_of(model: type[Settings], prefix: str = "") -> Iterator[Setting]:
+    types_of = typing.get_type_hints(model, include_extras=True)
+    for field in fields_of(model):
         default, annotation = default_of(field), types_of[field.name]
+        if isinstance(default, Settings):
+            yield from _settings_of(type(default), f"{field.name}.")
+            continue
         choices = tuple(_kinds(annotation)) if typing.get_origin(annotation) is Literal else ()
         only = field.metadata.get("only", ())
         yield Setting(
-            name=field.name,
+            name=prefix + field.name,
             default=None if default is REQUIRED else to_yaml(default),
             allowed=", ".join([*_kinds(annotation), *_limits(field.metadata)]),
             choices=choices,

@@ -86,6 +86,18 @@ _Character = Annotated[str | None, AfterValidator(_check_character)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ChunkSettings(Settings):
+    """How a record is cut into chunks."""
+
+    tokens: int = setting(256, "tokens of the longest chunk, special tokens included", ge=8)
+    overlap: int = setting(32, "tokens of a chunk, at most half, with which the next one begins again", ge=0)
+    boundaries: Literal["sentence", "word"] = setting(
+        "sentence",
+        "where a chunk ends: at a sentence, if one ends in its last third, else at a word; or at a word",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordFormat(Settings):
     """What a record is and how it is read."""
 
@@ -93,7 +105,8 @@ class RecordFormat(Settings):
     record: Literal["line", "paragraph", "file"] = setting(
         "line", "what one record is; a worker holds a whole record in memory, even a file", only=("text",)
     )
-    unit: Literal["record", "sentence"] = setting("record", "what is embedded as one text")
+    unit: Literal["record", "sentence", "chunk"] = setting("record", "what is embedded as one text")
+    chunk: ChunkSettings = setting(ChunkSettings(), "how records are cut for unit: chunk")  # noqa: RUF009
     sentences: Annotated[str, AfterValidator(check_splitter)] = setting(
         "sentencex", "what splits sentences: sentencex, tensorflow_text, or your own function as module:function"
     )
@@ -123,6 +136,12 @@ class RecordFormat(Settings):
         le=1 << 28,
     )
     blank: Literal["skip", "keep"] = setting("skip", "what happens to a record that is empty or only white space")
+
+    @property
+    def splitter(self) -> str | None:
+        """What splits sentences; None if nothing does."""
+        has_sentences = self.unit == "sentence" or (self.unit == "chunk" and self.chunk.boundaries == "sentence")
+        return self.sentences if has_sentences else None
 
     @property
     def is_delimited(self) -> bool:
@@ -179,12 +198,16 @@ class SequenceSettings:
     """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
     `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
-    text; its tokens count, and have no place in the record.
+    text; its tokens count, and have no place in the record. `chunk`: how the records are cut first, at what
+    `sentences` finds in `language`.
     """
 
     max_seq_length: int = 128
     long_text: Literal["truncate", "window", "reject"] = "truncate"
     prompt: str = ""
+    chunk: ChunkSettings | None = None
+    sentences: str = "sentencex"
+    language: str = "en"
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 3:

@@ -72,20 +72,20 @@ def _call(function: Callable[[str], Any], name: str, text: str) -> list[tuple[in
     except (Exception, SystemExit) as error:
         raise SplitterError(f"{name} failed for {reprlib.repr(text)}: {type(error).__name__}: {error}") from error
     spans: list[tuple[int, int]] = []
-    end_before = 0
+    start_before = 0
     for span in returned:
         try:
             start, end = map(operator.index, span)
         except (TypeError, ValueError):
             start, end = -1, -1
-        if not end_before <= start <= end <= len(text):
+        if not start_before <= start <= end <= len(text):
             raise SplitterError(
-                f"{name} returned {reprlib.repr(span)} after a sentence that ends at {end_before}, in a text of "
-                f"{len(text)} code points; it must return (start, end) of each sentence in code points, in order and "
-                "without overlap"
+                f"{name} returned {reprlib.repr(span)} after a sentence that begins at {start_before}, in a text of "
+                f"{len(text)} code points; it must return (start, end) of each sentence in code points, in the order "
+                "of their starts"
             )
         spans.append((start, end))
-        end_before = end
+        start_before = start
     return spans
 
 

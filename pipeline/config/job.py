@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the stage imports Beam
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
+_TOKEN_BYTES = 4
 # Unless the configuration says how large parts are. An edit changes one or two blocks.
 _PART_BYTES = 128 << 20
 _EDIT_TOKENS = 1 << 14
@@ -150,16 +151,31 @@ class Job(EmbedJob):
     def records(self) -> RecordFormat:
         return self.config.input
 
+    @property
+    def sequences(self) -> SequenceSettings:
+        records, sequences = self.records, super().sequences
+        if records.unit != "chunk":
+            return sequences
+        return dataclasses.replace(
+            sequences, chunk=records.chunk, sentences=records.sentences, language=records.language
+        )
+
 
 def resolve(config: Config) -> Job:
     """The job of a configuration. UsageError as `resolve_embedding`, or if the splitter cannot be imported here."""
-    if config.input.unit == "sentence" and config.input.sentences != "tensorflow_text":
+    splitter = config.input.splitter
+    if splitter is not None and splitter != "tensorflow_text":
         try:
-            open_splitter(config.input.sentences, config.input.language)
+            open_splitter(splitter, config.input.language)
         except SplitterError as error:
             raise UsageError(str(error)) from error
     ids = [("id", "string")] if config.input.id_field is not None else []
     job = resolve_embedding(config, [*ids, *config.input.keep_fields.items()])
+    if config.input.unit == "chunk" and config.input.chunk.tokens > job.max_seq_length:
+        raise UsageError(
+            f"input.chunk.tokens: is {config.input.chunk.tokens}; a text has at most encoder.max_seq_length = "
+            f"{job.max_seq_length} tokens: lower it, or raise that"
+        )
     return _make_job(dataclasses.replace(config, encoder=job.config.encoder), job)
 
 
@@ -356,8 +372,10 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     settings = dataclasses.asdict(config)
     for name in ("files", "max_reject_rate"):
         del settings["input"][name]
-    if config.input.unit == "record":  # nothing is split
+    if config.input.splitter is None:
         del settings["input"]["sentences"], settings["input"]["language"]
+    if config.input.unit != "chunk":
+        del settings["input"]["chunk"]
     for view in job.views:
         of_view = settings["views"][view.name]
         del of_view["layer_numbering"]
@@ -378,6 +396,13 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         "views": settings["views"],
         "output": {"target_part_bytes": config.output.target_part_bytes},
     }
+
+
+def _assumed_text_bytes(records: RecordFormat) -> int | None:
+    """Bytes of a record from one of its texts to the next; None if a record is one text."""
+    if records.unit == "chunk":
+        return max(records.chunk.tokens - records.chunk.overlap, 1) * _TOKEN_BYTES
+    return _SENTENCE_BYTES if records.unit == "sentence" else None
 
 
 def _calibration_hash(settings: EncoderConfig) -> str:
@@ -405,7 +430,7 @@ def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:
         token_rows=max(part_bytes // token_row_bytes, 1),
         text_rows=max(part_bytes // text_row_bytes, 1),
         max_seq_length=job.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
-        sentence_bytes=_SENTENCE_BYTES if config.input.unit == "sentence" else None,
+        sentence_bytes=_assumed_text_bytes(config.input),
         joins_files=have_file and config.input.limit is None,
         edit_tokens=_NO_LIMIT if given or has_few_rows else edit_tokens,
     )

@@ -8,15 +8,16 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
 import yaml
 
 from layerbeam.pipeline.config.rules import find_contradictions
-from layerbeam.pipeline.config.schema import SECTIONS, Config, EmbedConfig, fields_of
+from layerbeam.pipeline.config.schema import SECTIONS, Config, EmbedConfig, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.transforms.settings import Settings
 
 # What is said for pydantic's errors of these types.
 _MESSAGES = {
@@ -178,7 +179,7 @@ def _explain(mistake: Any) -> str:
     place = [str(part) for part in mistake["loc"] if part != "[key]"]
     name, kind = ".".join(place), mistake["type"]
     if kind == "unexpected_keyword_argument":
-        known = [field.name for field in fields_of(SECTIONS[place[0]] if len(place) > 1 else Config)]
+        known = [field.name for field in fields_of(_section_at(place[:-1]))]
         hint = did_you_mean(place[-1], known) or _elsewhere(place[-1]) or f"; known here: {', '.join(known)}"
         return f"{name}: unknown setting{hint}"
     if kind in _MESSAGES:
@@ -191,6 +192,15 @@ def _explain(mistake: Any) -> str:
         if place[-1] == "level" and mistake["input"] == "sentence":
             what += "; for one row per sentence, level: text with input.unit: sentence"
     return f"{name}: {what}"
+
+
+def _section_at(place: Sequence[str]) -> type[Settings]:
+    """The settings at this place, such as `input.chunk` or `views.NAME`."""
+    section = SECTIONS[place[0]] if place else Config
+    for name in place[1:]:
+        inner = next((default_of(field) for field in fields_of(section) if field.name == name), None)
+        section = type(inner) if isinstance(inner, Settings) else section
+    return section
 
 
 def _elsewhere(name: str) -> str:

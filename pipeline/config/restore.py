@@ -27,9 +27,9 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
     if isinstance(settings["encoder"].get("calibration"), str):  # a run records the texts
         raise UsageError(f"{output_path}/{MANIFEST}: encoder.calibration should be texts, and is a file")
     config = load.restore(settings, source=f"{output_path}/{MANIFEST}")
-    handle, sentences = config.encoder.handle, config.input.sentences
-    if not trust and config.input.unit == "sentence" and sentences not in ("sentencex", "tensorflow_text"):
-        raise _distrust(output_path, f"import and call the function {sentences} (input.sentences)")
+    handle, splitter = config.encoder.handle, config.input.splitter
+    if not trust and splitter not in (None, "sentencex", "tensorflow_text"):
+        raise _distrust(output_path, f"import and call the function {splitter} (input.sentences)")
     if not trust and "://" in handle:
         raise _distrust(output_path, f"fetch the encoder from {handle}")
     job = resolve(config)

@@ -51,7 +51,7 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
     changed = [field.name for field in fields_of(InputConfig) if getattr(given, field.name) != default_of(field)]
     yield from _misplaced(given, "format", changed)
     pair = "pair_field" if given.pair_field is not None else "pair_separator"
-    if getattr(given, pair) is not None and given.unit == "sentence":
+    if getattr(given, pair) is not None and given.unit != "record":
         yield f"{pair}: a pair is one text; remove it, or set unit: record"
     if getattr(given, pair) is not None and encoder.long_text == "window":
         yield f"{pair}: windows are for single texts; remove it, or set encoder.long_text: truncate"
@@ -61,9 +61,13 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield "pair_separator: is empty; give the characters between the two texts, or null"
     if given.pair_field == given.text_field:
         yield f"pair_field: {given.pair_field} is already input.text_field"
-    if given.unit == "record":
+    if given.unit != "chunk" and "chunk" in changed:
+        yield "chunk: is for unit: chunk; set that, or remove it"
+    if given.unit == "chunk" and given.chunk.overlap > given.chunk.tokens // 2:
+        yield f"chunk.overlap: is {given.chunk.overlap}; at most half of chunk.tokens = {given.chunk.tokens}"
+    if given.splitter is None:
         ignored = [name for name in ("sentences", "language") if name in changed]
-        yield from (f"{name}: is for unit: sentence; set that, or remove it" for name in ignored)
+        yield from (f"{name}: is for sentences and chunks that end at them; set unit, or remove it" for name in ignored)
     elif "language" in changed and given.sentences != "sentencex":
         yield f"language: is for sentencex only, and input.sentences is {given.sentences}; remove it"
     seen: dict[str, str] = {}

@@ -83,6 +83,10 @@ def _settings(model: type[Settings], given: Mapping[str, Any], margin: str, expl
             continue
         if name not in explained:
             explained.add(name)
+            inner = default_of(field)
+            if isinstance(inner, Settings):
+                of_inner = (f"{own.name}: {own.metadata['description']}" for own in fields_of(type(inner)))
+                meaning = f"{meaning}. {'. '.join(of_inner)}"
             choices = typing.get_args(types[name]) if typing.get_origin(types[name]) is Literal else ()
             if isinstance(only, Mapping):
                 choices = only[level]
@@ -102,6 +106,7 @@ def to_yaml(value: Any) -> str:
     ('null', '[-1, 0..2]', '{}', '1.0', '"two\\\\nlines "')
     """
     style = '"' if isinstance(value, str) and "\n" in value else None
-    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf)
+    value = vars(value) if isinstance(value, Settings) else value
+    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, sort_keys=False)
     # The dumper ends a plain scalar with the document's end.
     return dumped.removesuffix("\n").removesuffix("\n...")

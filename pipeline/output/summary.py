@@ -20,7 +20,6 @@ from layerbeam.transforms.encoders import vocabulary_note
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
 _NAMED_FORMS = 10
-_UNITS = {metrics.RECORDS: ("records", "read"), metrics.SENTENCES: ("sentences", "found")}
 _OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes")
 _OF_SPEED = (
     "startup_seconds",
@@ -68,6 +67,7 @@ class RunSummary:
     remedies: Sequence[str]
     sums_bytes: Mapping[str, int]
     pair_field: str | None = None
+    unit: str = "record"
     documents: Mapping[str, Sequence[str]] | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -87,9 +87,9 @@ class RunSummary:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """(`input`, `3 files, 4.2 kB`), then (`records` or `sentences`, `142 read = 136 embedded + ...`)."""
+        """(`input`, `3 files, 4.2 kB`), then (`records`, `142 read = 136 embedded + ...`), and sentences or chunks."""
         lines, counts = [("input", input_text(self.inputs))], self.counts
-        for read, (unit, how) in _UNITS.items():
+        for read, unit, how in (metrics.RECORDS, "records", "read"), (metrics.SENTENCES, f"{self.unit}s", "found"):
             if read in counts or read == metrics.RECORDS:
                 ends = zip(metrics.BALANCES[read], ("embedded", "blank", "filtered", "rejected"), strict=True)
                 ended = " + ".join(f"{counts.get(name, 0):,} {end}" for name, end in ends)
@@ -199,6 +199,7 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
         parts={name: blocks.index.parts(name) for name in views},
         sums_bytes={name: size for name, size in sums.items() if size},
         pair_field=attempt["identity"]["input"]["pair_field"],
+        unit=attempt["identity"]["input"]["unit"],
         remedies=frequent_remedies(rejects, counts.get(metrics.RECORDS, 0), attempt["identity"]["input"]["text_field"]),
     )
 

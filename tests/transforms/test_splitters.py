@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, splitters
-from layerbeam.transforms.read import sentences as read_sentences
+from layerbeam.transforms import sentences as read_sentences
 from layerbeam.transforms.settings import check_splitter
 from layerbeam.transforms.splitters import SplitterError, UnsplittableTextError, open_splitter
 
@@ -177,20 +177,28 @@ def test_function_of_ones_own(corpus):
 
 
 @pytest.mark.usefixtures("my_module")
+def test_pieces_that_overlap(corpus):
+    path = corpus("a b c\nd é f g\n")
+    (block,) = read_file(path, unit="sentence", sentences="my_sentences:overlapping")
+    assert block.texts.to_pylist() == ["a b", "b", "d é", "é"]
+    assert block.offset.tolist() == [0, 2, 0, 2]
+    assert block.sentence.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.usefixtures("my_module")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("pieces", " returned 'some' after a sentence that ends at 0, in a text of 9 code points; it must return"),
-        ("letters", " returned 'a' after a sentence that ends at 0, in a text of 9 code points; it must return"),
+        ("pieces", " returned 'some' after a sentence that begins at 0, in a text of 9 code points; it must return"),
+        ("letters", " returned 'a' after a sentence that begins at 0, in a text of 9 code points; it must return"),
         ("numbers", " failed for 'some;text': TypeError: 'int' object is not iterable"),
         ("fails", " failed for 'some;text': IndexError: string index out of range"),
-        ("outside", " returned (0, 10) after a sentence that ends at 0, in a text of 9 code points; it must return"),
-        ("reversed_", " returned (3, 1) after a sentence that ends at 0, in a text of 9 code points; it must return"),
-        ("backwards", " returned (0, 1) after a sentence that ends at 3, in a text of 9 code points; it must return"),
+        ("outside", " returned (0, 10) after a sentence that begins at 0, in a text of 9 code points; it must return"),
+        ("reversed_", " returned (3, 1) after a sentence that begins at 0, in a text of 9 code points; it must return"),
         (
-            "overlapping",
-            " returned (2, 4) after a sentence that ends at 3, in a text of 9 code points; it must return (start, end) "
-            "of each sentence in code points, in order and without overlap",
+            "backwards",
+            " returned (0, 1) after a sentence that begins at 2, in a text of 9 code points; it must return "
+            "(start, end) of each sentence in code points, in the order of their starts",
         ),
         ("missing", ": AttributeError: module 'my_sentences' has no attribute 'missing'; the function must be"),
         ("constant", ": is not a function"),

@@ -68,7 +68,7 @@ class _ReadSlice(beam.DoFn):
     def setup(self) -> None:
         stage = self._stage
         self._committed = None if stage.output is None else CommittedBlocks(stage.output, stage.views)
-        if stage.record_format.unit == "sentence" and stage.record_format.sentences == "tensorflow_text":
+        if stage.record_format.unit == "sentence" and stage.record_format.splitter == "tensorflow_text":
             load_tensorflow(stage.hardware)
 
     def process(self, slice_: Slice) -> Iterator[Any]:

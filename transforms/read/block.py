@@ -21,7 +21,7 @@ from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
-from layerbeam.transforms.read.sentences import split_sentences
+from layerbeam.transforms.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide

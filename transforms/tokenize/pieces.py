@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.panics import PanicError
 
 UInt32Array = npt.NDArray[np.uint32]
 
@@ -51,6 +52,19 @@ class TextTokenizer(Protocol):
 
     def tokenize(self, texts: pa.StringArray) -> Pieces:
         """The pieces of `texts`: string [T] without nulls. PanicError if the library fails at one of them."""
+
+
+def find_panics(texts: pa.StringArray, tokenizer: TextTokenizer) -> dict[int, str]:
+    """{index: why it cannot be cut} of each text at which the tokenizer panics. PanicError if none does alone."""
+    reasons = {}
+    for index in range(len(texts)):
+        try:
+            tokenizer.tokenize(texts.slice(index, 1))
+        except PanicError as error:
+            reasons[index] = f"the tokenizer cannot cut the text: {error}"
+    if not reasons:
+        raise PanicError("the tokenizer panics at these texts together, and at none alone")
+    return reasons
 
 
 def join_texts(texts: list[str]) -> tuple[UInt32Array, Int64Array]:

@@ -7,7 +7,7 @@ Source: `extract_features.py` of google-research/bert.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,9 @@ from layerbeam.transforms.blocks import (
 from layerbeam.transforms.encoders import EncoderSource, load_library_tokenizer, load_vocabulary
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize.chunks import cut_chunks
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
-from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer
+from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer, find_panics
 from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View
@@ -74,9 +75,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     try:
         pieces = tokenizer.tokenize(texts)
     except PanicError:
-        reasons = {index % num_texts: reason for index, reason in _find_panics(texts, tokenizer)}
-        if not reasons:
-            raise
+        reasons = {index % num_texts: reason for index, reason in find_panics(texts, tokenizer).items()}
         return tokenize_block(reject(block, reasons, _STAGE), tokenizer, settings)
     side = row_of_each(pieces.row_splits)  # [P]: of first text t it is t, of second text t it is T + t
     if settings.prompt:
@@ -141,15 +140,6 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     )
 
 
-def _find_panics(texts: pa.StringArray, tokenizer: TextTokenizer) -> Iterator[tuple[int, str]]:
-    """(index, why it cannot be cut) of each text at which the tokenizer panics."""
-    for index in range(len(texts)):
-        try:
-            tokenizer.tokenize(texts.slice(index, 1))
-        except PanicError as error:
-            yield index, f"the tokenizer cannot cut the text: {error}"
-
-
 def _hide_prompt(pieces: Pieces, side: Int64Array, num_texts: int, length: int) -> Pieces:
     """The pieces of texts behind a prompt of this length, with places in the texts; the prompt's have none, as -1."""
     shift = np.where(side < num_texts, length, 0)
@@ -181,7 +171,7 @@ def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
 
 
 class Tokenizer:
-    """Texts to tokens and to the rows of views. If all views keep some words only, texts without any are dropped.
+    """Texts to tokens and to the rows of views, after `chunk`. If all views keep some words only, others are dropped.
 
     Not thread-safe. To build one takes 0.1 s and may run a TensorFlow operation: see `WordPiece`.
     """
@@ -193,6 +183,8 @@ class Tokenizer:
         self._keep = {view.name: KeepWords(view, self.text_tokenizer) for view in views if view.keep_words is not None}
 
     def __call__(self, block: TextBlock) -> TokenBlock:
+        if self._settings.chunk is not None and metrics.SENTENCES not in block.counts:  # else it is cut already
+            block = cut_chunks(block, self.text_tokenizer, self._settings)
         tokens = tokenize_block(block, self.text_tokenizer, self._settings)
         tokens.rows = {view.name: rows_of(view, tokens, self._keep.get(view.name)) for view in self._views}
         if self._keep and len(self._keep) == len(self._views):

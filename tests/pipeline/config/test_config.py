@@ -116,9 +116,9 @@ input: {unit: sentence, sentences: pysbd}
     input.sentences: should be sentencex, tensorflow_text or your own module:function, such as my_package.text:split;
     given: 'pysbd'
 input: {language: de}
-    input.language: is for unit: sentence; set that, or remove it
+    input.language: is for sentences and chunks that end at them; set unit, or remove it
 input: {sentences: tensorflow_text}
-    input.sentences: is for unit: sentence; set that, or remove it
+    input.sentences: is for sentences and chunks that end at them; set unit, or remove it
 input: {unit: sentence, sentences: tensorflow_text, language: de}
     input.language: is for sentencex only, and input.sentences is tensorflow_text; remove it
 input: {format: text, id_field: id}

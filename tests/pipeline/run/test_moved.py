@@ -296,6 +296,11 @@ FILES = {
     "compressed lines": ("txt.gz", lambda lines: gzip.compress(data_of(lines)), {}),
     "paragraphs": ("txt", lambda lines: "\n\n".join(lines).encode(), {"record": "paragraph"}),
     "sentences": ("txt", lambda lines: data_of([f"{line}. {line}!" for line in lines]), {"unit": "sentence"}),
+    "chunks": (
+        "txt",
+        lambda lines: "\n\n".join(lines).encode(),
+        {"record": "paragraph", "unit": "chunk", "chunk": {"tokens": 12, "overlap": 3}},
+    ),
     "JSON Lines": ("jsonl", lambda lines: data_of([json.dumps({"text": t, "number": len(t)}) for t in lines]), KEPT),
     "CSV": ("csv", as_csv, KEPT),
     "Parquet": ("parquet", as_parquet, KEPT),

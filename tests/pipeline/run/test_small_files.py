@@ -343,7 +343,7 @@ def test_readers_see_one_view(small):
     assert texts.first_rows(1_000).equals(texts.read(texts.parts[0]))
 
 
-@pytest.mark.parametrize("unit", ["record", "sentence"])
+@pytest.mark.parametrize("unit", ["record", "sentence", "chunk"])
 def test_json_lines_with_ids(workplace, unit):
     for number in range(40):
         objects = [{"text": f"The river {number}. It is wide.", "key": f"{number % 30}-{line}"} for line in range(2)]

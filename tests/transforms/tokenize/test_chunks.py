@@ -1,0 +1,158 @@
+"""Chunks: where they end, against a judge in plain Python; places, sizes and words on hostile texts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_library import ROBERTA, TOKENIZERS
+from test_sequences import block_of
+from test_wordpiece_property import random_text
+
+from layerbeam.transforms import metrics
+from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.settings import ChunkSettings, SequenceSettings
+from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
+from layerbeam.transforms.tokenize.library import LibraryTokenizer
+from layerbeam.transforms.tokenize.wordpiece import WordPiece
+
+
+@pytest.fixture(scope="module", params=["wordpiece", *TOKENIZERS])
+def tokenizer(request, vocab):
+    if request.param == "wordpiece":
+        special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
+        return WordPiece(vocab, True, 200, special)
+    return LibraryTokenizer(TOKENIZERS[request.param](), ROBERTA)
+
+
+def chunks_of(
+    text: str, tokenizer, tokens: int, overlap: int, boundaries: str = "word", **more
+) -> list[tuple[str, int]]:
+    how = ChunkSettings(tokens=tokens, overlap=overlap, boundaries=boundaries)
+    block = cut_chunks(block_of([text]), tokenizer, SequenceSettings(chunk=how, **more))
+    assert block.sentence.tolist() == list(range(len(block.texts)))
+    return list(zip(block.texts.to_pylist(), block.offset.tolist(), strict=True))
+
+
+def cut_by_rule(places, count, room, overlap):
+    """The rule of the documentation, piece by piece."""
+    sentences, spaces, words, pieces = (set(where.tolist()) for where in places)
+    chunks, begin, end = [], 0, 0
+    while count - begin > room:
+        full = begin + room
+        whole = range(full, end, -1)
+        third = [place for place in whole if place >= full - room // 3]
+        order = [(sentences, third), (spaces, third), (words, third), (words, whole)]
+        found = [place for where, steps in order for place in steps if place in where]
+        if not found and begin < end:
+            begin = end
+            continue
+        end = next(iter([*found, *(place for place in whole if place in pieces), full]))
+        chunks.append((begin, end))
+        earlier = range(max(end - overlap, begin + 1), end)
+        for where in (sentences, spaces, words):
+            begin = next((place for place in earlier if place in where), end)
+            if begin != end:
+                break
+    return [*chunks, (begin, count)]
+
+
+@given(st.data())
+@settings(max_examples=500)
+def test_ends_and_overlaps(data):
+    count, room = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 20))
+    overlap = data.draw(st.integers(0, room))
+    inner = list(range(1, count))
+    places, allowed = [], inner
+    for _ in range(4):  # each kind of place is also one of the next kind
+        allowed = sorted(data.draw(st.sets(st.sampled_from(allowed)))) if allowed else []
+        places.insert(0, np.array(allowed, np.int64))
+    found = cut_pieces(places, count, room, overlap)
+    assert found == cut_by_rule(places, count, room, overlap)
+    assert found[0][0] == 0
+    assert found[-1][1] == count
+    for (begin, end), (following, after) in itertools.pairwise(found):
+        assert 0 < end - begin <= room
+        assert begin < following <= end < after
+        assert end - following <= overlap
+
+
+def test_ends_at_sentences_and_words(vocab):
+    special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
+    tokenizer = WordPiece(vocab, True, 200, special)
+    text = "The bank is wide. A river is  a river. It isn't the bank, the bank or\u00a0the river of the bank at all."
+    assert chunks_of(text, tokenizer, 14, 0, "sentence") == [
+        ("The bank is wide. A river is  a river.", 0),
+        ("It isn't the bank, the bank or\u00a0the river", 39),
+        ("of the bank at all.", 80),
+    ]
+
+
+def test_a_record_that_fits_stays_as_it_is(tokenizer):
+    for text in ("  the river \n", "\u200b", ""):
+        assert chunks_of(text, tokenizer, 40, 5) == [(text, 0)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_texts(tokenizer, vocab, seed):
+    pick = random.Random(seed)
+    text = " ".join(random_text(pick, vocab) for _ in range(pick.randint(1, 30)))
+    tokens = pick.randint(14, 40)  # a character may have four pieces, and so has the prompt
+    overlap = pick.randint(0, tokens // 2)
+    prompt = pick.choice(("", "the "))
+    boundaries = pick.choice(("word", "sentence"))
+    found = chunks_of(text, tokenizer, tokens, overlap, boundaries, prompt=prompt)
+    record = tokenizer.tokenize(pa.array([text]))
+    alone = tokenizer.tokenize(pa.array([prompt + chunk for chunk, _ in found]))
+    assert np.diff(alone.row_splits).max() <= tokens - 2
+    spans = [(start, start + len(chunk)) for chunk, start in found]
+    for (chunk, start), (begin, end) in zip(found, spans, strict=True):
+        assert text[begin:end] == chunk
+        assert start == begin
+    if len(found) == 1:
+        assert spans == [(0, len(text))]
+        return
+    for (begin, end), (following, after) in itertools.pairwise(spans):
+        assert begin < following
+        assert end <= after
+    # Each piece of the record is in a chunk, and without an overlap in one.
+    covered = [sum(begin <= start and end <= stop for begin, stop in spans) for start, end in pieces_of(record)]
+    assert min(covered) >= 1
+    if overlap == 0:
+        assert max(covered) == 1
+    # A word that is cut is longer than a chunk.
+    for word, pieces in itertools.groupby(
+        zip(record.word_index.tolist(), pieces_of(record), strict=True), lambda p: p[0]
+    ):
+        own = [span for _, span in pieces]
+        if word >= 0 and len(own) < (tokens - 8) // 2:
+            first, last = min(start for start, _ in own), max(end for _, end in own)
+            assert any(begin <= first and last <= stop for begin, stop in spans)
+
+
+def pieces_of(pieces):
+    return list(zip(pieces.start.tolist(), pieces.end.tolist(), strict=True))
+
+
+def test_counts_of_several_files(vocab):
+    special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
+    tokenizer = WordPiece(vocab, True, 200, special)
+    block = block_of(["the river " * 10, "the bank", "the bank " * 9])
+    block.counts = {metrics.RECORDS: np.array([3]), metrics.EMBEDDED: np.array([3]), metrics.BLANK: np.array([1])}
+    cut = cut_chunks(block, tokenizer, SequenceSettings(chunk=ChunkSettings(tokens=10, overlap=0)))
+    assert cut.line.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert {name: values.tolist() for name, values in cut.counts.items()} == {
+        metrics.RECORDS: [3],
+        metrics.EMBEDDED: [3],
+        metrics.BLANK: [1],
+        metrics.SENTENCES: [7],
+        metrics.SENTENCES_EMBEDDED: [7],
+        "sentences_blank_skipped": [0],
+        "sentences_filtered": [0],
+        "sentences_rejected": [0],
+    }

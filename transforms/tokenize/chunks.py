@@ -1,0 +1,124 @@
+"""Records cut into chunks: texts of at most so many tokens, which end at sentences or words and may overlap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, reject
+from layerbeam.transforms.panics import PanicError
+from layerbeam.transforms.sentences import find_sentences, split_records
+from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize.pieces import TextTokenizer, find_panics
+
+# How often a record is cut again because a chunk has more tokens alone than within the record.
+_ATTEMPTS = 8
+
+
+def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSettings) -> TextBlock:
+    """The block of records with a text per chunk, whose `offset` is its first code point in the record.
+
+    A chunk has at most `chunk.tokens` tokens, with special ones and the prompt. A record with no more stays whole.
+    """
+    chunk = settings.chunk
+    assert chunk is not None  # noqa: S101 - for mypy
+    sentences = [np.empty(0, np.int64)] * len(block.texts)
+    if chunk.boundaries == "sentence":
+        record, spans, reasons = find_sentences(block.texts, settings.sentences, settings.language)
+        if reasons:
+            return cut_chunks(reject(block, reasons, "read"), tokenizer, settings)
+        sentences = np.split(spans[:, 0], np.searchsorted(record, np.arange(1, len(block.texts))))
+    try:
+        pieces = tokenizer.tokenize(block.texts)
+    except PanicError:
+        return cut_chunks(reject(block, find_panics(block.texts, tokenizer), "wordpiece"), tokenizer, settings)
+    of_prompt = len(tokenizer.tokenize(pa.array([settings.prompt])).ids)
+    chunks: list[list[tuple[int, int]]] = []
+    of_records = itertools.pairwise(pieces.row_splits.tolist())
+    for text, starts, (begin, end) in zip(block.texts.to_pylist(), sentences, of_records, strict=True):
+        room = max(chunk.tokens - 2 - of_prompt, 1)
+        if end - begin <= room:
+            chunks.append([(0, len(text))])
+            continue
+        own = slice(begin, end)
+        start, stop, word = pieces.start[own], pieces.end[own], pieces.word_index[own]
+        places = find_places(text, start, stop, word, starts)
+        for _ in range(_ATTEMPTS):
+            cuts = cut_pieces(places, len(start), room, chunk.overlap)
+            found = [(int(start[first]), int(stop[first:last].max())) for first, last in cuts]
+            alone = tokenizer.tokenize(pa.array([settings.prompt + text[a:b] for a, b in found])).row_splits
+            excess = int(np.diff(alone).max()) - (chunk.tokens - 2)
+            if excess <= 0 or room == 1:
+                break
+            room = max(room - excess, 1)
+        chunks.append(found)
+    numbers = np.repeat(np.arange(len(chunks)), [len(found) for found in chunks])
+    return split_records(block, numbers, np.array([*itertools.chain(*chunks)], np.int64).reshape(-1, 2))
+
+
+def find_places(
+    text: str, start: Int32Array, end: Int32Array, word_index: Int32Array, sentences: Int64Array
+) -> list[Int64Array]:
+    """Where a text may be cut: the pieces that begin a sentence, behind white space, a word, and any, ascending.
+
+    `start`, `end`, `word_index`: int32 [P], of its pieces; `sentences`: the first code points of its sentences. Two
+    pieces of one character are not cut.
+    """
+    white = np.array([False, *map(str.isspace, text), False])
+    before = np.cumsum(white)  # white space before each code point
+    ends, begins = np.maximum.accumulate(end)[:-1], start[1:]
+    is_apart = begins >= ends
+    is_word = (word_index[1:] != word_index[:-1]) | (word_index[1:] < 0)
+    # A piece of byte-level BPE may begin with the white space before it.
+    is_behind_space = (before[begins] > before[ends]) | white[begins + 1]
+    of_sentence = np.searchsorted(sentences, start, side="right")
+    is_sentence = of_sentence[1:] > of_sentence[:-1]
+    return [
+        np.flatnonzero(is_apart & is_allowed) + 1
+        for is_allowed in (is_sentence, is_word & is_behind_space, is_word, np.ones_like(is_apart))
+    ]
+
+
+def cut_pieces(places: Sequence[Int64Array], count: int, room: int, overlap: int) -> list[tuple[int, int]]:
+    """(first piece, piece after the last) of each chunk of `count` pieces, at most `room` pieces each.
+
+    `places`: as `find_places` gives them. A chunk ends in its last third, at a sentence if one ends there, else at
+    white space, else at a word; if no word ends there, at an earlier one; within a word only if that fills the chunk.
+    The next chunk begins at most `overlap` pieces earlier: at a sentence, else at white space, else at a word. It does
+    not where a word would not fit then.
+
+    >>> words = np.arange(1, 12)
+    >>> cut_pieces([np.array([5]), words, words, words], 12, 6, 2)
+    [(0, 5), (3, 9), (7, 12)]
+    """
+    *best, words, pieces = places
+    chunks, begin, end = [], 0, 0
+    while begin + room < count:
+        limit = begin + room
+        third = max(limit - room // 3, end + 1)
+        ends = [*((where, third) for where in (*best, words)), (words, end + 1)]
+        found = next((place for where, low in ends if (place := _last(where, low, limit)) is not None), None)
+        if found is None and begin < end:  # a word that fits without the overlap, or not at all
+            begin = end
+            continue
+        if found is None:
+            found = _last(pieces, end + 1, limit) or limit
+        chunks.append((begin, found))
+        low, end = max(found - overlap, begin + 1), found
+        begin = next((place for where in (*best, words) if (place := _first(where, low, end)) is not None), end)
+    return [*chunks, (begin, count)]
+
+
+def _last(places: Int64Array, low: int, high: int) -> int | None:
+    """The last of these places from `low` to `high`."""
+    index = int(np.searchsorted(places, high, side="right")) - 1
+    return int(places[index]) if index >= 0 and places[index] >= low else None
+
+
+def _first(places: Int64Array, low: int, high: int) -> int | None:
+    """The first of these places from `low` to before `high`."""
+    index = int(np.searchsorted(places, low))
+    return int(places[index]) if index < len(places) and places[index] < high else None
