@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from corpora import random_lines
@@ -49,9 +51,16 @@ def test_a_run_is_opened_and_leaves_this_process_as_it_was(tmp_path, monkeypatch
     assert before == (sys.stderr, threading.excepthook, *map(signal.getsignal, (signal.SIGINT, signal.SIGTERM)))
 
 
-def test_an_interrupt_ends_the_run_only(workplace):
+@pytest.fixture
+def python_handler() -> Iterator[Any]:
+    """Python's handler of SIGINT: PySpark, in another test, leaves its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_run_only(workplace, python_handler):
     workplace.write("corpus/a.txt", "\n".join(random_lines(20_000)))
-    handler = signal.default_int_handler
 
     def interrupt():
         while not list(workplace.folder.glob("out/_commits/*")):
@@ -61,7 +70,7 @@ def test_an_interrupt_ends_the_run_only(workplace):
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         layerbeam.run(settings(workplace.folder, input={"slice_bytes": 500}), workers=1)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is python_handler
     state = layerbeam.pipeline.output.run_log.load_runs(str(workplace.folder / "out"))[-1]["state"]
     assert state == "interrupted"
 
