@@ -55,7 +55,7 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 	@$(BIN)/python configs/demo/bank.py out/demo
 
 test: $(VENV)/installed ## all tests but those of the other targets
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow$(if $(NIGHTLY),, and not nightly)"
 
 $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(need_python)

@@ -288,7 +288,7 @@ def check(night: Night) -> None:
 @pytest.mark.parametrize("first", range(STEP))
 def test_random_nights(first, limits, limit, soak, tmp_path, monkeypatch):
     found = [seed for seed in FOUND if seed % STEP == first and limits.joins_files]
-    for seed in [*range(first, 400, STEP)] if soak else [*range(first, 2 * STEP, STEP), *found]:
+    for seed in [*range(first, 400, STEP)] if soak else [first, *found]:
         folder = tmp_path / str(seed)
         folder.mkdir()
         # Names of blocks depend on paths: with relative ones a seed gives the same names anywhere.

@@ -307,7 +307,13 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("form", FILES)
+# What these do not share with another form is in the tests of reading.
+NIGHTLY = ("compressed lines", "sentences", "CSV")
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=pytest.mark.nightly if form in NIGHTLY else ()) for form in FILES]
+)
 def test_random_edits_equal_a_fresh_run(workplace, form):
     pick = random.Random(form)
     ending, write, more = FILES[form]
