@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, reject
+from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.sentences import find_sentences, split_records
 from layerbeam.transforms.settings import SequenceSettings
@@ -67,13 +67,13 @@ def find_places(
     `start`, `end`, `word_index`: int32 [P], of its pieces; `sentences`: the first code points of its sentences. Two
     pieces of one character are not cut.
     """
-    white = np.array([False, *map(str.isspace, text), False])
-    before = np.cumsum(white)  # white space before each code point
+    white = np.fromiter(itertools.chain(map(str.isspace, text), [False]), bool, len(text) + 1)
+    before = row_splits_of(white)  # white space before each code point
     ends, begins = np.maximum.accumulate(end)[:-1], start[1:]
     is_apart = begins >= ends
     is_word = (word_index[1:] != word_index[:-1]) | (word_index[1:] < 0)
     # A piece of byte-level BPE may begin with the white space before it.
-    is_behind_space = (before[begins] > before[ends]) | white[begins + 1]
+    is_behind_space = (before[begins] > before[ends]) | white[begins]
     of_sentence = np.searchsorted(sentences, start, side="right")
     is_sentence = of_sentence[1:] > of_sentence[:-1]
     return [
