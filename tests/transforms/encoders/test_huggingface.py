@@ -142,13 +142,10 @@ def test_no_weights(folder):
     assert f"{folder / 'model.safetensors'} is missing; it holds the weights: download it too" in refused(folder)
 
 
-def test_a_pickle_is_refused_with_the_line_that_converts_it(folder):
+def test_a_pickle_that_is_no_zip(folder):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch opened'\ntR.")
-    message, line = refused(folder).split("\n")
-    assert "has pytorch_model.bin and no model.safetensors" in message
-    compile(line, "conversion", "exec")
-    assert str(folder / "model.safetensors") in line
+    assert "pytorch_model.bin: not a complete file of PyTorch (it is no zip" in refused(folder)
     assert not Path("opened").exists()
 
 

@@ -17,7 +17,9 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import S3Options
 from model_server import TFHUB, tar_of
 from object_store import upload
+from pytorch_files import save
 from repository import DATA, python
+from safetensors.numpy import load_file
 from weights import refused
 
 from layerbeam.transforms import storage
@@ -61,6 +63,18 @@ def test_only_what_is_needed_is_copied_and_once(memory):
     memory.opened.clear()
     assert open_encoder("memory://bucket/e") == first
     assert memory.opened == []
+
+
+def test_pickled_weights_are_copied_where_there_are_no_others(memory, tmp_path):
+    upload(DATA / "hf_uncased", "memory://bucket/e")
+    del memory.stored["memory://bucket/e/model.safetensors"]
+    path = save(tmp_path / "pytorch_model.bin", load_file(DATA / "hf_uncased/model.safetensors"))
+    memory.stored["memory://bucket/e/pytorch_model.bin"] = (0.0, path.read_bytes())
+    memory.stored["memory://bucket/e/training_args.bin"] = (0.0, b"some bytes")
+    weights = load_weights(open_encoder("memory://bucket/e"))
+    expected = load_weights(open_encoder(str(DATA / "hf_uncased")))
+    assert all(np.array_equal(weights[key], expected[key]) for key in expected)
+    assert "memory://bucket/e/training_args.bin" not in memory.opened
 
 
 @pytest.mark.parametrize("change", ["size", "time"])

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from model_server import Answer, Server, nobody
+from pytorch_files import save
 from repository import DATA, python
+from safetensors.numpy import load_file
 from tampering import edit
 from test_locate import PAGE
 from weights import refused
@@ -111,14 +113,22 @@ def test_repository_without_safetensors(server, opened, tmp_path):
     (tmp_path / "old").mkdir()
     for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
         shutil.copy(DATA / "hf_uncased" / name, tmp_path / "old")
-    publish(server, "org/old", tmp_path / "old", pytorch_model__bin=b"pickled")
+    save(tmp_path / "old/pytorch_model.bin", load_file(DATA / "hf_uncased/model.safetensors"))
+    publish(server, "org/old", tmp_path / "old")
+    publish(server, "org/bad", tmp_path / "old", pytorch_model__bin=b"pickled")
     (tmp_path / "only").mkdir()
     publish(server, "org/only", tmp_path / "only", pytorch_model__bin=b"pickled")
-    old, only = opened("hf://org/old", "hf://org/only")
-    assert "model.safetensors" in old["error"]
-    assert "it was fetched into" in old["error"]
+    old, bad, only = opened("hf://org/old", "hf://org/bad", "hf://org/only")
+    assert sorted(os.listdir(old["folder"])) == [
+        "config.json",
+        "pytorch_model.bin",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    assert "pytorch_model.bin: not a complete file of PyTorch" in bad["error"]
+    assert "it was fetched into" in bad["error"]
     assert "there is no file of an encoder" in only["error"]
-    assert [line for line in server.asked if "pytorch_model" in line] == []
+    assert [line for line in server.asked if "only" in line and "pytorch_model" in line] == []
 
 
 def test_repository_or_revision_that_is_not_there(server, opened):

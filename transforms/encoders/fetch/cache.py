@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -42,6 +42,8 @@ WANTED = (
     "vocab.txt",
     "LICENSE*",
 )
+# Fetched, too, if there are no safetensors.
+WANTED_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
 def one_folder_deep(located: LocalFolder) -> LocalFolder:
@@ -54,13 +56,21 @@ def one_folder_deep(located: LocalFolder) -> LocalFolder:
     return dataclasses.replace(located, folder=inner[0], names=(inner[0].name, *located.names))
 
 
-def is_wanted(name: str) -> bool:
-    """Whether a file of a remote folder is needed; the encoder may be one folder deep."""
+def wanted_of(names: Iterable[str]) -> list[str]:
+    """Those of a remote folder's files that are needed; the encoder may be one folder deep."""
+    names = list(names)
+    found = [name for name in names if _matches(name, WANTED)]
+    if any(name.endswith(".safetensors") for name in found):
+        return found
+    return found + [name for name in names if _matches(name, WANTED_PICKLES)]
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
     path = PurePosixPath(name)
     parts = len(path.parts)
     if ".." in path.parts or parts > 3:  # an object's name may contain anything
         return False
-    return any(path.match(wanted) and parts <= wanted.count("/") + 2 for wanted in WANTED)
+    return any(path.match(wanted) and parts <= wanted.count("/") + 2 for wanted in patterns)
 
 
 def cache_folder() -> Path:

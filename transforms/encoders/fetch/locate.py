@@ -6,6 +6,8 @@ TF Hub is read with tensorflow_hub, Hugging Face with huggingface_hub, stores wi
 from __future__ import annotations
 
 import contextlib
+import functools
+import glob
 import http.client
 import itertools
 import os
@@ -23,10 +25,11 @@ from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
     SUPPORTED,
     WANTED,
+    WANTED_PICKLES,
     cache_folder,
     cached,
-    is_wanted,
     one_folder_deep,
+    wanted_of,
 )
 from layerbeam.transforms.encoders.formats import minilm
 from layerbeam.transforms.encoders.source import LocalFolder
@@ -169,9 +172,12 @@ def _from_huggingface(handle: str) -> LocalFolder:
         raise EncoderError(f"{handle}: needs the extra hf: {storage.install_command('hf')}") from None
     repository = match["repository"]
     try:
-        folder = huggingface_hub.snapshot_download(
-            repository, revision=match["revision"], allow_patterns=[*WANTED, *_SETTINGS]
-        )
+        fetch = functools.partial(huggingface_hub.snapshot_download, repository)
+        folder = fetch(revision=match["revision"], allow_patterns=[*WANTED, *_SETTINGS])
+        if os.path.isfile(os.path.join(folder, "config.json")) and not glob.glob(
+            f"{glob.escape(folder)}/*.safetensors"
+        ):
+            fetch(revision=os.path.basename(folder), allow_patterns=list(WANTED_PICKLES))
     except Exception as error:  # also those of its HTTP client, which differs between versions
         reason = " ".join(str(error).split())
         raise EncoderError(
@@ -201,7 +207,8 @@ def _from_file_system(handle: str) -> LocalFolder:
     ending = archives.ending_of(handle)
     try:
         stored = storage.stat_file(handle) if ending else None
-        files = {} if ending else {name: file for name, file in storage.list_tree(handle).items() if is_wanted(name)}
+        tree = {} if ending else storage.list_tree(handle)
+        files = {name: tree[name] for name in wanted_of(tree)}
     except Exception as error:  # each store's client has its own exceptions
         raise EncoderError(f"{handle}: cannot be read ({error})") from error
     if stored and not stored.problem:

@@ -1,6 +1,6 @@
-"""Hugging Face folders: `config.json`, `model.safetensors` (or its shards), `vocab.txt` or `tokenizer.json`.
+"""Hugging Face folders: `config.json`, weights, `vocab.txt` or `tokenizer.json`.
 
-Pickles are never opened.
+The weights are `model.safetensors`, else `pytorch_model.bin`, or the shards of one of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture, Bert, read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
+from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
 from layerbeam.transforms.encoders.formats.tokenizer_json import check_same_entries, read_tokenizer_json
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
@@ -34,6 +35,8 @@ TRANSFORMER_FILES = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+# The weights in a file; a folder may have both.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # The number types of floats, as safetensors names them.
 _DTYPES = ("F32", "F16", "BF16", "F64")
 
@@ -112,13 +115,18 @@ def _read_tokenizer(
 
 def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array}, each read at its access."""
-    return LazyWeights(_find_tensors(source.handle, source.weight_files, architecture), _read_tensor)
+    pickled = {path: PickledWeights(source.handle, path) for path in source.weight_files if path.endswith(".bin")}
 
+    def read(name: str, tensor: Tensor) -> Float32Array:
+        values: Float32Array
+        if tensor.file in pickled:
+            values = pickled[tensor.file].read(tensor.name)
+        else:
+            with safe_open(tensor.file, framework="numpy") as file:
+                values = file.get_tensor(tensor.name).astype(np.float32, copy=False)
+        return values.T if name.endswith("/kernel") else values
 
-def _read_tensor(name: str, tensor: Tensor) -> Float32Array:
-    with safe_open(tensor.file, framework="numpy") as file:
-        values: Float32Array = file.get_tensor(tensor.name).astype(np.float32, copy=False)
-    return values.T if name.endswith("/kernel") else values
+    return LazyWeights(_find_tensors(source.handle, source.weight_files, architecture), read)
 
 
 def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
@@ -140,39 +148,31 @@ def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lo
 
 
 def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
-    """model.safetensors, or the shards in its index. EncoderError for a pickle, which is never opened."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return (str(single),)
-    if index.is_file():
-        names = read_json(handle, index).get("weight_map")
-        if not isinstance(names, dict) or not names or not all(map(_is_file_name, names.values())):
-            raise EncoderError(f"{handle}: {index}: weight_map must give a file in this folder for each tensor")
-        return tuple(str(folder / name) for name in sorted(set(names.values())))
-    if (folder / "pytorch_model.bin").is_file():
-        pickle, made = str(folder / "pytorch_model.bin"), str(single)
-        raise EncoderError(
-            f"{handle}: {folder} has pytorch_model.bin and no model.safetensors; a pickle can run any code and is not "
-            "opened. Where PyTorch is installed, this line of Python converts it:\n"
-            "import torch, safetensors.torch; safetensors.torch.save_file({name: tensor.clone().contiguous() for name, "
-            f"tensor in torch.load({pickle!r}, map_location='cpu', weights_only=True).items()}}, {made!r})"
-        )
-    if handle.startswith("hf://"):
-        raise EncoderError(
-            f"{handle}: has no model.safetensors (a pytorch_model.bin is a pickle, which can run any code and is not "
-            "opened); take a revision that has it (hf://org/name@refs/pr/1, say), or convert it and give the folder"
-        )
-    raise EncoderError(f"{handle}: {single} is missing; it holds the weights: download it too")
+    """The first of model.safetensors and pytorch_model.bin that is there, whole or as the shards in its index."""
+    for name in WEIGHTS:
+        single, index = folder / name, folder / f"{name}.index.json"
+        if single.is_file():
+            return (str(single),)
+        if index.is_file():
+            names = read_json(handle, index).get("weight_map")
+            known = isinstance(names, dict) and all(_is_shard(name, shard) for shard in names.values())
+            if not names or not known:
+                raise EncoderError(f"{handle}: {index}: weight_map must give a file in this folder for each tensor")
+            return tuple(str(folder / shard) for shard in sorted(set(names.values())))
+    raise EncoderError(f"{handle}: {folder / WEIGHTS[0]} is missing; it holds the weights: download it too")
 
 
-def _is_file_name(name: Any) -> bool:
-    return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
+def _is_shard(whole: str, name: Any) -> bool:
+    return isinstance(name, str) and Path(name).name == name and Path(name).suffix == Path(whole).suffix
 
 
 def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of these files by name, from the headers alone. EncoderError for a missing or damaged file."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for path in files:
+        if path.endswith(".bin"):
+            tensors |= PickledWeights(handle, path).tensors()
+            continue
         try:
             open(path, "rb").close()  # an OSError with the name of the file, which those of safetensors lack
             with safe_open(path, framework="numpy") as file:
