@@ -131,11 +131,11 @@ def test_sentence_splitters(workplace, monkeypatch, splitter, expected):
 
 
 def test_splitter_that_breaks_its_contract_stops_the_run(workplace, monkeypatch):
-    workplace.write("my_wrong_sentences.py", "def split(text): return [(0, 2), (1, 3)]\n")
+    workplace.write("my_wrong_sentences.py", "def split(text): return [(1, 2), (0, 3)]\n")
     monkeypatch.syspath_prepend(str(workplace.folder))
     workplace.prepare("one two\n", input={"unit": "sentence", "sentences": "my_wrong_sentences:split"}, views=TEXTS)
     done = workplace.run(status=1)
-    assert "input.sentences: my_wrong_sentences:split returned (1, 3) after a sentence that ends at 2" in done.err
+    assert "input.sentences: my_wrong_sentences:split returned (0, 3) after a sentence that begins at 1" in done.err
 
 
 def test_files_as_records(workplace):

@@ -349,6 +349,8 @@ def test_json_lines_with_ids(workplace, unit):
         objects = [{"text": f"The river {number}. It is wide.", "key": f"{number % 30}-{line}"} for line in range(2)]
         workplace.write(f"corpus/{number:02}.jsonl", "".join(json.dumps(one) + "\n" for one in objects))
     how = {"slice_bytes": 8_000, "id_field": "key", "unit": unit}
+    if unit == "chunk":
+        how["chunk"] = {"tokens": 8, "overlap": 2}
     workplace.configure(views={name: VIEWS[name] for name in ("tokens", "texts", "records")}, input=how)
     workplace.run()
     workplace.run(*ALONE)
