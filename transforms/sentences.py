@@ -23,18 +23,17 @@ def _sentence_breaker() -> Any:
     return import_tensorflow_text("state_based_sentence_breaker_op").StateBasedSentenceBreaker()
 
 
-def find_sentences(
-    texts: pa.StringArray, sentences: str, language: str
-) -> tuple[Int64Array, Int64Array, dict[int, str]]:
+def find_sentences(texts: pa.StringArray, record_format: RecordFormat) -> tuple[Int64Array, Int64Array, dict[int, str]]:
     """(text, span) of each sentence, in order: int64 [S] and [S, 2], code points without surrounding white space.
 
-    And {text: why it cannot be split}. `sentences` and `language` as in `RecordFormat`. Blank sentences are left out.
+    And {text: why it cannot be split}. Blank sentences are left out.
     """
     reasons: dict[int, str] = {}
-    if sentences == "tensorflow_text":
+    if record_format.sentences == "tensorflow_text":
         record, spans = _find_by_tensorflow_text(texts)
     else:
-        record, spans = _find_by_splitter(texts, open_splitter(sentences, language), reasons)
+        split = open_splitter(record_format.sentences, record_format.language)
+        record, spans = _find_by_splitter(texts, split, reasons)
     pieces = _pieces(texts, record, spans)
     sizes = pc.utf8_length(pieces).to_numpy()
     first = spans[:, 0] + sizes - pc.utf8_length(pc.utf8_ltrim_whitespace(pieces)).to_numpy()
@@ -84,7 +83,7 @@ def _find_by_splitter(texts: pa.StringArray, split: Splitter, reasons: dict[int,
 
 def split_sentences(block: TextBlock, record_format: RecordFormat) -> TextBlock:
     """The block with a text per sentence. A record without sentences is blank, or with `blank: keep` a text itself."""
-    record, spans, reasons = find_sentences(block.texts, record_format.sentences, record_format.language)
+    record, spans, reasons = find_sentences(block.texts, record_format)
     if reasons:
         return split_sentences(reject(block, reasons, "read"), record_format)
     if record_format.blank == "keep":

@@ -157,15 +157,18 @@ class RecordFormat(Settings):
 LINES = RecordFormat()
 
 
+BYTES_PER_TOKEN = 4  # of text, before it is tokenized
+
+
 @dataclasses.dataclass(frozen=True)
 class BlockLimits:
     """Limits of a block: the record that reaches one of them is its last, if none before it is (`input/cuts.py`).
 
     `text_bytes`: bytes of the file. `token_rows`, `text_rows`: rows of a view with one row per token or per text,
-    estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as
-    2 + n / 4 tokens, at most `max_seq_length`. `edit_tokens`: tokens of a block of consecutive records; an edit changes
-    one or two of these. `sentence_bytes`: the assumed length of a sentence if each sentence is a text. `joins_files`:
-    whether a block may hold several small files.
+    estimated from the bytes, because the tokens are not known when a block is cut: a record of n bytes counts as 2 + n
+    / `BYTES_PER_TOKEN` tokens, at most `max_seq_length`. `edit_tokens`: tokens of a block of consecutive records; an
+    edit changes one or two of these. `sentence_bytes`: the assumed bytes from one text of a record to the next, if a
+    record has several. `joins_files`: whether a block may hold several small files.
     """
 
     text_bytes: int = 1 << 20
@@ -198,16 +201,13 @@ class SequenceSettings:
     """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
     `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
-    text; its tokens count, and have no place in the record. `chunk`: how the records are cut first, at what
-    `sentences` finds in `language`.
+    text; its tokens count, and have no place in the record. `records`: if their unit is the chunk, they are cut first.
     """
 
     max_seq_length: int = 128
     long_text: Literal["truncate", "window", "reject"] = "truncate"
     prompt: str = ""
-    chunk: ChunkSettings | None = None
-    sentences: str = "sentencex"
-    language: str = "en"
+    records: RecordFormat = LINES
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 3:

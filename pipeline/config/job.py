@@ -26,7 +26,14 @@ from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.reference import ReferenceWordPiece
-from layerbeam.transforms.settings import BlockLimits, EncodeSettings, Format, RecordFormat, SequenceSettings
+from layerbeam.transforms.settings import (
+    BYTES_PER_TOKEN,
+    BlockLimits,
+    EncodeSettings,
+    Format,
+    RecordFormat,
+    SequenceSettings,
+)
 from layerbeam.transforms.splitters import SplitterError, open_splitter
 from layerbeam.transforms.views import View, ViewSettings, needed_layers, needs_pooler
 
@@ -38,7 +45,6 @@ if TYPE_CHECKING:  # the stage imports Beam
 _NO_LIMIT = 1 << 40
 # The assumed length of a sentence when blocks are cut, before texts are split into sentences.
 _SENTENCE_BYTES = 80
-_TOKEN_BYTES = 4
 # Unless the configuration says how large parts are. An edit changes one or two blocks.
 _PART_BYTES = 128 << 20
 _EDIT_TOKENS = 1 << 14
@@ -153,12 +159,7 @@ class Job(EmbedJob):
 
     @property
     def sequences(self) -> SequenceSettings:
-        records, sequences = self.records, super().sequences
-        if records.unit != "chunk":
-            return sequences
-        return dataclasses.replace(
-            sequences, chunk=records.chunk, sentences=records.sentences, language=records.language
-        )
+        return dataclasses.replace(super().sequences, records=self.records)
 
 
 def resolve(config: Config) -> Job:
@@ -401,7 +402,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
 def _assumed_text_bytes(records: RecordFormat) -> int | None:
     """Bytes of a record from one of its texts to the next; None if a record is one text."""
     if records.unit == "chunk":
-        return max(records.chunk.tokens - records.chunk.overlap, 1) * _TOKEN_BYTES
+        return max(records.chunk.tokens - records.chunk.overlap, 1) * BYTES_PER_TOKEN
     return _SENTENCE_BYTES if records.unit == "sentence" else None
 
 

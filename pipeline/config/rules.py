@@ -50,6 +50,7 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
     """What breaks a rule in the section `input`."""
     changed = [field.name for field in fields_of(InputConfig) if getattr(given, field.name) != default_of(field)]
     yield from _misplaced(given, "format", changed)
+    yield from _in_unit(given, changed)
     pair = "pair_field" if given.pair_field is not None else "pair_separator"
     if getattr(given, pair) is not None and given.unit != "record":
         yield f"{pair}: a pair is one text; remove it, or set unit: record"
@@ -61,15 +62,6 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield "pair_separator: is empty; give the characters between the two texts, or null"
     if given.pair_field == given.text_field:
         yield f"pair_field: {given.pair_field} is already input.text_field"
-    if given.unit != "chunk" and "chunk" in changed:
-        yield "chunk: is for unit: chunk; set that, or remove it"
-    if given.unit == "chunk" and given.chunk.overlap > given.chunk.tokens // 2:
-        yield f"chunk.overlap: is {given.chunk.overlap}; at most half of chunk.tokens = {given.chunk.tokens}"
-    if given.splitter is None:
-        ignored = [name for name in ("sentences", "language") if name in changed]
-        yield from (f"{name}: is for sentences and chunks that end at them; set unit, or remove it" for name in ignored)
-    elif "language" in changed and given.sentences != "sentencex":
-        yield f"language: is for sentencex only, and input.sentences is {given.sentences}; remove it"
     seen: dict[str, str] = {}
     for name in given.keep_fields:
         # Ignoring case, as many readers of Parquet do.
@@ -80,6 +72,20 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
             yield f"keep_fields.{name}: a column's name is not empty and has no `_` at its start"
         elif seen.setdefault(column, name) != name:
             yield f"keep_fields.{name}: differs from {seen[column]} in case only"
+
+
+def _in_unit(given: InputConfig, changed: Collection[str]) -> Iterator[str]:
+    """What breaks a rule of sentences and chunks."""
+    chunk = given.chunk
+    if given.unit != "chunk" and "chunk" in changed:
+        yield "chunk: is for unit: chunk; set that, or remove it"
+    if given.unit == "chunk" and chunk.overlap > chunk.tokens // 2:
+        yield f"chunk.overlap: is {chunk.overlap}; at most half of chunk.tokens = {chunk.tokens}"
+    if given.splitter is None:
+        ignored = [name for name in ("sentences", "language") if name in changed]
+        yield from (f"{name}: is for sentences and chunks that end at them; set unit, or remove it" for name in ignored)
+    elif "language" in changed and given.sentences != "sentencex":
+        yield f"language: is for sentencex only, and input.sentences is {given.sentences}; remove it"
 
 
 def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collection[str]) -> Iterator[str]:

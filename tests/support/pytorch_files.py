@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,3 @@ def save(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
         strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
         tensors[name] = tensor(storage(TYPES[array.dtype.name], str(key), array.size), 0, array.shape, strides)
     return write(path, mapping(tensors), {str(key): array.tobytes() for key, array in enumerate(arrays.values())})
-
-
-def names(path: Path) -> Sequence[str]:
-    return zipfile.ZipFile(path).namelist()

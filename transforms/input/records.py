@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms import metrics
 from layerbeam.transforms.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
 from layerbeam.transforms.commits import FileRange, Rejected
-from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.settings import BYTES_PER_TOKEN, BlockLimits, RecordFormat
 
 # What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.
 REJECTED_BYTES = 1 << 10
@@ -60,10 +60,10 @@ def amounts(lengths: Any, records: int, limits: BlockLimits) -> tuple[tuple[Any,
     """(estimate, limit) of texts, bytes and tokens. `lengths`: in bytes, of so many `records` each."""
     texts = np.full_like(lengths, records)
     if limits.sentence_bytes is None:
-        tokens = np.minimum(2 * records + lengths // 4, records * limits.max_seq_length)
+        tokens = np.minimum(2 * records + lengths // BYTES_PER_TOKEN, records * limits.max_seq_length)
     else:
         texts += lengths // limits.sentence_bytes
-        tokens = 2 * texts + lengths // 4
+        tokens = 2 * texts + lengths // BYTES_PER_TOKEN
     return (texts, limits.text_rows), (lengths, limits.text_bytes), (tokens, limits.token_rows)
 
 

@@ -12,7 +12,7 @@ from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, rejec
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.sentences import find_sentences, split_records
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.pieces import TextTokenizer, find_panics
+from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer, find_panics
 
 # How often a record is cut again because a chunk has more tokens alone than within the record.
 _ATTEMPTS = 8
@@ -23,29 +23,28 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
 
     A chunk has at most `chunk.tokens` tokens, with special ones and the prompt. A record with no more stays whole.
     """
-    chunk = settings.chunk
-    assert chunk is not None  # noqa: S101 - for mypy
+    chunk = settings.records.chunk
     sentences = [np.empty(0, np.int64)] * len(block.texts)
-    if chunk.boundaries == "sentence":
-        record, spans, reasons = find_sentences(block.texts, settings.sentences, settings.language)
+    if settings.records.splitter is not None:
+        record, spans, reasons = find_sentences(block.texts, settings.records)
         if reasons:
             return cut_chunks(reject(block, reasons, "read"), tokenizer, settings)
         sentences = np.split(spans[:, 0], np.searchsorted(record, np.arange(1, len(block.texts))))
     try:
         pieces = tokenizer.tokenize(block.texts)
     except PanicError:
-        return cut_chunks(reject(block, find_panics(block.texts, tokenizer), "wordpiece"), tokenizer, settings)
+        return cut_chunks(reject(block, find_panics(block.texts, tokenizer), STAGE), tokenizer, settings)
     of_prompt = len(tokenizer.tokenize(pa.array([settings.prompt])).ids)
+    most = max(chunk.tokens - 2 - of_prompt, 1)
     chunks: list[list[tuple[int, int]]] = []
     of_records = itertools.pairwise(pieces.row_splits.tolist())
     for text, starts, (begin, end) in zip(block.texts.to_pylist(), sentences, of_records, strict=True):
-        room = max(chunk.tokens - 2 - of_prompt, 1)
-        if end - begin <= room:
+        if end - begin <= most:
             chunks.append([(0, len(text))])
             continue
         own = slice(begin, end)
         start, stop, word = pieces.start[own], pieces.end[own], pieces.word_index[own]
-        places = find_places(text, start, stop, word, starts)
+        places, room = find_places(text, start, stop, word, starts), most
         for _ in range(_ATTEMPTS):
             cuts = cut_pieces(places, len(start), room, chunk.overlap)
             found = [(int(start[first]), int(stop[first:last].max())) for first, last in cuts]

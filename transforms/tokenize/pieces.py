@@ -15,6 +15,9 @@ from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import PanicError
 
+# The stage of rejects in output folders, from before the stage was called `tokenize`.
+STAGE = "wordpiece"
+
 UInt32Array = npt.NDArray[np.uint32]
 
 

@@ -32,13 +32,10 @@ from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
-from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer, find_panics
+from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
 from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View
-
-# The stage of rejects in output folders, from before the stage was called `tokenize`.
-_STAGE = "wordpiece"
 
 
 def kept_pieces(
@@ -76,7 +73,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         pieces = tokenizer.tokenize(texts)
     except PanicError:
         reasons = {index % num_texts: reason for index, reason in find_panics(texts, tokenizer).items()}
-        return tokenize_block(reject(block, reasons, _STAGE), tokenizer, settings)
+        return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
     side = row_of_each(pieces.row_splits)  # [P]: of first text t it is t, of second text t it is T + t
     if settings.prompt:
         pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
@@ -89,7 +86,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         lengths = 2 + counts + counts_second + len(special.between) * (counts_second > 0)
         reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with [CLS] and [SEP])"
         reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(lost)}
-        return tokenize_block(reject(block, reasons, _STAGE), tokenizer, settings)
+        return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
     extra = len(special.between) * (keep_second > 0)
     row_splits = row_splits_of(2 + keep + keep_second + extra)
     behind_first = row_splits[:-1] + 1 + keep
@@ -171,7 +168,9 @@ def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
 
 
 class Tokenizer:
-    """Texts to tokens and to the rows of views, after `chunk`. If all views keep some words only, others are dropped.
+    """Texts, or records that it cuts into chunks, to tokens and to the rows of views.
+
+    If all views keep some words only, texts without any are dropped.
 
     Not thread-safe. To build one takes 0.1 s and may run a TensorFlow operation: see `WordPiece`.
     """
@@ -183,7 +182,7 @@ class Tokenizer:
         self._keep = {view.name: KeepWords(view, self.text_tokenizer) for view in views if view.keep_words is not None}
 
     def __call__(self, block: TextBlock) -> TokenBlock:
-        if self._settings.chunk is not None and metrics.SENTENCES not in block.counts:  # else it is cut already
+        if self._settings.records.unit == "chunk" and metrics.SENTENCES not in block.counts:  # else it is cut already
             block = cut_chunks(block, self.text_tokenizer, self._settings)
         tokens = tokenize_block(block, self.text_tokenizer, self._settings)
         tokens.rows = {view.name: rows_of(view, tokens, self._keep.get(view.name)) for view in self._views}

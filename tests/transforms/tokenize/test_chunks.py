@@ -16,7 +16,7 @@ from test_wordpiece_property import random_text
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.encoders.source import SpecialTokens
-from layerbeam.transforms.settings import ChunkSettings, SequenceSettings
+from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -30,11 +30,15 @@ def tokenizer(request, vocab):
     return LibraryTokenizer(TOKENIZERS[request.param](), ROBERTA)
 
 
+def settings_of(chunk: ChunkSettings, **more) -> SequenceSettings:
+    return SequenceSettings(records=RecordFormat(unit="chunk", chunk=chunk), **more)
+
+
 def chunks_of(
     text: str, tokenizer, tokens: int, overlap: int, boundaries: str = "word", **more
 ) -> list[tuple[str, int]]:
     how = ChunkSettings(tokens=tokens, overlap=overlap, boundaries=boundaries)
-    block = cut_chunks(block_of([text]), tokenizer, SequenceSettings(chunk=how, **more))
+    block = cut_chunks(block_of([text]), tokenizer, settings_of(how, **more))
     assert block.sentence.tolist() == list(range(len(block.texts)))
     return list(zip(block.texts.to_pylist(), block.offset.tolist(), strict=True))
 
@@ -144,7 +148,7 @@ def test_counts_of_several_files(vocab):
     tokenizer = WordPiece(vocab, True, 200, special)
     block = block_of(["the river " * 10, "the bank", "the bank " * 9])
     block.counts = {metrics.RECORDS: np.array([3]), metrics.EMBEDDED: np.array([3]), metrics.BLANK: np.array([1])}
-    cut = cut_chunks(block, tokenizer, SequenceSettings(chunk=ChunkSettings(tokens=10, overlap=0)))
+    cut = cut_chunks(block, tokenizer, settings_of(ChunkSettings(tokens=10, overlap=0)))
     assert cut.line.tolist() == [0, 0, 0, 1, 2, 2, 2]
     assert {name: values.tolist() for name, values in cut.counts.items()} == {
         metrics.RECORDS: [3],

@@ -17,7 +17,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,7 +154,7 @@ class PickledWeights:
         self._top = pickles[0].removesuffix("data.pkl")
         order = archive.read(f"{self._top}byteorder") if f"{self._top}byteorder" in self._entries else b"little"
         self._is_swapped = order.decode("ascii", "replace").strip() != sys.byteorder
-        self._views = dict(_read_pickle(archive.read(pickles[0])))
+        self._views = _read_pickle(archive.read(pickles[0]))
         for view in self._views.values():
             self._entry_of(view.storage)
 
@@ -210,8 +210,8 @@ def _place(file: io.BufferedReader, entry: zipfile.ZipInfo) -> int:
     return entry.header_offset + 30 + int(name) + int(extra)
 
 
-def _read_pickle(data: bytes) -> Iterator[tuple[str, View]]:
-    """(name, tensor) of each tensor. UnpicklingError if it is not a mapping of tensors."""
+def _read_pickle(data: bytes) -> dict[str, View]:
+    """The tensors by name. UnpicklingError if it is not a mapping of tensors."""
     try:
         found = _Unpickler(io.BytesIO(data)).load()
     except pickle.UnpicklingError:
@@ -220,4 +220,4 @@ def _read_pickle(data: bytes) -> Iterator[tuple[str, View]]:
         raise pickle.UnpicklingError(f"its pickle cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(found, Mapping):
         raise pickle.UnpicklingError("it holds no mapping of names to tensors")
-    return ((name, value) for name, value in found.items() if type(name) is str and type(value) is View)
+    return {name: value for name, value in found.items() if type(name) is str and type(value) is View}
