@@ -48,7 +48,10 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
         for _ in range(_ATTEMPTS):
             cuts = cut_pieces(places, len(start), room, chunk.overlap)
             found = [(int(start[first]), int(stop[first:last].max())) for first, last in cuts]
-            alone = tokenizer.tokenize(pa.array([settings.prompt + text[a:b] for a, b in found])).row_splits
+            try:
+                alone = tokenizer.tokenize(pa.array([settings.prompt + text[a:b] for a, b in found])).row_splits
+            except PanicError:  # of one chunk, which is rejected when all are tokenized
+                break
             excess = int(np.diff(alone).max()) - (chunk.tokens - 2)
             if excess <= 0 or room == 1:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
@@ -15,10 +16,13 @@ from test_sequences import block_of
 from test_wordpiece_property import random_text
 
 from layerbeam.transforms import metrics
+from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
+from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 
@@ -146,17 +150,50 @@ def pieces_of(pieces):
 def test_counts_of_several_files(vocab):
     special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
     tokenizer = WordPiece(vocab, True, 200, special)
-    block = block_of(["the river " * 10, "the bank", "the bank " * 9])
-    block.counts = {metrics.RECORDS: np.array([3]), metrics.EMBEDDED: np.array([3]), metrics.BLANK: np.array([1])}
+    whole = block_of(["the river " * 10, "the bank", "the bank " * 9])
+    files = [FileRange(InputFile(name, 1, 0.0), 0, lines, 0, 1, "") for name, lines in (("a.txt", 2), ("b.txt", 1))]
+    counts = {metrics.RECORDS: np.array([3, 1]), metrics.EMBEDDED: np.array([2, 1]), metrics.BLANK: np.array([1, 0])}
+    block = dataclasses.replace(whole, files=tuple(files), counts=counts)
     cut = cut_chunks(block, tokenizer, settings_of(ChunkSettings(tokens=10, overlap=0)))
     assert cut.line.tolist() == [0, 0, 0, 1, 2, 2, 2]
     assert {name: values.tolist() for name, values in cut.counts.items()} == {
-        metrics.RECORDS: [3],
-        metrics.EMBEDDED: [3],
-        metrics.BLANK: [1],
-        metrics.SENTENCES: [7],
-        metrics.SENTENCES_EMBEDDED: [7],
-        "sentences_blank_skipped": [0],
-        "sentences_filtered": [0],
-        "sentences_rejected": [0],
+        metrics.RECORDS: [3, 1],
+        metrics.EMBEDDED: [2, 1],
+        metrics.BLANK: [1, 0],
+        metrics.SENTENCES: [4, 3],
+        metrics.SENTENCES_EMBEDDED: [4, 3],
+        "sentences_blank_skipped": [0, 0],
+        "sentences_filtered": [0, 0],
+        "sentences_rejected": [0, 0],
     }
+
+
+CHUNK = "bank the river the bank of the river"
+
+
+class Panicking:
+    """A tokenizer that panics at texts which begin with `begins`."""
+
+    def __init__(self, tokenizer, begins: str) -> None:
+        self.special, self._tokenizer, self._begins = tokenizer.special, tokenizer, begins
+
+    def tokenize(self, texts):
+        if any(text.startswith(self._begins) for text in texts.to_pylist()):
+            raise PanicError("index out of bounds")
+        return self._tokenizer.tokenize(texts)
+
+
+def test_a_panic_rejects_a_record_or_a_chunk(vocab):
+    special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
+    how = settings_of(ChunkSettings(tokens=10, overlap=0))
+    for begins, rejected, kept in (
+        ("the bank", b"the bank of the river", ["the river the river the river the river", CHUNK]),
+        ("bank", CHUNK.encode(), ["the river the river the river the river", "the bank of the river"]),
+    ):
+        tokenizer = Panicking(WordPiece(vocab, True, 200, special), begins)
+        block = block_of([f"the river the river the river the river {CHUNK}", "the bank of the river"])
+        text = tokenize_block(cut_chunks(block, tokenizer, how), tokenizer, how).text
+        assert text.texts.to_pylist() == kept
+        assert [(reject.raw, reject.reason) for reject in text.rejected] == [
+            (rejected, "the tokenizer cannot cut the text: index out of bounds")
+        ]
