@@ -43,7 +43,7 @@ def build(
 
     find = FindWork(job, run_number, prune_missing=prune_missing, reread=reread)
     slice_ = SliceFiles(job.limits, job.records, num_readers=num_readers)
-    read = ReadBlocks(job.limits, job.records, hardware, output, job.views)
+    read = ReadBlocks(job.limits, job.records, output, job.views)
     tokenize = TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware)
     encode = EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device)
     write = WriteBlocks(output, encoder, views=job.views)

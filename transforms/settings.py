@@ -201,7 +201,7 @@ class SequenceSettings:
     """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
     `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
-    text; its tokens count, and have no place in the record. `records`: if their unit is the chunk, they are cut first.
+    text; its tokens count, and have no place in the record. `records`: what they are split into first.
     """
 
     max_seq_length: int = 128

@@ -128,12 +128,12 @@ class _Stages:
 
 
 def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: int) -> Iterator[TextBlock]:
-    """At least so many pieces, which have about `size` tokens; all distinct texts if these have no more.
+    """At least so many pieces, which have about `size` tokens; all distinct records if these have no more.
 
     Each token that is left to encode is equally likely to be in a piece.
     """
     if sum(block[ENCODED] for block in blocks) <= size:
-        yield from (block.text.take(block.distinct) for block in blocks)
+        yield from (block.records.take(block.distinct) for block in blocks)
         return
     ends = list(itertools.accumulate(block.weight * block[ENCODED] for block in blocks))
     drawn = 0.0
@@ -142,22 +142,22 @@ def _draw_pieces(job: Job, blocks: Sequence[CountedBlock], size: float, least: i
         index = bisect.bisect_right(ends, point)
         block = blocks[index]
         inside = 1 - (ends[index] - point) / (block.weight * block[ENCODED])
-        yield _piece_of(job, block.text.take(block.distinct), block[ENCODED], inside, size / least)
+        yield _piece_of(job, block.records.take(block.distinct), block[ENCODED], inside, size / least)
         drawn += min(block[ENCODED], size / least)
         if drawn >= size and number >= least:
             return
 
 
-def _piece_of(job: Job, text: TextBlock, num_tokens: float, inside: float, size: float) -> TextBlock:
-    """The texts with up to `size` tokens, or one text, from the place `inside` of a block, from 0 to 1."""
+def _piece_of(job: Job, records: TextBlock, num_tokens: float, inside: float, size: float) -> TextBlock:
+    """The records with up to `size` tokens, or one of them, from the place `inside` of a block, from 0 to 1."""
     if num_tokens <= size:
-        return text
-    num_bytes = pc.binary_length(text.texts).to_numpy().astype(np.int64)
-    lengths = tokens_by_length(num_bytes, dataclasses.replace(job.limits, sentence_bytes=None))
+        return records
+    num_bytes = pc.binary_length(records.texts).to_numpy().astype(np.int64)
+    lengths = tokens_by_length(num_bytes, job.limits)
     ends = np.cumsum(lengths)
     begin = inside * max(ends[-1] - size, 0)
     first, after = (int(np.searchsorted(ends, place, side="right")) for place in (begin, begin + size))
-    piece = text.take(np.arange(first, max(after, first + 1)))
+    piece = records.take(np.arange(first, max(after, first + 1)))
     if lengths[first] > size:
         most = int(size * _CHARACTERS)
         texts = pc.utf8_slice_codeunits(piece.texts, 0, most)
@@ -212,7 +212,7 @@ def _write_blocks(
         # Of a part of the block there would be other sums: those of rare words are smaller when compressed.
         values = max([1, *(part_rows[v.name] * len(v.vector_columns) * v.width for v in views if not v.aggregates)])
         num_tokens = block[SEQUENCE_TOKENS]
-        piece = _piece_of(stages.job, block.text, num_tokens, 0.5, num_tokens * _VALUES / values)
+        piece = _piece_of(stages.job, block.records, num_tokens, 0.5, num_tokens * _VALUES / values)
         vectors = stages.encode(stages.tokenize(piece), forward, EncodeCost())
         started = time.perf_counter()
         parts = stages.write(vectors)

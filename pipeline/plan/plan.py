@@ -225,7 +225,7 @@ def make_plan(
     measured = measure(job, sample, workers, time_left)
     duration = _duration(sample, measured, workers, startup_seconds)
     lengths, weights = sample.lengths()
-    rejects = (reject.kind for block in sample.blocks for reject in block.text.rejected)
+    rejects = (reject.kind for block in sample.blocks for reject in block.records.rejected)
     reasons = dict(collections.Counter(rejects).most_common())
     left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
     left_out |= {path: MISSING for path in work.missing if path not in left_out}

@@ -61,15 +61,15 @@ class Statistic:
 class CountedBlock:
     """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
 
-    `text`: without the texts that have no rows. `distinct`: the texts of it that equal no earlier one. `lengths`: the
-    tokens of each text with [CLS] and [SEP], before truncation. `keys`: for each view of word types, how often the
-    block has each key.
+    `records`: without those that have no rows; with all rejects. `distinct`: the records of it with a text that equals
+    no earlier one. `lengths`: the tokens of each text with [CLS] and [SEP], before truncation. `keys`: for each view of
+    word types, how often the block has each key.
     """
 
     kind: str
     slice: int
     weight: float
-    text: TextBlock
+    records: TextBlock
     distinct: Int64Array
     statistics: dict[str, float]
     lengths: Int64Array
@@ -226,14 +226,18 @@ class BlockCounter:
             rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(tokens.rows[view.name].text)
             statistics[ROWS.format(view.name)] = rows
             statistics[PART_ROWS.format(view.name)] = len(keys[view.name]) if view.aggregates else rows
-        return CountedBlock(kind, number, 1.0, tokens.text, distinct, statistics, self._lengths(block, tokens), keys)
+        records = block.take(np.flatnonzero(np.isin(block.line, tokens.text.line)))
+        records.rejected = tokens.text.rejected
+        with_distinct = np.flatnonzero(np.isin(records.line, tokens.text.line[distinct]))
+        lengths = self._lengths(block, tokens)
+        return CountedBlock(kind, number, 1.0, records, with_distinct, statistics, lengths, keys)
 
     def _lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
         """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
         settings = self._job.sequences
         if settings.long_text == "reject":
             whole = dataclasses.replace(settings, long_text="window")
-            tokens = sequences.tokenize_block(block, self._tokenize.text_tokenizer, whole)
+            tokens = sequences.tokenize_block(self._tokenize.split(block), self._tokenize.text_tokenizer, whole)
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 

@@ -25,6 +25,7 @@ from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression
+from layerbeam.transforms.tokenize.sentences import split_sentences
 
 UNLIMITED = BlockLimits(1 << 30, 1 << 30, 1 << 30, 128, edit_tokens=1 << 30)
 
@@ -52,6 +53,13 @@ def read_file(
         for piece in number_slices(reversed(scans), limits, form):
             items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
     return items
+
+
+def read_sentences(path: Path, limits: BlockLimits = UNLIMITED, **record_format: Any) -> list[TextBlock]:
+    """The blocks of a file with a text per sentence."""
+    record_format = {"unit": "sentence"} | record_format
+    blocks = read_file(path, limits, **record_format)
+    return [split_sentences(block, RecordFormat(**record_format)) for block in blocks]
 
 
 def known_file(path: Path, commits: Sequence[Commit]) -> str:

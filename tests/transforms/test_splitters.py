@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from corpora import read_file
+from corpora import read_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import metrics, splitters
-from layerbeam.transforms import sentences as read_sentences
 from layerbeam.transforms.settings import check_splitter
 from layerbeam.transforms.splitters import SplitterError, UnsplittableTextError, open_splitter
+from layerbeam.transforms.tokenize import sentences as of_records
 
 
 @contextlib.contextmanager
@@ -121,13 +121,13 @@ def test_text_on_which_sentencex_panics_is_rejected(corpus, monkeypatch):
         return [{"start_index": 0, "end_index": len(window)}]
 
     monkeypatch.setattr(
-        read_sentences, "open_splitter", lambda *_: lambda text: splitters._split_in_windows(get_boundaries, text)
+        of_records, "open_splitter", lambda *_: lambda text: splitters._split_in_windows(get_boundaries, text)
     )
-    (block,) = read_file(corpus("one\nx\ntwo\n"), unit="sentence")
+    (block,) = read_sentences(corpus("one\nx\ntwo\n"))
     assert block.texts.to_pylist() == ["one", "two"]
     assert block.line.tolist() == [0, 2]
     (rejected,) = block.rejected
-    assert (rejected.line, rejected.stage, rejected.raw) == (1, "read", b"x")
+    assert (rejected.line, rejected.stage, rejected.raw) == (1, "tokenize", b"x")
     assert rejected.reason == "sentencex cannot split the text: end byte index 3 is not a char boundary"
     assert (block.counts[metrics.RECORDS], block.counts[metrics.REJECTED], block.counts[metrics.SENTENCES]) == (3, 1, 2)
     assert metrics.unbalanced(block.counts) is None
@@ -169,7 +169,7 @@ def my_module(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("my_module")
 def test_function_of_ones_own(corpus):
     path = corpus(" Mr. é; 漢 😀;;b\n;\n")
-    (block,) = read_file(path, unit="sentence", sentences="my_sentences:at_semicolons")
+    (block,) = read_sentences(path, sentences="my_sentences:at_semicolons")
     assert block.texts.to_pylist() == ["Mr. é", "漢 😀", "b"]
     assert block.offset.tolist() == [1, 8, 13]
     assert block.sentence.tolist() == [0, 1, 2]
@@ -179,7 +179,7 @@ def test_function_of_ones_own(corpus):
 @pytest.mark.usefixtures("my_module")
 def test_pieces_that_overlap(corpus):
     path = corpus("a b c\nd é f g\n")
-    (block,) = read_file(path, unit="sentence", sentences="my_sentences:overlapping")
+    (block,) = read_sentences(path, sentences="my_sentences:overlapping")
     assert block.texts.to_pylist() == ["a b", "b", "d é", "é"]
     assert block.offset.tolist() == [0, 2, 0, 2]
     assert block.sentence.tolist() == [0, 1, 0, 1]

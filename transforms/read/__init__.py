@@ -11,7 +11,6 @@ import apache_beam as beam
 from layerbeam.transforms import coders, counters, metrics
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
@@ -21,14 +20,13 @@ from layerbeam.transforms.views import View
 
 @dataclasses.dataclass
 class ReadBlocks(beam.PTransform):
-    """`Slice` -> `TextBlock`, and what cannot be read.
+    """`Slice` -> `TextBlock`, whose texts are records, and what cannot be read.
 
     Put a `beam.Reshuffle` before this stage, or one worker may read all slices of a file.
 
     Args:
         limits: Where a block ends; the same as for `SliceFiles`.
         record_format: What the files hold and what a record is; the same as for `SliceFiles`.
-        hardware: What a worker process may use; splitting sentences by tensorflow_text runs TensorFlow.
         output: The same as for `WriteBlocks`. A block that is committed there is not encoded again, which would take
             minutes, and gives nothing. None: nothing is looked up.
         views: The same as for `WriteBlocks`.
@@ -40,14 +38,13 @@ class ReadBlocks(beam.PTransform):
     Example:
         >>> pipeline = beam.Pipeline()
         >>> slices = pipeline | beam.Create([]).with_output_types(Slice)
-        >>> blocks, skipped = slices | ReadBlocks(record_format=RecordFormat(unit="sentence"))
+        >>> blocks, skipped = slices | ReadBlocks(record_format=RecordFormat(record="paragraph"))
         >>> blocks.element_type is TextBlock
         True
     """
 
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
-    hardware: Hardware = dataclasses.field(default_factory=Hardware)
     output: Output | None = None
     views: tuple[View, ...] = ()
 
@@ -68,8 +65,6 @@ class _ReadSlice(beam.DoFn):
     def setup(self) -> None:
         stage = self._stage
         self._committed = None if stage.output is None else CommittedBlocks(stage.output, stage.views)
-        if stage.record_format.unit == "sentence" and stage.record_format.splitter == "tensorflow_text":
-            load_tensorflow(stage.hardware)
 
     def process(self, slice_: Slice) -> Iterator[Any]:
         stage = self._stage

@@ -1,4 +1,4 @@
-"""Slices read as blocks of texts in any format. Blocks that are done and unchanged are not decoded."""
+"""Slices read as blocks of records in any format. Blocks that are done and unchanged are not decoded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
-from layerbeam.transforms.sentences import split_sentences
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide
@@ -189,7 +188,7 @@ def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) 
 
 
 def _decode(block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
-    """The block's texts: blank records dropped or kept, each record counted once, pairs and sentences split."""
+    """The block's records: blank ones dropped or kept, each counted once, pairs split."""
     if block.num_lines:
         result = FORMATS[record_format.format].decode(block, content, record_format)
     else:
@@ -212,7 +211,7 @@ def _decode(block: FileRange, content: Any, record_format: RecordFormat) -> Text
         result.pairs = pc.if_else(blank, pa.scalar(None, pa.string()), result.pairs)
     if record_format.pair_separator is not None:
         result.texts, result.pairs, result.pair_offset = _split_pairs(result.texts, record_format.pair_separator)
-    return split_sentences(result, record_format) if record_format.unit == "sentence" else result
+    return result
 
 
 def _split_pairs(

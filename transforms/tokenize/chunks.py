@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.panics import PanicError
-from layerbeam.transforms.sentences import find_sentences, split_records
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer, find_panics
+from layerbeam.transforms.tokenize.sentences import find_sentences, split_records
 
 # How often a record is cut again because a chunk has more tokens alone than within the record.
 _ATTEMPTS = 8
@@ -28,7 +28,7 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
     if settings.records.splitter is not None:
         record, spans, reasons = find_sentences(block.texts, settings.records)
         if reasons:
-            return cut_chunks(reject(block, reasons, "read"), tokenizer, settings)
+            return cut_chunks(reject(block, reasons, STAGE), tokenizer, settings)
         sentences = np.split(spans[:, 0], np.searchsorted(record, np.arange(1, len(block.texts))))
     try:
         pieces = tokenizer.tokenize(block.texts)

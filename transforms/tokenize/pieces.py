@@ -16,7 +16,7 @@ from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import PanicError
 
 # The stage of rejects in output folders, from before the stage was called `tokenize`.
-STAGE = "wordpiece"
+STAGE = "tokenize"
 
 UInt32Array = npt.NDArray[np.uint32]
 

@@ -34,6 +34,7 @@ from layerbeam.transforms.tokenize.chunks import cut_chunks
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
 from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
+from layerbeam.transforms.tokenize.sentences import split_sentences
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views import View
 
@@ -168,7 +169,7 @@ def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
 
 
 class Tokenizer:
-    """Texts, or records that it cuts into chunks, to tokens and to the rows of views.
+    """Records to texts, to tokens and to the rows of views.
 
     If all views keep some words only, texts without any are dropped.
 
@@ -182,9 +183,7 @@ class Tokenizer:
         self._keep = {view.name: KeepWords(view, self.text_tokenizer) for view in views if view.keep_words is not None}
 
     def __call__(self, block: TextBlock) -> TokenBlock:
-        if self._settings.records.unit == "chunk" and metrics.SENTENCES not in block.counts:  # else it is cut already
-            block = cut_chunks(block, self.text_tokenizer, self._settings)
-        tokens = tokenize_block(block, self.text_tokenizer, self._settings)
+        tokens = tokenize_block(self.split(block), self.text_tokenizer, self._settings)
         tokens.rows = {view.name: rows_of(view, tokens, self._keep.get(view.name)) for view in self._views}
         if self._keep and len(self._keep) == len(self._views):
             has_rows = np.zeros(len(tokens.num_dropped), bool)
@@ -194,3 +193,10 @@ class Tokenizer:
                 left = leave_out(tokens.text, ~has_rows, metrics.FILTERED)
                 tokens = take_texts(tokens, left, np.flatnonzero(has_rows))
         return tokens
+
+    def split(self, records: TextBlock) -> TextBlock:
+        """The block with the texts of its records: their sentences or chunks, or the records themselves."""
+        record_format = self._settings.records
+        if record_format.unit == "chunk":
+            return cut_chunks(records, self.text_tokenizer, self._settings)
+        return split_sentences(records, record_format) if record_format.unit == "sentence" else records

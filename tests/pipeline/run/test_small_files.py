@@ -204,17 +204,17 @@ def test_each_reject_stays_with_its_file(workplace):
 
     workplace.run()
     assert rejects() == [
-        ("03.txt", 0, "wordpiece"),
+        ("03.txt", 0, "tokenize"),
         ("04.txt", 1, "read"),
-        ("05.txt", 0, "wordpiece"),
+        ("05.txt", 0, "tokenize"),
         ("06.txt", 1, "read"),
     ]
     workplace.write("corpus/04.txt", b"a well\n")
     workplace.run()
-    assert rejects() == [("03.txt", 0, "wordpiece"), ("05.txt", 0, "wordpiece"), ("06.txt", 1, "read")]
+    assert rejects() == [("03.txt", 0, "tokenize"), ("05.txt", 0, "tokenize"), ("06.txt", 1, "read")]
     (workplace.folder / "corpus/05.txt").unlink()
     workplace.run("--prune-missing")
-    assert rejects() == [("03.txt", 0, "wordpiece"), ("06.txt", 1, "read")]
+    assert rejects() == [("03.txt", 0, "tokenize"), ("06.txt", 1, "read")]
     workplace.verify("--checksums")
     workplace.verify("--sample", "100")
 

@@ -143,8 +143,8 @@ def test_texts_at_which_an_expression_backtracks_are_rejected():
     assert tokens.text.texts.to_pylist() == ["river", "bank"]
     assert len(tokens.row_splits) == 3
     assert [(reject.line, reject.stage, len(reject.raw)) for reject in tokens.text.rejected] == [
-        (1, "wordpiece", 42),
-        (3, "wordpiece", 56),
+        (1, "tokenize", 42),
+        (3, "tokenize", 56),
     ]
     assert all(reject.reason.startswith("the tokenizer cannot cut the text: Onig") for reject in tokens.text.rejected)
     assert metrics.unbalanced(tokens.text.counts) is None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from corpora import read_file
+from corpora import read_file, read_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +10,7 @@ from layerbeam.transforms import metrics
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import LINES, BlockLimits
 
-TENSORFLOW_TEXT = {"unit": "sentence", "sentences": "tensorflow_text"}
+TENSORFLOW_TEXT = {"sentences": "tensorflow_text"}
 
 
 def sentences(block) -> list[tuple[int, int, int, str]]:
@@ -20,7 +20,7 @@ def sentences(block) -> list[tuple[int, int, int, str]]:
 
 
 def test_sentences_with_their_place_in_the_record(corpus):
-    (block,) = read_file(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), **TENSORFLOW_TEXT)
+    (block,) = read_sentences(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), **TENSORFLOW_TEXT)
     assert sentences(block) == [
         (0, 0, 2, "One é."),
         (0, 1, 9, "Two!"),
@@ -32,7 +32,7 @@ def test_sentences_with_their_place_in_the_record(corpus):
 
 
 def test_what_the_breaker_knows_and_what_it_does_not(corpus):
-    (block,) = read_file(
+    (block,) = read_sentences(
         corpus("The U.S. is big. Mr. Smith paid 3.50.\nA heading\n\nText. 你好。世界！\n"),
         record="file",
         **TENSORFLOW_TEXT,
@@ -42,7 +42,7 @@ def test_what_the_breaker_knows_and_what_it_does_not(corpus):
 
 
 def test_white_space_of_several_bytes(corpus):
-    (block,) = read_file(
+    (block,) = read_sentences(
         corpus("\u00a0. \u00a0 b.\u2003\n\u2003\u2003x\u2003\u2003\u2003y.\u0085 z\n"), **TENSORFLOW_TEXT
     )
     assert sentences(block) == [(0, 0, 1, "."), (0, 1, 5, "b."), (1, 0, 2, "x\u2003\u2003\u2003y."), (1, 1, 10, "z")]
@@ -50,17 +50,17 @@ def test_white_space_of_several_bytes(corpus):
 
 def test_blank_records_have_no_sentence_or_are_one(corpus):
     path = corpus("One. Two.\n\n \u00a0\nThree.\n")
-    (block,) = read_file(path, unit="sentence")
+    (block,) = read_sentences(path)
     assert sentences(block) == [(0, 0, 0, "One."), (0, 1, 5, "Two."), (3, 0, 0, "Three.")]
     assert (block.counts[metrics.EMBEDDED], block.counts[metrics.BLANK]) == (2, 2)
     assert (block.counts[metrics.SENTENCES], block.counts[metrics.SENTENCES_EMBEDDED]) == (3, 3)
-    (block,) = read_file(path, unit="sentence", blank="keep")
+    (block,) = read_sentences(path, blank="keep")
     assert sentences(block)[2:] == [(1, 0, 0, ""), (2, 0, 0, " \u00a0"), (3, 0, 0, "Three.")]
     assert (block.counts[metrics.EMBEDDED], block.counts[metrics.SENTENCES]) == (4, 5)
 
 
 def test_block_of_blank_records_only(corpus):
-    (block,) = read_file(corpus("\n\n"), unit="sentence")
+    (block,) = read_sentences(corpus("\n\n"))
     assert sentences(block) == []
     assert metrics.unbalanced(block.counts) is None
 
@@ -68,12 +68,12 @@ def test_block_of_blank_records_only(corpus):
 def test_many_sentences_end_a_block(corpus):
     path = corpus(("One two three. " * 20 + "\n") * 4)
     limits = BlockLimits(1 << 30, 1 << 30, 8, 128, sentence_bytes=80)
-    assert [block.files[0].num_lines for block in read_file(path, limits, unit="sentence")] == [2, 2]
+    assert [block.files[0].num_lines for block in read_sentences(path, limits)] == [2, 2]
 
 
 def test_fields_go_with_each_sentence(corpus):
     path = corpus('{"text": "One. Two.", "n": 1}\n{"text": "Three.", "n": null}\n')
-    (block,) = read_file(path, format="jsonl", unit="sentence", keep_fields={"n": "int64"})
+    (block,) = read_sentences(path, format="jsonl", keep_fields={"n": "int64"})
     assert block.fields["n"].to_pylist() == [1, 1, None]
 
 
@@ -89,7 +89,7 @@ def test_sentences_cover_all_but_white_space(tmp_path_factory, records, splitter
     path = tmp_path_factory.mktemp("any") / "a.txt"
     path.write_bytes("\n".join(records).encode())
     records = [record.removesuffix("\r") for record in records]
-    for block in read_file(path, unit="sentence", sentences=splitter):
+    for block in read_sentences(path, sentences=splitter):
         left = {number: list(record) for number, record in enumerate(records)}
         for line, _, offset, text in sentences(block):
             assert text.strip() == text != ""
@@ -109,7 +109,7 @@ def test_balance_of_sentences():
     assert metrics.unbalanced(counts | {"sentences_filtered": 1}) is None
 
 
-@pytest.mark.parametrize("unit", ["record", "sentence"])
-def test_nothing_but_empty_texts(corpus, unit):
-    (block,) = read_file(corpus("\n\n\n"), unit=unit, blank="keep")
+@pytest.mark.parametrize("read", [read_file, read_sentences])
+def test_nothing_but_empty_texts(corpus, read):
+    (block,) = read(corpus("\n\n\n"), blank="keep")
     assert block.texts.to_pylist() == ["", "", ""]

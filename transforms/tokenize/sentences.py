@@ -16,6 +16,7 @@ from layerbeam.transforms.blocks import Int64Array, TextBlock, reject, row_split
 from layerbeam.transforms.hardware import import_tensorflow_text
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
+from layerbeam.transforms.tokenize.pieces import STAGE
 
 
 @functools.cache
@@ -85,7 +86,7 @@ def split_sentences(block: TextBlock, record_format: RecordFormat) -> TextBlock:
     """The block with a text per sentence. A record without sentences is blank, or with `blank: keep` a text itself."""
     record, spans, reasons = find_sentences(block.texts, record_format)
     if reasons:
-        return split_sentences(reject(block, reasons, "read"), record_format)
+        return split_sentences(reject(block, reasons, STAGE), record_format)
     if record_format.blank == "keep":
         without = np.setdiff1d(np.arange(len(block.texts)), record)
         lengths = pc.utf8_length(block.texts).to_numpy()[without]
