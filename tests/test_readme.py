@@ -99,12 +99,12 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 
 def test_explained_configurations_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    explained, other, chunks, sentences = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    explained, other, chunks, context, sentences = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
     for source, text in {"README.md": short, "configuration.md": explained}.items():
         assert load.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
     settings = yaml.safe_load(explained) | yaml.safe_load(other)
     assert load.check(settings, source="configuration.md").input.id_field == "key"
-    settings = yaml.safe_load(explained) | yaml.safe_load(chunks)
+    settings = yaml.safe_load(explained) | yaml.safe_load(chunks) | yaml.safe_load(context)
     assert load.check(settings, source="configuration.md").input.chunk.overlap == 32
     settings = yaml.safe_load(explained) | yaml.safe_load(sentences)
     assert load.check(settings, source="configuration.md").input.language == "de"

@@ -244,6 +244,35 @@ class Rows:
 
 
 @dataclasses.dataclass
+class Contexts:
+    """The C sequences that the encoder gets, and where a block's T texts are in them.
+
+    `texts`: string [C]. Context c has the tokens `row_splits[c]:row_splits[c + 1]`: int64 [C + 1]; `token_ids`,
+    `segment_ids` and `word_index` are theirs, as in `TokenBlock`. `of_text`: int64 [T], ascending, the context of each
+    text; `place`: int64 [N], which token of the contexts each of the block's tokens is.
+    """
+
+    texts: pa.StringArray
+    row_splits: Int64Array
+    token_ids: Int32Array
+    segment_ids: Int8Array
+    word_index: Int32Array
+    of_text: Int64Array
+    place: Int64Array
+
+    def take(self, texts: Int64Array, positions: Int64Array) -> Contexts:
+        """The contexts of these texts, which have the block's tokens `positions`."""
+        kept, of_text = np.unique(self.of_text[texts], return_inverse=True)
+        tokens = token_positions(self.row_splits, kept)
+        row_splits = row_splits_of(np.diff(self.row_splits)[kept])
+        moved = np.zeros(len(self.token_ids), np.int64)
+        moved[tokens] = np.arange(len(tokens))
+        columns = {name: getattr(self, name)[tokens] for name in ("token_ids", "segment_ids", "word_index")}
+        own = self.texts.take(pa.array(kept))
+        return Contexts(own, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
+
+
+@dataclasses.dataclass
 class TokenBlock:
     """The tokens of a block's texts, [CLS] and [SEP] included, one text after the other.
 
@@ -251,7 +280,8 @@ class TokenBlock:
     `segment_ids`: int8 [N], 1 in the second text of a pair; `start`, `end`: int32 [N], code points of the record;
     `word_char`: int32 [N], a character of the token's word; `word_index`: int32 [N], from 0 in the text; `form`: int32
     [N], `forms[form]` is the word. These five are -1 for special tokens; the last three also for white space.
-    `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}.
+    `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}. `within`: what the encoder
+    gets; None: the texts themselves. Then a text may have no tokens, and its special tokens are those of its context.
     """
 
     text: TextBlock
@@ -267,6 +297,16 @@ class TokenBlock:
     forms: pa.StringArray = dataclasses.field(default_factory=lambda: pa.array([], pa.string()))
     dropped: DroppedTokens = dataclasses.field(default_factory=lambda: DroppedTokens(*[np.empty(0, np.int32)] * 5))
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
+    within: Contexts | None = None
+
+    @property
+    def contexts(self) -> Contexts:
+        """What the encoder gets."""
+        if self.within is not None:
+            return self.within
+        of_text, place = np.arange(len(self.num_dropped)), np.arange(len(self.token_ids))
+        columns = (self.row_splits, self.token_ids, self.segment_ids, self.word_index)
+        return Contexts(self.text.texts, *columns, of_text, place)
 
 
 @dataclasses.dataclass
@@ -349,6 +389,7 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
         num_dropped=tokens.num_dropped[texts],
         dropped=dataclasses.replace(dropped, text=new_number[dropped.text].astype(np.int32)),
         rows={name: _take_rows(rows, new_number, shift) for name, rows in tokens.rows.items()},
+        within=None if tokens.within is None else tokens.within.take(texts, positions),
         **{name: getattr(tokens, name)[positions] for name in columns},
     )
 

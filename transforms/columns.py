@@ -19,6 +19,7 @@ from layerbeam.transforms.blocks import (
     Layer,
     TextBlock,
     TokenBlock,
+    row_splits_of,
 )
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.number_types import NUMBER_TYPES
@@ -181,7 +182,7 @@ def _level_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -
             "start": text.offset,
             "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
             "text": text.texts,
-            "num_tokens": np.add.reduceat(tokens.start >= 0, tokens.row_splits[:-1], dtype=np.int64),
+            "num_tokens": np.diff(row_splits_of(tokens.start >= 0)[tokens.row_splits]),
             "num_dropped": tokens.num_dropped,
         }
     if rows.words is not None:

@@ -17,7 +17,7 @@ from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 # Of one text: {view: {column: values}}. Vector columns are arrays [n, W], other columns lists of n values; n is the

@@ -201,13 +201,15 @@ class SequenceSettings:
     """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
 
     `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
-    text; its tokens count, and have no place in the record. `records`: what they are split into first.
+    text; its tokens count, and have no place in the record. `records`: what they are split into first. `context`: what
+    is encoded together: a text alone, its whole record, or with it so many texts on each side.
     """
 
     max_seq_length: int = 128
     long_text: Literal["truncate", "window", "reject"] = "truncate"
     prompt: str = ""
     records: RecordFormat = LINES
+    context: Literal["text", "record"] | int = "text"
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 3:

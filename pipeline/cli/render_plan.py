@@ -29,7 +29,7 @@ def print_plan(plan: Plan) -> None:
     console.print_section("rejects", _reject_lines(plan))
     _print_lengths(console, plan.lengths)
     truncations = [(f"{t.max_seq_length:,}", _percent(t.longer), _percent(t.tokens_lost)) for t in plan.max_seq_lengths]
-    console.print_table(("max_seq_length", "longer texts", "tokens beyond it"), truncations, left=())
+    console.print_table(("max_seq_length", f"longer {plan.lengths.of}s", "tokens beyond it"), truncations, left=())
     views = [
         (name, about(Statistic(view.rows, view.margin)), size_text(view.vector_bytes), size_text(view.bytes))
         for name, view in plan.views.items()
@@ -111,7 +111,7 @@ def _print_lengths(console: Any, lengths: Lengths) -> None:
     most = max(one["texts"] for one in lengths.bins) or 1
     total = sum(one["texts"] for one in lengths.bins) or 1
     mark = "\u2588" if console.encoding.lower().startswith("utf") else "#"
-    console.print("\ntokens of a text, with [CLS] and [SEP]")
+    console.print(f"\ntokens of a {lengths.of}, with [CLS] and [SEP]")
     for one in lengths.bins:
         bar = mark * max(round(one["texts"] / most * width), int(one["texts"] > 0))
         label = f"{one['from']:,}-{one['to']:,}"

@@ -67,7 +67,8 @@ class EmbedJob:
     @property
     def sequences(self) -> SequenceSettings:
         settings = self.config.encoder
-        return SequenceSettings(self.max_seq_length, settings.long_text, settings.prompt or "")
+        long_text = settings.long_text if settings.context == "text" else "window"
+        return SequenceSettings(self.max_seq_length, long_text, settings.prompt or "", context=settings.neighbours)
 
     @property
     def encoding(self) -> EncodeSettings:
@@ -363,7 +364,7 @@ def _basic_words(forms: Sequence[str], encoder: EncoderSource) -> list[list[str]
         reference = ReferenceWordPiece([], encoder.do_lower_case)
         return [reference.words(form) for form in forms]
     # Imported here: it loads Beam.
-    from layerbeam.transforms.tokenize.sequences import load_text_tokenizer
+    from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 
     return load_text_tokenizer(encoder).tokenize(pa.array(forms, pa.string())).words()
 
@@ -383,7 +384,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
         if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
-    in_encoder = ("max_seq_length", "long_text", "window_overlap", "compute_dtype", "prompt")
+    in_encoder = ("max_seq_length", "long_text", "context", "window_overlap", "compute_dtype", "prompt")
     return {
         "schema_version": SCHEMA_VERSION,
         "input": settings["input"],
@@ -430,7 +431,7 @@ def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_row_bytes, 1),
         text_rows=max(part_bytes // text_row_bytes, 1),
-        max_seq_length=job.max_seq_length if config.encoder.long_text != "window" else _NO_LIMIT,
+        max_seq_length=job.max_seq_length if job.sequences.long_text != "window" else _NO_LIMIT,
         sentence_bytes=_assumed_text_bytes(config.input),
         joins_files=have_file and config.input.limit is None,
         edit_tokens=_NO_LIMIT if given or has_few_rows else edit_tokens,

@@ -32,6 +32,9 @@ def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> Ite
     for name, view in config.views.items():
         yield from (f"views.{name}.{mistake}" for mistake in _in_view(view, settings["views"][name], known))
     yield from (f"encoder.{mistake}" for mistake in find_in_encoder(config.encoder))
+    if config.encoder.context != "text":
+        unit = config.input.unit if isinstance(config, Config) else "record"
+        yield from _in_context(config, settings, unit)
 
 
 def _misplaced(section: InputConfig | ViewSettings, by: str, given: Collection[str]) -> Iterator[str]:
@@ -86,6 +89,20 @@ def _in_unit(given: InputConfig, changed: Collection[str]) -> Iterator[str]:
         yield from (f"{name}: is for sentences and chunks that end at them; set unit, or remove it" for name in ignored)
     elif "language" in changed and given.sentences != "sentencex":
         yield f"language: is for sentencex only, and input.sentences is {given.sentences}; remove it"
+
+
+def _in_context(config: EmbedConfig, settings: Mapping[str, Any], unit: str) -> Iterator[str]:
+    """What breaks a rule of `encoder.context`, if that is not text."""
+    context = config.encoder.context
+    if unit == "record":
+        yield "encoder.context: each record is one text; remove it, or set input.unit: sentence or chunk"
+    elif unit == "chunk" and context != "record":
+        yield f"encoder.context: is {context}, which is for input.unit: sentence; chunks allow text and record"
+    if config.encoder.long_text != "window" and "long_text" in settings.get("encoder", {}):
+        yield "encoder.long_text: what context puts together is encoded in windows if it is too long; remove long_text"
+    for name, view in config.views.items():
+        if view.level == "text" and view.pooling in ("cls", "pooler"):
+            yield f"views.{name}.pooling: {view.pooling} is one vector of all that encoder.context puts together"
 
 
 def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collection[str]) -> Iterator[str]:

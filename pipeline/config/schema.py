@@ -14,6 +14,17 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from layerbeam.transforms.settings import REQUIRED, Format, RecordFormat, Settings, setting
 from layerbeam.transforms.views import ViewSettings
 
+_SENTENCES = "sentences"
+
+
+def _check_context(context: Any) -> Any:
+    """The context as it is. ValueError with one plain sentence, where pydantic has one for each allowed type."""
+    count = context.get(_SENTENCES) if isinstance(context, dict) and len(context) == 1 else None
+    if context not in ("text", "record") and not (type(count) is int and count >= 1):
+        raise ValueError(f"should be text, record or {{{_SENTENCES}: n}}, n sentences on each side")
+    return context
+
+
 # A local path may begin with ~.
 _Path = Annotated[str, AfterValidator(os.path.expanduser)]
 _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -65,6 +76,11 @@ class EncoderConfig(Settings):
         None, "tokens of one text that are encoded, special tokens included; null: as the encoder's own files say", ge=3
     )
     long_text: Literal["truncate", "window", "reject"] = setting("truncate", "what happens to a longer text")
+    context: Annotated[Literal["text", "record"] | dict[str, int], BeforeValidator(_check_context)] = setting(
+        "text",
+        "what is encoded together, and then cut into texts: a text alone; its whole record, in windows where it is "
+        "longer than max_seq_length; or, as {sentences: 1}, a sentence with its neighbours",
+    )
     prompt: str | None = setting(None, "a text put before each text, as sentence-transformers' prompts are")
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = setting(None, "null: as the encoder's own files say")
@@ -96,6 +112,11 @@ class EncoderConfig(Settings):
         "Beam's resource hints for the machines that read, tokenize, encode and write, by Beam's names, such as "
         "accelerator and min_ram",
     )
+
+    @property
+    def neighbours(self) -> Literal["text", "record"] | int:
+        """`context` in one word, or the number of sentences on each side."""
+        return self.context[_SENTENCES] if isinstance(self.context, dict) else self.context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

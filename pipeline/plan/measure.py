@@ -35,7 +35,7 @@ from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.input.records import tokens_by_length
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.write import write_word_types
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.write.block import write_parts
 from layerbeam.transforms.write.word_types import make_word_types
 
@@ -183,8 +183,9 @@ class _SimilarVectors:
     def __init__(self, job: Job, encoder: Encoder, tokens: TokenBlock) -> None:
         self.pad_id = encoder.pad_id
         encoding = job.encoding
-        sequences = cut_sequences(tokens, np.arange(1), encoding.max_seq_length, encoding.window_overlap)
-        layers, pooled = encoder(*pad_batch(tokens, sequences, np.arange(1), self.pad_id, encoding.length_buckets))
+        contexts = tokens.contexts
+        sequences = cut_sequences(contexts, np.arange(1), encoding.max_seq_length, encoding.window_overlap)
+        layers, pooled = encoder(*pad_batch(contexts, sequences, np.arange(1), self.pad_id, encoding.length_buckets))
         self._layers = {layer: np.asarray(values) for layer, values in layers.items()}
         self._pooled = None if pooled is None else np.asarray(pooled)
         self._rng = np.random.default_rng(0)

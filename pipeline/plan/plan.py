@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -107,12 +107,13 @@ class InputSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Tokens of a text, with [CLS] and [SEP]. `bins`: {"from", "to", "texts"}, whose ends double."""
+    """Tokens of a text, or context, with [CLS] and [SEP]. `bins`: {"from", "to", "texts"}, whose ends double."""
 
     bins: list[dict[str, int]]
     median: int = 0
     percentile_95: int = 0
     longest_seen: int = 0
+    of: Literal["text", "context"] = "text"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +246,9 @@ def make_plan(
         copied=dataclasses.asdict(copied),
         hints=[hint for hint in hints if hint is not None],
         estimates={name: sample.statistic(statistic).rounded() for name, statistic in _STATISTICS.items()},
-        lengths=_summarize_lengths(lengths, weights),
+        lengths=dataclasses.replace(
+            _summarize_lengths(lengths, weights), of="text" if job.config.encoder.context == "text" else "context"
+        ),
         max_seq_lengths=_truncations(job, lengths, weights),
         long_text=job.sequences.long_text,
         duplicates=_duplicates(sample),

@@ -13,7 +13,8 @@ from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.settings import LINES
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 
 
 def encode_texts(context: ReportContext, view: SampledView, column: str) -> Array:
@@ -28,7 +29,8 @@ def encode_texts(context: ReportContext, view: SampledView, column: str) -> Arra
         encoder = job.load_encoder()
     except (UsageError, EncoderError) as error:
         raise UsageError(f"--text needs the encoder of the run: {error}") from error
-    tokens = Tokenizer(job.encoder, job.views, job.sequences)(TextBlock.of(context.texts))
+    sequences = dataclasses.replace(job.sequences, records=LINES, context="text")  # a query is one text
+    tokens = Tokenizer(job.encoder, job.views, sequences)(TextBlock.of(context.texts))
     for rejected in tokens.text.rejected:
         raise UsageError(f"--text {context.texts[rejected.line]!r}: {rejected.reason}")
     for text, length in zip(context.texts, np.diff(tokens.row_splits), strict=True):

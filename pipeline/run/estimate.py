@@ -30,7 +30,8 @@ from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.tokenize import sequences
+from layerbeam.transforms.tokenize.sequences import tokenize_block
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 # For `run`: read in some tenths of a second.
@@ -62,8 +63,8 @@ class CountedBlock:
     """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
 
     `records`: without those that have no rows; with all rejects. `distinct`: the records of it with a text that equals
-    no earlier one. `lengths`: the tokens of each text with [CLS] and [SEP], before truncation. `keys`: for each view of
-    word types, how often the block has each key.
+    no earlier one. `lengths`: the tokens of each text, or context, with [CLS] and [SEP], before truncation. `keys`:
+    for each view of word types, how often the block has each key.
     """
 
     kind: str
@@ -197,24 +198,26 @@ class BlockCounter:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._tokenize = sequences.Tokenizer(job.encoder, job.views, job.sequences)
+        self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
 
     def __call__(self, block: TextBlock, kind: str, number: int) -> CountedBlock:
         job = self._job
         tokens = self._tokenize(block)
-        everything = np.arange(len(tokens.num_dropped))
-        distinct, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+        contexts = tokens.contexts
+        everything = np.arange(len(contexts.texts))
+        distinct, _ = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
+        is_distinct = np.isin(contexts.of_text, distinct)
         encoding = job.encoding
-        cut = cut_sequences(tokens, everything, encoding.max_seq_length, encoding.window_overlap)
-        distinct_cut = cut_sequences(tokens, distinct, encoding.max_seq_length, encoding.window_overlap)
+        cut = cut_sequences(contexts, everything, encoding.max_seq_length, encoding.window_overlap)
+        distinct_cut = cut_sequences(contexts, distinct, encoding.max_seq_length, encoding.window_overlap)
         lengths = np.diff(distinct_cut.splits)
-        is_short = ~np.isin(distinct_cut.text, list(distinct_cut.vector_index))
+        is_short = ~np.isin(distinct_cut.context, list(distinct_cut.vector_index))
         names = (metrics.RECORDS, *metrics.OF_SENTENCES)
         statistics = {name: float(tokens.text.total(name)) for name in names} | {
-            TEXTS: len(everything),
+            TEXTS: len(is_distinct),
             TEXT_BYTES: _text_bytes(block, parquet=job.records.format == "parquet"),
             SEQUENCE_TOKENS: len(cut.positions),
-            ENCODED_TEXTS: len(distinct),
+            ENCODED_TEXTS: int(np.count_nonzero(is_distinct)),
             ENCODED: len(distinct_cut.positions),
             PADDED: _padded_tokens(lengths[is_short], encoding) + int(lengths[~is_short].sum()),
             metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
@@ -228,16 +231,18 @@ class BlockCounter:
             statistics[PART_ROWS.format(view.name)] = len(keys[view.name]) if view.aggregates else rows
         records = block.take(np.flatnonzero(np.isin(block.line, tokens.text.line)))
         records.rejected = tokens.text.rejected
-        with_distinct = np.flatnonzero(np.isin(records.line, tokens.text.line[distinct]))
+        with_distinct = np.flatnonzero(np.isin(records.line, tokens.text.line[is_distinct]))
         lengths = self._lengths(block, tokens)
         return CountedBlock(kind, number, 1.0, records, with_distinct, statistics, lengths, keys)
 
     def _lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
-        """int64 [T]: all tokens of each text, also of one that is truncated, or rejected because it is too long."""
+        """int64 [C]: all tokens of what is encoded, also of a text that is truncated, or rejected as too long."""
+        if tokens.within is not None:
+            return np.diff(tokens.within.row_splits)
         settings = self._job.sequences
         if settings.long_text == "reject":
             whole = dataclasses.replace(settings, long_text="window")
-            tokens = sequences.tokenize_block(self._tokenize.split(block), self._tokenize.text_tokenizer, whole)
+            tokens = tokenize_block(self._tokenize.split(block), self._tokenize.text_tokenizer, whole)
         return (np.diff(tokens.row_splits) + tokens.num_dropped).astype(np.int64)
 
 

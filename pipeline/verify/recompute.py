@@ -31,7 +31,7 @@ from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import ComputeDtype
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward, round_kernels
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 
@@ -98,11 +98,13 @@ class RecomputedBlock:
         """Whether the text's tokens are those of the reference tokenizer."""
         tokens, sequences, reference = self._tokens, self._of.job.sequences, self._of.reference_tokenizer
         room = sequences.max_seq_length if sequences.long_text != "window" else 1 << 40
+        contexts = tokens.contexts
+        context = int(contexts.of_text[text])
+        own = slice(*contexts.row_splits[context : context + 2])
         pairs = tokens.text.pairs
-        first = sequences.prompt + tokens.text.texts[text].as_py()
+        first = sequences.prompt + contexts.texts[context].as_py()
         second = "" if pairs is None else pairs[text].as_py() or ""
-        begin, end = tokens.row_splits[text : text + 2]
-        found = (tokens.token_ids[begin:end].tolist(), tokens.segment_ids[begin:end].tolist())
+        found = (contexts.token_ids[own].tolist(), contexts.segment_ids[own].tolist())
         return found == reference.sequence(first, second, room)
 
     def vectors(self, view: View, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
@@ -138,18 +140,21 @@ class RecomputedBlock:
         elif view.combine != "separate":
             columns = [np.sum(columns, axis=0) / (len(columns) if view.combine == "mean" else 1)]
         pooling = "mean" if view.level in ("token", "record") else view.pooling
+        contexts = self._tokens.contexts
+        begin = contexts.row_splits[contexts.of_text[text]]
         for row in numbers:
-            positions = rows.positions[rows.splits[row] : rows.splits[row + 1]] - self._tokens.row_splits[text]
+            positions = contexts.place[rows.positions[rows.splits[row] : rows.splits[row + 1]]] - begin
             yield [values[0] if source is encoded.cls else _pool(values[positions], pooling) for values in columns]
 
     def _encode(self, text: int) -> EncodedText:
-        """The text through the reference encoder; the last text is kept, because each of its rows asks for it."""
-        if self._encoded is None or self._encoded[0] != text:
-            tokens, job = self._tokens, self._of.job
-            own = slice(*tokens.row_splits[text : text + 2])
-            windows, owner = cut_windows(tokens.word_index[own], job.max_seq_length, job.config.encoder.window_overlap)
-            encoded = self._of.encoder.encode(tokens.token_ids[own], tokens.segment_ids[own], windows, owner)
-            self._encoded = (text, encoded)
+        """The text's context through the reference encoder; the last one is kept, because each of its rows asks."""
+        contexts, job = self._tokens.contexts, self._of.job
+        number = int(contexts.of_text[text])
+        if self._encoded is None or self._encoded[0] != number:
+            own = slice(*contexts.row_splits[number : number + 2])
+            windows, owner = cut_windows(contexts.word_index[own], job.max_seq_length, job.encoding.window_overlap)
+            encoded = self._of.encoder.encode(contexts.token_ids[own], contexts.segment_ids[own], windows, owner)
+            self._encoded = (number, encoded)
         return self._encoded[1]
 
 

@@ -27,7 +27,7 @@ from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.device import keeps_layers
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.tokenize.sequences import load_text_tokenizer, tokenize_block
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 
 ROWS = 1024
 PRODUCT_SECONDS = 3.0
@@ -35,16 +35,16 @@ PRODUCT_SECONDS = 3.0
 
 def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
     """All batches of the run, block by block."""
-    tokenizer = load_text_tokenizer(job.encoder)
+    tokenizer = Tokenizer(job.encoder, (), job.sequences)
     batches = []
     elsewhere = dataclasses.replace(job, output=dataclasses.replace(job.output, path="no such folder"))
     for work in find_work(elsewhere).to_read:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
-            tokens = tokenize_block(block, tokenizer, job.sequences)  # type: ignore[arg-type]
-            first, _ = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
-            sequences = cut_sequences(tokens, first, job.encoding.max_seq_length, job.encoding.window_overlap)
+            contexts = tokenizer.tokenize(block).contexts  # type: ignore[arg-type]
+            first, _ = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
+            sequences = cut_sequences(contexts, first, job.encoding.max_seq_length, job.encoding.window_overlap)
             for batch in plan_batches(np.diff(sequences.splits), job.encoding.batch_tokens):
-                batches.append(pad_batch(tokens, sequences, batch, job.encoder.special.pad))
+                batches.append(pad_batch(contexts, sequences, batch, job.encoder.special.pad))
     return batches
 
 

@@ -1,6 +1,7 @@
 """Compares the pipeline with the results of expect.py: equal ids, every layer and the pooled output to 2e-5.
 
-Also compares configs/sentences.yaml with sentence-transformers on 1,000 texts.
+Also compares configs/sentences.yaml with sentence-transformers on 1,000 texts, and `encoder.context: record` with the
+tokens of documents, pooled.
 
 Runs in the main environment: python compare.py EXPECTED.npz; exit status 1 if they differ.
 """
@@ -11,12 +12,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
 import yaml
-from texts import SENTENCES, make_texts
+from texts import SENTENCES, make_documents, make_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SEQ_LENGTH = 128
@@ -46,6 +48,29 @@ def run_sentences(folder: Path) -> np.ndarray:
         str(ROOT / "configs" / "sentences.yaml"), "--input", str(folder / "texts.txt"), "--output", str(output)
     )
     return read_view(output, "sentences")["layer_6"]
+
+
+def run_in_documents(folder: Path, expected: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The sentences' vectors in their documents, and the expected ones: [n, 384] each."""
+    (folder / "documents.txt").write_text("\n".join(make_documents()), encoding="utf-8")
+    settings = {
+        "input": {"files": [str(folder / "documents.txt")], "unit": "sentence"},
+        "encoder": {"handle": "minilm", "max_seq_length": MAX_SEQ_LENGTH, "window_overlap": 32, "context": "record"},
+        "views": {"sentences": {"level": "text", "layers": [-1], "special_tokens": False}},
+        "output": {"path": str(folder / "documents")},
+    }
+    config = folder / "documents.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    layerbeam_run(str(config))
+    rows = ds.dataset(folder / "documents" / "sentences", format="parquet").to_table()
+    document, start, vectors = (expected[f"documents_{name}"] for name in ("document", "start", "vectors"))
+    pooled = [
+        vectors[(document == row["line"]) & (start >= row["start"]) & (start < row["end"])].mean(axis=0)
+        for row in rows.select(["line", "start", "end"]).to_pylist()
+    ]
+    assert len(pooled) > len(make_documents()), "no document has two sentences"
+    assert np.bincount(document).max() > 2 * MAX_SEQ_LENGTH, "no document has three windows"
+    return np.stack(rows["layer_6"].to_numpy()), np.stack(pooled)
 
 
 def layerbeam_run(*arguments: str) -> None:
@@ -84,6 +109,7 @@ def main(expected_path: str) -> int:
         output = run(Path(folder))
         tokens, pooled = read_view(output, "tokens"), read_view(output, "pooled")
         sentence_vectors = run_sentences(Path(folder))
+        in_documents = run_in_documents(Path(folder), expected)
         padded = json.loads((output / "_runs" / "1.json").read_text())["counts"]["padded_tokens"]
 
     if pooled["line"].tolist() != list(range(num_texts)):
@@ -103,6 +129,7 @@ def main(expected_path: str) -> int:
     pairs["pooler"] = (pooled["pooled_output"], expected["pooler"])
     assert sentence_vectors.shape == (1000, 384), sentence_vectors.shape
     pairs["encode"] = (sentence_vectors, expected["sentence_vectors"])
+    pairs["context"] = in_documents
     print(f"{'':8}  {'largest difference':>18}  {'smallest cosine':>15}")
     differences = []
     for name, (ours, theirs) in pairs.items():

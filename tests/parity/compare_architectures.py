@@ -23,7 +23,7 @@ from compare import TOLERANCE, read_view
 from layerbeam import __version__
 from layerbeam.pipeline.cli.main import main
 from layerbeam.transforms.encoders import open_encoder
-from layerbeam.transforms.tokenize.sequences import load_text_tokenizer
+from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 
 MAX_SEQ_LENGTH = 300
 BATCH_TOKENS = 1_000  # several batches, with padding

@@ -1,7 +1,8 @@
-"""The texts of the comparison: the sentences, and 1,000 texts that start with them."""
+"""The texts of the comparison: the sentences, 1,000 texts that start with them, and documents made of them."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
@@ -22,3 +23,10 @@ def make_texts() -> list[str]:
         first, second = " ".join(words[:middle]), " ".join(words[middle:]) or "."
         texts += [first, second, f"{sentence} {following}", f"{second} {first}"]
     return texts
+
+
+def make_documents() -> list[str]:
+    """Documents of one to twelve of the sentences; some exceed 128 tokens, some 256."""
+    sentences = iter(read_sentences())
+    documents = (" ".join(itertools.islice(sentences, count)) for count in itertools.cycle(range(1, 13)))
+    return list(itertools.takewhile(bool, documents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from repository import DATA
+from safetensors.numpy import load_file, save_file
 
 from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import Bert
@@ -41,6 +44,18 @@ def random_weights(config: Bert, seed: int = 0) -> dict[str, np.ndarray]:
 
 def in_float64(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: values.astype(np.float64) for name, values in weights.items()}
+
+
+def write_large_word(folder: Path, word: str) -> Path:
+    """The small encoder, whose embedding of one word does not fit in float16."""
+    shutil.copytree(DATA / "hf_uncased", folder)
+    weights = load_file(folder / "model.safetensors")
+    names = ("embeddings.word_embeddings.weight", "embeddings.LayerNorm.weight")
+    words, scale = (weights[name].copy() for name in names)
+    words[(folder / "vocab.txt").read_text().split("\n").index(word), 5] = 1_000
+    scale[5] = 12_000
+    save_file(weights | dict(zip(names, (words, scale), strict=True)), folder / "model.safetensors")
+    return folder
 
 
 def vectors(table: pa.Table, column: str) -> np.ndarray:

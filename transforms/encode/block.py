@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms.blocks import (
+    Contexts,
     Float32Array,
     Int32Array,
     Int64Array,
@@ -34,7 +35,7 @@ _POOLED_TOKENS = 1 << 14  # of which vectors are copied at a time
 
 
 def pad_batch(
-    tokens: TokenBlock,
+    contexts: Contexts,
     sequences: Sequences,
     batch: Int64Array,
     pad_id: int,
@@ -51,21 +52,21 @@ def pad_batch(
     lengths = np.pad(lengths, (0, rows - len(batch)))
     real = np.arange(longest) < lengths[:, None]
     token_ids = np.full(real.shape, pad_id, np.int32)
-    token_ids[real] = tokens.token_ids[positions]
+    token_ids[real] = contexts.token_ids[positions]
     segment_ids = np.zeros(real.shape, np.int32)
-    segment_ids[real] = tokens.segment_ids[positions]
+    segment_ids[real] = contexts.segment_ids[positions]
     return token_ids, lengths.astype(np.int32), segment_ids
 
 
 @dataclasses.dataclass
-class EncodedTexts:
-    """B distinct texts that left the encoder together.
+class EncodedContexts:
+    """B distinct contexts that left the encoder together.
 
-    `texts`: int64 [B], their numbers; `layers[k]`: [n, H]; `pooled_output`: [B, H] or None; `first`, `cls`: int64 [B],
-    the place in the layers of each text's first token and of the [CLS] vector of the whole text.
+    `numbers`: int64 [B]; `layers[k]`: [n, H]; `pooled_output`: [B, H] or None; `first`, `cls`: int64 [B], the place in
+    the layers of each context's first token and of the [CLS] vector of the whole context.
     """
 
-    texts: Int64Array
+    numbers: Int64Array
     layers: Mapping[int, Layer]
     pooled_output: Float32Array | None
     first: Int64Array
@@ -79,7 +80,7 @@ def encode_block(
     settings: EncodeSettings,
     cost: EncodeCost | None = None,
 ) -> VectorBlock:
-    """The vectors of all views for a block, in the order of its texts. Equal texts are encoded once.
+    """The vectors of all views for a block, in the order of its texts. Equal contexts are encoded once.
 
     `cost` is added to. Raises UnencodableTextsError with the texts whose vectors hold NaN or infinite values, or do
     not fit in float16.
@@ -90,16 +91,21 @@ def encode_block(
         for view in views
     }
     faults: dict[int, str] = {}
-    distinct, number = equal_texts(tokens.row_splits, tokens.token_ids, tokens.segment_ids)
+    contexts = tokens.contexts
+    distinct, number = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
     copies = np.argsort(number, kind="stable")
     copy_splits = row_splits_of(np.bincount(number, minlength=len(distinct)))
+    text_splits = row_splits_of(np.bincount(contexts.of_text, minlength=len(number)))
+    num_texts = len(contexts.of_text)
     row_splits = {
-        view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(number))) for view in views
+        view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=num_texts)) for view in views
     }
-    for encoded in encode_texts(tokens, forward, distinct, settings, cost):
+    for encoded in encode_contexts(contexts, forward, distinct, settings, cost):
         started = time.perf_counter()
-        texts = copies[token_positions(copy_splits, encoded.texts)]
-        place = np.repeat(np.arange(len(encoded.texts)), np.diff(copy_splits)[encoded.texts])
+        equal = copies[token_positions(copy_splits, encoded.numbers)]
+        texts = token_positions(text_splits, equal)
+        place = np.repeat(np.arange(len(encoded.numbers)), np.diff(copy_splits)[encoded.numbers])
+        place = place.repeat(np.diff(text_splits)[equal])
         cuts = np.flatnonzero(np.diff(np.cumsum(np.diff(tokens.row_splits)[texts]) // _POOLED_TOKENS)) + 1
         pieces = list(zip(np.split(texts, cuts), np.split(place, cuts), strict=True))
         for view, (some, some_place) in itertools.product(views, pieces):
@@ -107,7 +113,7 @@ def encode_block(
             rows = token_positions(row_splits[view.name], some)
             if not len(rows):
                 continue
-            positions, splits = row_positions(view, tokens, rows, row_place, encoded)
+            positions, splits = row_positions(view, tokens, contexts, rows, row_place, encoded)
             values_of = batch_vectors(view, encoded.layers, encoded.pooled_output, positions, splits)
             for column, values in zip(columns[view.name], values_of, strict=True):
                 column[rows] = values
@@ -127,11 +133,11 @@ def encode_block(
 
 
 def row_positions(
-    view: View, tokens: TokenBlock, rows: Int64Array, place: Int64Array, encoded: EncodedTexts
+    view: View, tokens: TokenBlock, contexts: Contexts, rows: Int64Array, place: Int64Array, encoded: EncodedContexts
 ) -> tuple[Int64Array, Int64Array]:
     """(positions, splits): row i is made of `positions[splits[i]:splits[i + 1]]` in the output: tokens, or a text.
 
-    `rows`: of the view; `place`: the text of each row in `encoded`.
+    `rows`: of the view; `place`: the context of each row in `encoded`.
     """
     if view.uses_pooler:
         return place, np.arange(len(rows) + 1)
@@ -139,8 +145,9 @@ def row_positions(
         return encoded.cls[place], np.arange(len(rows) + 1)
     of_view = tokens.rows[view.name]
     splits = row_splits_of(np.diff(of_view.splits)[rows])
-    shift = encoded.first[place] - tokens.row_splits[of_view.text[rows]]
-    return of_view.positions[token_positions(of_view.splits, rows)] + shift.repeat(np.diff(splits)), splits
+    shift = encoded.first[place] - contexts.row_splits[contexts.of_text[of_view.text[rows]]]
+    positions = contexts.place[of_view.positions[token_positions(of_view.splits, rows)]]
+    return positions + shift.repeat(np.diff(splits)), splits
 
 
 def overflowing_texts(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> list[int]:
@@ -154,11 +161,11 @@ def overflowing_texts(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDAr
     return found
 
 
-def encode_texts(
-    tokens: TokenBlock, forward: Forward, texts: Int64Array, settings: EncodeSettings, cost: EncodeCost
-) -> Iterator[EncodedTexts]:
-    """The output for these U texts, numbered from 0: batches of short ones, then one windowed text at a time."""
-    sequences = cut_sequences(tokens, texts, settings.max_seq_length, settings.window_overlap)
+def encode_contexts(
+    contexts: Contexts, forward: Forward, chosen: Int64Array, settings: EncodeSettings, cost: EncodeCost
+) -> Iterator[EncodedContexts]:
+    """The output for the U chosen contexts, numbered from 0: batches of short ones, then a windowed one at a time."""
+    sequences = cut_sequences(contexts, chosen, settings.max_seq_length, settings.window_overlap)
     lengths = np.diff(sequences.splits)
 
     def encode(which: Int64Array) -> Iterator[tuple[Int64Array, Mapping[int, Layer], Float32Array | None]]:
@@ -166,16 +173,16 @@ def encode_texts(
         buckets, pad_id = settings.length_buckets, forward.encoder.pad_id
         batches = [which[batch] for batch in plan_batches(lengths[which], settings.batch_tokens, buckets)]
         full = settings.batch_tokens if settings.only_full_batches else None
-        padded = (pad_batch(tokens, sequences, batch, pad_id, buckets, full) for batch in batches)
+        padded = (pad_batch(contexts, sequences, batch, pad_id, buckets, full) for batch in batches)
         for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
             yield batch, layers, None if pooled is None else pooled[: len(batch)]
 
-    for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.text, list(sequences.vector_index)))):
+    for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.context, list(sequences.vector_index)))):
         first = row_splits_of(lengths[batch])[:-1]
-        yield EncodedTexts(sequences.text[batch], layers, pooled, first, first)
-    for text, vector_index in sequences.vector_index.items():
+        yield EncodedContexts(sequences.context[batch], layers, pooled, first, first)
+    for number, vector_index in sequences.vector_index.items():
         # The batches keep the windows' order: all of them are equally long.
-        batches = list(encode(np.flatnonzero(sequences.text == text)))
+        batches = list(encode(np.flatnonzero(sequences.context == number)))
         layers = {
             layer: _join_windows(
                 np.concatenate([np.asarray(each[layer]) for _, each, _ in batches]), vector_index, settings
@@ -184,7 +191,7 @@ def encode_texts(
         }
         outputs = [pooled for _, _, pooled in batches if pooled is not None]
         pooled = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
-        yield EncodedTexts(np.array([text]), layers, pooled, np.array([0]), np.array([len(vector_index)]))
+        yield EncodedContexts(np.array([number]), layers, pooled, np.array([0]), np.array([len(vector_index)]))
 
 
 def _join_windows(values: Float32Array, vector_index: Int64Array, settings: EncodeSettings) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Texts cut into sequences that fit the encoder: a long text in windows, each token's vector from one of them."""
+"""Contexts cut into sequences that fit the encoder: a long one in windows, each token's vector from one of them."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ import dataclasses
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, TokenBlock, row_splits_of, token_positions
+from layerbeam.transforms.blocks import Contexts, Int32Array, Int64Array, row_splits_of, token_positions
 
 
 @dataclasses.dataclass
 class Sequences:
-    """Q sequences for U distinct texts; a text in windows has several.
+    """Q sequences for U distinct contexts; a context in windows has several.
 
-    `text`: int64 [Q], from 0 to U - 1; sequence q has the block's tokens `positions[splits[q]:splits[q + 1]]`.
-    `vector_index`: for each text in windows, the place of each token's vector in the concatenated windows.
+    `context`: int64 [Q], from 0 to U - 1; sequence q has the tokens `positions[splits[q]:splits[q + 1]]` of the
+    contexts. `vector_index`: for each context in windows, the place of each token's vector in the concatenated windows.
     """
 
-    text: Int64Array
+    context: Int64Array
     positions: Int64Array
     splits: Int64Array
     vector_index: dict[int, Int64Array]
 
 
-def cut_sequences(tokens: TokenBlock, texts: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
-    """The sequences of these texts. A text longer than `max_seq_length` gets windows that share `overlap` tokens.
+def cut_sequences(contexts: Contexts, chosen: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
+    """The sequences of the chosen contexts. One longer than `max_seq_length` gets windows that share `overlap` tokens.
 
-    Each window has the text's own [CLS] and [SEP]. A token's vector comes from the window that gives it the most
+    Each window has the context's own [CLS] and [SEP]. A token's vector comes from the window that gives it the most
     context on its shorter side. All pieces of a word come from one window, [CLS] from the first, [SEP] from the last.
     """
-    lengths = np.diff(tokens.row_splits)[texts]
+    lengths = np.diff(contexts.row_splits)[chosen]
     if not (lengths > max_seq_length).any():
-        return Sequences(np.arange(len(texts)), token_positions(tokens.row_splits, texts), row_splits_of(lengths), {})
-    text: list[int] = []
+        positions = token_positions(contexts.row_splits, chosen)
+        return Sequences(np.arange(len(chosen)), positions, row_splits_of(lengths), {})
+    context: list[int] = []
     pieces: list[Int64Array] = []
     vector_indices: dict[int, Int64Array] = {}
-    for index, (begin, length) in enumerate(zip(tokens.row_splits[texts], lengths, strict=True)):
-        windows, vector_index = cut_windows(tokens.word_index[begin : begin + length], max_seq_length, overlap)
-        text += [index] * len(windows)
+    for index, (begin, length) in enumerate(zip(contexts.row_splits[chosen], lengths, strict=True)):
+        windows, vector_index = cut_windows(contexts.word_index[begin : begin + length], max_seq_length, overlap)
+        context += [index] * len(windows)
         pieces += [begin + window for window in windows]
         if len(windows) > 1:
             vector_indices[index] = vector_index
     splits = row_splits_of(np.array([len(piece) for piece in pieces]))
-    return Sequences(np.array(text), np.concatenate(pieces), splits, vector_indices)
+    return Sequences(np.array(context), np.concatenate(pieces), splits, vector_indices)
 
 
 def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tuple[list[Int64Array], Int64Array]:

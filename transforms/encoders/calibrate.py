@@ -48,7 +48,7 @@ def calibrate(
 
 def _sequences(source: EncoderSource, texts: Sequence[str]) -> Iterator[tuple[Int32Array, Int32Array]]:
     """[1, S] token ids and segment ids of each text, and of all as one text, cut to pairs."""
-    from layerbeam.transforms.tokenize.sequences import load_text_tokenizer  # it imports this package
+    from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer  # it imports this package
 
     pieces = load_text_tokenizer(source).tokenize(pa.array([*texts, " ".join(texts)]))
     room = min(source.max_position_embeddings or _LONGEST, _LONGEST) - 2

@@ -13,7 +13,7 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 
 import pytest
-from repository import DATA
-from safetensors.numpy import load_file, save_file
+from weights import write_large_word
 from workplace import THREE_VIEWS
 
 import layerbeam
@@ -16,7 +14,6 @@ import layerbeam
 VIEWS = {"texts": {"level": "text", "layers": [2]}, "types": {"level": "word_type", "layers": [1]}}
 MORE = {"tokens": {"level": "token", "layers": [-1, 0]}, "lines": {"level": "text", "layers": [3], "format": "jsonl"}}
 INPUT = {"slice_bytes": 4096}
-LARGE = ("embeddings.word_embeddings.weight", "embeddings.LayerNorm.weight")
 
 
 @pytest.fixture
@@ -128,12 +125,7 @@ def test_view_that_changes_which_texts_are_embedded(workplace):
 @pytest.mark.parametrize(("files", "views"), [(1, VIEWS), (40, {"texts": VIEWS["texts"]})], ids=["one", "together"])
 def test_view_that_rejects_a_text(workplace, files, views):
     """The vector of one word is too large for float16. The views that are there lose its text, too."""
-    encoder = shutil.copytree(DATA / "hf_uncased", workplace.folder / "encoder")
-    weights = load_file(encoder / "model.safetensors")
-    words, scale = (weights[name].copy() for name in LARGE)
-    words[(encoder / "vocab.txt").read_text().split("\n").index("bank"), 5] = 1_000
-    scale[5] = 12_000
-    save_file(weights | dict(zip(LARGE, (words, scale), strict=True)), encoder / "model.safetensors")
+    encoder = write_large_word(workplace.folder / "encoder", "bank")
     lines = [f"the river {number}" for number in range(40)]
     lines[7] = "a bank"
     for number in range(files):

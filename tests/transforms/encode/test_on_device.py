@@ -15,7 +15,7 @@ from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import load_encoder, network, open_encoder
 from layerbeam.transforms.encoders.device import DeviceLayer
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
-from layerbeam.transforms.tokenize.sequences import Tokenizer
+from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 TEXTS = ["the river bank", "a well", "the money in the bank and the river", "the", "a river and a bank " * 9]

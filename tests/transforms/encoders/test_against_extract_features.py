@@ -59,7 +59,8 @@ def test_tokens_and_layers(tmp_path, monkeypatch, case, kind, engine):
     source = open_encoder(str(handle), engine=engine)
     tokens = read_pairs(source)
     encoder = load_encoder(source, layers=[3, 2, 1], pooler=False)
-    layers, _ = encoder(*pad_batch(tokens, cut_sequences(tokens, np.arange(15), 32, 0), np.arange(15), encoder.pad_id))
+    sequences = cut_sequences(tokens.contexts, np.arange(15), 32, 0)
+    layers, _ = encoder(*pad_batch(tokens.contexts, sequences, np.arange(15), encoder.pad_id))
     with (DATA / f"extract_features_{case}.jsonl").open() as lines:
         expected = [json.loads(line) for line in lines]
     assert len(expected) == 15

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_library import ROBERTA, TOKENIZERS
 from test_sequences import block_of
 from test_wordpiece_property import random_text
 
@@ -21,17 +20,8 @@ from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
-from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-
-
-@pytest.fixture(scope="module", params=["wordpiece", *TOKENIZERS])
-def tokenizer(request, vocab):
-    if request.param == "wordpiece":
-        special = SpecialTokens.of_bert({entry: number for number, entry in enumerate(vocab)})
-        return WordPiece(vocab, True, 200, special)
-    return LibraryTokenizer(TOKENIZERS[request.param](), ROBERTA)
 
 
 def settings_of(chunk: ChunkSettings, **more) -> SequenceSettings:

@@ -118,7 +118,7 @@ def test_tokenize_block_counts_truncated_tokens(wordpiece: WordPiece) -> None:
     assert tokens.word_index.tolist() == [-1, 0, 1, -1, -1, -1, -1, 0, 0, -1]
     assert tokens.segment_ids.tolist() == [0] * 10
     assert tokens.num_dropped.tolist() == [2, 0, 1]
-    others = ("text", "forms", "dropped", "rows")
+    others = ("text", "forms", "dropped", "rows", "within")
     types = {field: getattr(tokens, field).dtype.name for field in vars(tokens) if field not in others}
     assert types.pop("row_splits") == "int64"
     assert types.pop("segment_ids") == "int8"
