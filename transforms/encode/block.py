@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import time
@@ -182,20 +183,33 @@ def encode_contexts(
         yield EncodedContexts(sequences.context[batch], layers, pooled, first, first)
     for number, vector_index in sequences.vector_index.items():
         # The batches keep the windows' order: all of them are equally long.
-        batches = list(encode(np.flatnonzero(sequences.context == number)))
-        layers = {
-            layer: _join_windows(
-                np.concatenate([np.asarray(each[layer]) for _, each, _ in batches]), vector_index, settings
-            )
-            for layer in batches[0][1]
-        }
-        outputs = [pooled for _, _, pooled in batches if pooled is not None]
-        pooled = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
-        yield EncodedContexts(np.array([number]), layers, pooled, np.array([0]), np.array([len(vector_index)]))
+        batches = encode(np.flatnonzero(sequences.context == number))
+        yield _join_windows(number, batches, vector_index, settings.max_seq_length)
 
 
-def _join_windows(values: Float32Array, vector_index: Int64Array, settings: EncodeSettings) -> Float32Array:
-    """Each token's vector from the window that owns it, and last the mean of the windows' [CLS] vectors."""
-    joined: Float32Array = values[np.append(vector_index, 0)]
-    joined[-1] = values[:: settings.max_seq_length].mean(axis=0)
-    return joined
+def _join_windows(
+    number: int,
+    batches: Iterable[tuple[Int64Array, Mapping[int, Layer], Float32Array | None]],
+    vector_index: Int64Array,
+    max_seq_length: int,
+) -> EncodedContexts:
+    """A context of its windows: each token's vector from the window that owns it; last the mean of their [CLS]."""
+    layers: dict[int, Float32Array] = {}
+    cls = collections.defaultdict[int, list[Float32Array]](list)
+    outputs: list[Float32Array] = []
+    before = 0
+    for windows, of_batch, pooled in batches:
+        after = before + len(windows) * max_seq_length
+        own = slice(*np.searchsorted(vector_index, (before, after)))  # it ascends
+        for layer, on_device in of_batch.items():
+            values = np.asarray(on_device)
+            if layer not in layers:
+                layers[layer] = np.empty((len(vector_index) + 1, values.shape[1]), np.float32)
+            layers[layer][own] = values[vector_index[own] - before]
+            cls[layer].append(values[::max_seq_length].copy())
+        outputs += [] if pooled is None else [pooled]
+        before = after
+    for layer, values in layers.items():
+        values[-1] = np.concatenate(cls[layer]).mean(axis=0)
+    output = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
+    return EncodedContexts(np.array([number]), layers, output, np.array([0]), np.array([len(vector_index)]))

@@ -69,16 +69,26 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
     #   window 1         0 1 2 1 0
     #   window 2               0 1 2  1  0
     #   from       0 0 0 0 1 1 1 2 2  2  2
-    place = np.arange(1, length - 1)
-    begins = np.array(starts)[:, None]
-    context = np.minimum(place - begins, begins + room - 1 - place)  # negative outside the window
+    place, begins = np.arange(1, length - 1), np.array(starts)
     # A word is judged by its worst piece, so that one window owns all of its pieces if one window holds them all.
     words = np.flatnonzero(np.diff(word_index[1:-1], prepend=-2) != 0)
-    word_context = np.minimum.reduceat(context, words, axis=1)
     pieces = np.diff(np.append(words, len(place)))
-    best_window = np.repeat(np.argmax(word_context, axis=0), pieces)
+    of_word, context = _best_windows(begins, room, place[words], place[words] + pieces - 1)
     # No window holds a word that is longer than a window: each of its pieces is judged by itself.
-    nowhere = np.repeat(word_context.max(axis=0) < 0, pieces)
-    best_window = np.where(nowhere, np.argmax(context, axis=0), best_window)
-    inner = best_window * max_seq_length + 1 + (place - np.array(starts)[best_window])
+    alone, _ = _best_windows(begins, room, place, place)
+    best_window = np.where(np.repeat(context < 0, pieces), alone, np.repeat(of_word, pieces))
+    inner = best_window * max_seq_length + 1 + place - begins[best_window]
     return windows, np.concatenate([[0], inner, [len(windows) * max_seq_length - 1]])
+
+
+def _best_windows(begins: Int64Array, room: int, first: Int64Array, last: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(the window that gives each run of tokens most context, the first of equals; that context, negative outside).
+
+    `begins`: of windows of `room` tokens; a run has the tokens `first` to `last`.
+    """
+    # The context falls by one for each token that a window is further from the middle: the best one is next to it.
+    after = np.searchsorted(begins, (first + last - room + 1) / 2)
+    nearest = np.clip(np.stack([after - 1, after]), 0, len(begins) - 1)
+    context = np.minimum(first - begins[nearest], begins[nearest] + room - 1 - last)
+    best = context.argmax(axis=0)[None]
+    return np.take_along_axis(nearest, best, 0)[0], np.take_along_axis(context, best, 0)[0]
