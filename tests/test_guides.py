@@ -1,4 +1,4 @@
-"""docs/for_linguists.md and docs/for_retrieval.md: their files, commands and snippets, in the order of the page."""
+"""The guides in docs/: their files, commands and snippets, in the order of the page."""
 
 from __future__ import annotations
 
@@ -95,3 +95,16 @@ def test_for_retrieval(tmp_path, monkeypatch):
     assert len(best) == 3
     assert best[0][0] == "handbooks/money.txt"
     assert names["found"].project("file, start").fetchall() == best
+
+
+def test_documents(tmp_path, monkeypatch):
+    (tmp_path / "handbooks").mkdir()
+    for topic in ("money", "rivers"):
+        (tmp_path / "handbooks" / f"{topic}.txt").write_text((ROOT / f"configs/demo/{topic}.txt").read_text() * 2)
+    follow("documents.md", tmp_path, monkeypatch)
+    plain, late, neighbours = (layerbeam.open_run(f"out/{name}")["texts"] for name in ("plain", "late", "neighbours"))
+    columns = ["file", "sentence", "start", "end", "text"]
+    assert late.to_arrow(columns).equals(plain.to_arrow(columns))
+    cosines = (late.to_numpy("layer_6") * plain.to_numpy("layer_6")).sum(axis=1)
+    assert 0.3 < cosines.min() < cosines.max() < 0.99
+    assert neighbours.num_rows > 2 * plain.num_rows
