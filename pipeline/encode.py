@@ -143,7 +143,9 @@ def _paths(key: str) -> list[str]:
     """The paths that these settings name."""
     config = _config(key)
     forms = (view.keep_words for view in config.views.values())
-    return [config.encoder.handle, *(name for name in forms if isinstance(name, str))]
+    handle = config.encoder.handle
+    dense = (os.path.join(handle, folder) for view in config.views.values() for folder in view.dense)
+    return [handle, *(name for name in forms if isinstance(name, str)), *dense]
 
 
 @functools.lru_cache(maxsize=_LOADED)

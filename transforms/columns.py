@@ -60,28 +60,29 @@ def batch_vectors(
     positions: Int64Array,
     splits: Int64Array,
 ) -> list[Float32Array]:
-    """The vectors of r rows, an array [r, W] per vector column, before `finish_vectors`.
+    """The vectors of r rows, an array [r, W] per vector column, before the dense modules and `finish_vectors`.
 
     `layers[k]`: [n, H], `pooled_output`: [B, H] for B texts from the encoder. Row i is made of the tokens
     `positions[splits[i]:splits[i + 1]]`; for the pooler `positions` are indices of texts.
     """
+    width = None if view.dense_modules else view.width
     if view.uses_pooler:
         if pooled_output is None:
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder did not compute")
-        return [pooled_output[positions][:, : view.width]]
+        return [pooled_output[positions][:, :width]]
     given = [layers[layer] for layer in view.layers]
     is_pooled = view.level != "token" and not (view.level == "text" and view.pooling == "cls")
     pooling = "mean" if view.level in ("record", "word_type") else view.pooling
     on_device = [layer for layer in given if not isinstance(layer, np.ndarray)]
     if on_device and is_pooled and _is_poolable(view.combine, pooling):
         pooled = [layer.pool(positions, splits, pooling) for layer in on_device]
-        return [values[:, : view.width] for values in combine_layers(pooled, view.combine)]
+        return [values[:, :width] for values in combine_layers(pooled, view.combine)]
     columns = combine_layers([_at(layer, positions) for layer in given], view.combine)
     if view.pooling != "mean_max":
-        columns = [values[:, : view.width] for values in columns]
+        columns = [values[:, :width] for values in columns]
     if not is_pooled:
         return columns
-    return [pool(values, splits, pooling)[:, : view.width] for values in columns]
+    return [pool(values, splits, pooling)[:, :width] for values in columns]
 
 
 def _is_poolable(combine: Combine, pooling: str) -> bool:

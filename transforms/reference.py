@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,19 @@ def gelu(x: Array, hidden_act: str) -> Array:
     is_exact = hidden_act == "gelu"
     tail = _erf(x / math.sqrt(2)) if is_exact else np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
     return np.asarray(0.5 * x * (1 + tail), x.dtype)
+
+
+def dense(values: Array, weights: Array, bias: Array, activation: str) -> Array:
+    """activation(values weights + bias) in float64: a linear layer after pooling. `weights`: [in, out]."""
+    product = values.astype(np.float64) @ weights.astype(np.float64) + bias
+    functions: dict[str, Callable[[Array], Array]] = {
+        "identity": np.asarray,
+        "tanh": np.tanh,
+        "relu": lambda x: np.maximum(x, 0),
+        "gelu": lambda x: gelu(x, "gelu"),
+        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    }
+    return np.asarray(functions[activation](product))
 
 
 class ReferenceNetwork:

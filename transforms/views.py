@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PureWindowsPath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from layerbeam.transforms.settings import REQUIRED, Settings, setting
 
@@ -45,6 +46,25 @@ def _check_forms(forms: Any) -> Any:
     return forms
 
 
+def leaves_folder(path: str) -> bool:
+    """Whether a relative path leads out of its folder, on any system, or is none.
+
+    >>> leaves_folder("2_Dense"), leaves_folder("a/../2_Dense"), leaves_folder("C:2_Dense")
+    (False, True, True)
+    """
+    inside = PureWindowsPath(path)  # it knows the separators of all systems
+    return bool(inside.anchor) or ".." in inside.parts or "\0" in path
+
+
+def _check_dense(folders: list[str]) -> list[str]:
+    for folder in folders:
+        if not PureWindowsPath(folder).parts or leaves_folder(folder):
+            raise ValueError(
+                f"{folder!r} is not a folder within the encoder's; give its name there, without .., such as 2_Dense"
+            )
+    return folders
+
+
 def is_aggregated(level: str) -> bool:
     """Whether the rows of this level are made at the end of the run, from all blocks."""
     return level == "word_type"
@@ -80,6 +100,11 @@ class ViewSettings(Settings):
     )
     group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
+    dense: Annotated[list[str], AfterValidator(_check_dense)] = setting(
+        [],
+        "linear layers after pooling, in this order: folders of Dense modules in the encoder's folder, such as 2_Dense",
+        only=("token", "word", "text"),
+    )
     truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
     normalize: bool = setting(False, "scale to unit length, as the last step")
     dtype: NumberTypeName = setting("float32", "number type of the vectors in the file")
@@ -106,12 +131,29 @@ class ViewSettings(Settings):
         return (self.format, self.level, self.combine) == ("jsonl", "token", "separate")
 
 
+@dataclasses.dataclass(frozen=True)
+class DenseModule:
+    """A linear layer after pooling: the activation of the product of a vector and the weights, plus the bias.
+
+    `folder`: in the encoder's folder. `in_features`, `out_features`: values in one vector before and after it.
+    `activation`: identity, tanh, relu, gelu (with erf) or sigmoid. `sha256`: of its weights.
+    """
+
+    folder: str
+    in_features: int
+    out_features: int
+    has_bias: bool
+    activation: str
+    sha256: str = ""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View(ViewSettings):
     """A view's settings and what the encoder and the input add to them.
 
     `layers`: from 0 to L, each once, in the order given; empty for the pooler. `given_layers`: the same as written,
-    -1 for the last. `hidden_size`: H of the encoder. `fields`: name and type of the columns copied from the input.
+    -1 for the last. `hidden_size`: H of the encoder. `dense_modules`: those that `dense` names, as
+    `encoders.open_dense` gives them. `fields`: name and type of the columns copied from the input.
     """
 
     name: str
@@ -119,7 +161,13 @@ class View(ViewSettings):
     hidden_size: int
     keep_words: tuple[str, ...] | None = None
     given_layers: tuple[int, ...] = ()
+    dense_modules: tuple[DenseModule, ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        opened = [module.folder for module in self.dense_modules]
+        if opened != self.dense:
+            raise ValueError(f"view {self.name}: dense is {self.dense}, and dense_modules are {opened}: give the same")
 
     @property
     def vector_columns(self) -> tuple[str, ...]:
@@ -131,10 +179,15 @@ class View(ViewSettings):
         return ("embedding",)
 
     @property
-    def full_width(self) -> int:
-        """Values in one vector before it is truncated."""
+    def pooled_width(self) -> int:
+        """Values in one vector before the dense modules."""
         full = self.hidden_size * (len(self.layers) if self.combine == "concat" else 1)
         return full * 2 if self.pooling == "mean_max" else full
+
+    @property
+    def full_width(self) -> int:
+        """Values in one vector before it is truncated."""
+        return self.dense_modules[-1].out_features if self.dense_modules else self.pooled_width
 
     @property
     def width(self) -> int:
@@ -145,6 +198,11 @@ class View(ViewSettings):
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
     """The layers that any of the views reads, ascending."""
     return tuple(sorted({layer for view in views for layer in view.layers}))
+
+
+def needed_dense(views: Iterable[View]) -> tuple[DenseModule, ...]:
+    """The dense modules that any of the views has, each once."""
+    return tuple(dict.fromkeys(module for view in views for module in view.dense_modules))
 
 
 def needs_pooler(views: Iterable[View]) -> bool:

@@ -19,7 +19,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import row_bytes
-from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_dense, open_encoder
 from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.source import CALIBRATION, sha256_of
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
@@ -35,7 +35,7 @@ from layerbeam.transforms.settings import (
     SequenceSettings,
 )
 from layerbeam.transforms.splitters import SplitterError, open_splitter
-from layerbeam.transforms.views import View, ViewSettings, needed_layers, needs_pooler
+from layerbeam.transforms.views import View, ViewSettings, needed_dense, needed_layers, needs_pooler
 
 if TYPE_CHECKING:  # the stage imports Beam
     from layerbeam.transforms.embedder import Embedder
@@ -127,7 +127,8 @@ class EmbedJob:
     @property
     def _encoder_key(self) -> str:
         layers, has_pooler = needed_layers(self.views), needs_pooler(self.views)
-        return f"{self.encoder.fingerprint} {self.config.encoder} {layers} {has_pooler}"
+        dense = needed_dense(self.views)
+        return f"{self.encoder.fingerprint} {self.config.encoder} {layers} {has_pooler} {dense}"
 
     def _load_encoder(self) -> Encoder:
         with placement(self.config.encoder.device):
@@ -138,6 +139,7 @@ class EmbedJob:
                 compute_dtype=self.config.encoder.compute_dtype,
                 calibration=self.config.encoder.calibration,
                 xla=self.config.encoder.xla,
+                dense=needed_dense(self.views),
             )
 
 
@@ -293,12 +295,36 @@ def _resolve_view(
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {unsupported_reason}")
     forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder)
     resolved = {"layers": tuple(layers), "given_layers": tuple(layers.values()), "keep_words": forms}
-    view = View(**vars(settings) | resolved, name=name, hidden_size=encoder.hidden_size, fields=fields)
+    try:
+        modules = tuple(open_dense(encoder, folder) for folder in settings.dense)
+    except EncoderError as error:
+        raise UsageError(f"views.{name}.dense: {error}") from error
+    view = View(
+        **vars(settings) | resolved,
+        name=name,
+        hidden_size=encoder.hidden_size,
+        dense_modules=modules,
+        fields=fields,
+    )
+    _check_widths(view)
     if view.truncate_dim is not None and view.truncate_dim > view.full_width:
         raise UsageError(
             f"views.{name}.truncate_dim: is {view.truncate_dim}; the vectors have {view.full_width} dimensions"
         )
     return view
+
+
+def _check_widths(view: View) -> None:
+    """UsageError if a dense module takes vectors of another width than what is before it gives."""
+    width, before = view.pooled_width, "layers, combine and pooling give"
+    for module in view.dense_modules:
+        if module.in_features != width:
+            raise UsageError(
+                f"views.{view.name}.dense: {module.folder} takes vectors of {module.in_features} dimensions "
+                f"(in_features in its config.json), and {before} {width}; set them as the model was trained, or take "
+                "the module that belongs to the encoder"
+            )
+        width, before = module.out_features, f"{module.folder} gives"
 
 
 def expand_layers(
@@ -382,6 +408,9 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         of_view = settings["views"][view.name]
         del of_view["layer_numbering"]
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
+        del of_view["dense"]
+        if view.dense_modules:
+            of_view["dense"] = [" ".join(map(str, dataclasses.astuple(module))) for module in view.dense_modules]
         if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
     in_encoder = ("max_seq_length", "long_text", "context", "window_overlap", "compute_dtype", "prompt")

@@ -181,7 +181,7 @@ class _SimilarVectors:
     """An encoder that takes no time: its vectors are those that another one gives for some texts, with noise."""
 
     def __init__(self, job: Job, encoder: Encoder, tokens: TokenBlock) -> None:
-        self.pad_id = encoder.pad_id
+        self.pad_id, self.dense_modules = encoder.pad_id, encoder.dense_modules
         encoding = job.encoding
         contexts = tokens.contexts
         sequences = cut_sequences(contexts, np.arange(1), encoding.max_seq_length, encoding.window_overlap)

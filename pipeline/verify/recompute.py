@@ -25,14 +25,22 @@ from layerbeam.transforms.encoders import (
     load_vocabulary,
     load_weights,
     open_encoder,
+    read_dense_weights,
 )
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import ComputeDtype
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
-from layerbeam.transforms.reference import Array, ReferenceLibraryTokenizer, ReferenceWordPiece, forward, round_kernels
+from layerbeam.transforms.reference import (
+    Array,
+    ReferenceLibraryTokenizer,
+    ReferenceWordPiece,
+    dense,
+    forward,
+    round_kernels,
+)
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views import View, needed_dense
 
 
 class RecomputedJob:
@@ -44,6 +52,7 @@ class RecomputedJob:
         settings = job.config.encoder
         self.encoder = ReferenceEncoder(job.encoder, settings.compute_dtype, settings.calibration)
         self.in_float32 = ReferenceEncoder(job.encoder) if settings.compute_dtype == "int8" else None
+        self.dense_weights = {module: read_dense_weights(job.encoder, module) for module in needed_dense(job.views)}
         self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
         self.reference_tokenizer = _reference_tokenizer(job.encoder)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
@@ -120,6 +129,9 @@ class RecomputedBlock:
         if view.level == "record":
             rows = np.array([len(np.unique(lines[: of_texts[0]]))])
             columns = [values.mean(axis=0, keepdims=True) for values in columns]
+        for module in view.dense_modules:
+            weights, bias = self._of.dense_weights[module]
+            columns = [dense(values, weights, bias, module.activation) for values in columns]
         return rows, [_finish(view, values) for values in columns]
 
     def _rows_of(self, view: View, text: int) -> Iterator[list[Array]]:

@@ -17,7 +17,7 @@ from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views import View, needed_layers, needs_pooler
+from layerbeam.transforms.views import View, needed_dense, needed_layers, needs_pooler
 
 
 @dataclasses.dataclass
@@ -78,7 +78,8 @@ class _EncodeBlock(beam.DoFn):
         if not isinstance(encoder, EncoderSource):
             return encoder()
         with placement(self._stage.hardware.device):
-            return load_encoder(encoder, layers=needed_layers(views), pooler=needs_pooler(views))
+            layers, dense = needed_layers(views), needed_dense(views)
+            return load_encoder(encoder, layers=layers, pooler=needs_pooler(views), dense=dense)
 
     def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
         counters.note_time(metrics.ENCODING_BEGAN)

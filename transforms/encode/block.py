@@ -117,9 +117,13 @@ def encode_block(
             positions, splits = row_positions(view, tokens, contexts, rows, row_place, encoded)
             values_of = batch_vectors(view, encoded.layers, encoded.pooled_output, positions, splits)
             for column, values in zip(columns[view.name], values_of, strict=True):
-                column[rows] = values
-                bad_rows = rows[not_finite_rows(values)]
-                faults.update(dict.fromkeys(tokens.rows[view.name].text[bad_rows].tolist(), NOT_FINITE))
+                steps = [values]
+                for module in view.dense_modules:
+                    steps.append(forward.encoder.dense_modules[module](steps[-1]))
+                column[rows] = steps[-1][:, : view.width]
+                for step in steps:  # an activation may make an infinite value finite
+                    bad_rows = rows[not_finite_rows(step)]
+                    faults.update(dict.fromkeys(tokens.rows[view.name].text[bad_rows].tolist(), NOT_FINITE))
         cost.pooling_seconds += time.perf_counter() - started
     if faults:
         raise UnencodableTextsError(faults)

@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -17,12 +17,20 @@ import numpy.typing as npt
 
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array, Layer
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
+from layerbeam.transforms.views import DenseModule
 
 
 class Encoder(Protocol):
-    """A loaded encoder. It must be thread-safe."""
+    """A loaded encoder. It must be thread-safe.
+
+    `dense_modules`: what computes those of the views, [r, in_features] -> [r, out_features]; for views without any
+    it is not asked for.
+    """
 
     pad_id: int
+
+    @property
+    def dense_modules(self) -> Mapping[DenseModule, Callable[[Float32Array], Float32Array]]: ...
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array

@@ -1,6 +1,7 @@
 """Encoders: fetched, opened, and run. One module per source format (`formats/`) and per architecture."""
 
 from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.dense import open_dense, read_dense_weights
 from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
 from layerbeam.transforms.encoders.open import ENGINES, load_encoder, load_vocabulary, load_weights, open_encoder
 from layerbeam.transforms.encoders.source import EncoderSource, vocabulary_note
@@ -13,6 +14,8 @@ __all__ = [
     "load_library_tokenizer",
     "load_vocabulary",
     "load_weights",
+    "open_dense",
     "open_encoder",
+    "read_dense_weights",
     "vocabulary_note",
 ]

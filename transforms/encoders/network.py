@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
 from layerbeam.transforms.encoders.int8 import InputCodes, quantize_weights
 from layerbeam.transforms.hardware import slow_bfloat16, tf
+
+if TYPE_CHECKING:
+    from layerbeam.transforms.encoders.dense import Dense
+    from layerbeam.transforms.views import DenseModule
 
 Tensor = Any  # TensorFlow's
 
@@ -78,6 +82,7 @@ class Network:
     ) -> None:
         self.architecture = architecture
         self.pad_id = pad_id
+        self.dense_modules: Mapping[DenseModule, Dense] = {}
         self.layers = tuple(layers)
         self.pooler = pooler
         self._has_segments = has_segments

@@ -17,6 +17,7 @@ from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
+from layerbeam.transforms.encoders.dense import load_dense
 from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
@@ -24,9 +25,11 @@ from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_
 from layerbeam.transforms.encoders.network import ComputeDtype, Network
 from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.source import EncoderSource, LocalFolder, Vocabulary, read_vocabulary
+from layerbeam.transforms.views import DenseModule
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encode.forward import Encoder
+    from layerbeam.transforms.encoders.formats.saved_model.interface import SavedModelEncoder
 
 _READ_WEIGHTS: Mapping[str, Callable[[EncoderSource, Architecture], Mapping[str, Float32Array]]] = {
     "savedmodel": saved_model.read_weights,
@@ -114,17 +117,36 @@ def load_encoder(
     compute_dtype: ComputeDtype = "float32",
     calibration: Sequence[str] | None = None,
     xla: bool = False,
+    dense: Sequence[DenseModule] = (),
 ) -> Encoder:
     """The forward pass for these layers (0 to L, in this order), ready to be called. Imports TensorFlow.
 
-    A worker on another machine fetches the files first. `compute_dtype` and `xla` are for the native engine.
+    A worker on another machine fetches the files first. `compute_dtype` and `xla` are for the native engine. `dense`:
+    modules that are loaded with it, as `open_dense` gave them.
     `calibration`: the `texts` of `calibrate`, for int8. Raises EncoderError if the encoder cannot give these layers, or
     has changed since it was opened.
     """
     source.check(layers, pooler=pooler)
     here = _open_again(source)
+    encoder: Network | SavedModelEncoder
     if here.engine == "savedmodel" or here.architecture is None:
-        return saved_model.load_saved_model(here, layers=layers, pooler=pooler)
+        encoder = saved_model.load_saved_model(here, layers=layers, pooler=pooler)
+    else:
+        encoder = _load_network(here, here.architecture, layers, pooler, compute_dtype, calibration, xla)
+    encoder.dense_modules = {module: load_dense(here, module) for module in dense}
+    return encoder
+
+
+def _load_network(
+    here: EncoderSource,
+    architecture: Architecture,
+    layers: Sequence[int],
+    pooler: bool,
+    compute_dtype: ComputeDtype,
+    calibration: Sequence[str] | None,
+    xla: bool,
+) -> Network:
+    """The forward pass of the native engine, called once."""
     if compute_dtype == "int8" and (problem := int8_problem()):
         raise EncoderError(f"{here.handle}: compute_dtype: {problem}")
     weights = load_weights(here)
@@ -132,7 +154,7 @@ def load_encoder(
     if compute_dtype == "int8":
         codes = calibrate(here, weights, layers, pooler=pooler, texts=calibration)
     network = Network(
-        here.architecture,
+        architecture,
         weights,
         layers=layers,
         pooler=pooler,

@@ -6,7 +6,7 @@ The weights are `model.safetensors`, else `pytorch_model.bin`, or the shards of 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,14 @@ TRANSFORMER_FILES = [
 # The weights in a file; a folder may have both.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # The number types of floats, as safetensors names them.
-_DTYPES = ("F32", "F16", "BF16", "F64")
+DTYPES = ("F32", "F16", "BF16", "F64")
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
     """The encoder in a folder. EncoderError if it cannot be used."""
     config = ConfigFile(handle, located.folder / "config.json")
     architecture = read_architecture(config)
-    weight_files = _find_weight_files(handle, located.folder)
+    weight_files = find_weight_files(handle, located.folder)
     tensors = _find_tensors(handle, weight_files, architecture)
     vocabulary, casing = _read_tokenizer(handle, located, architecture, do_lower_case)
     said = "plain BERT" if type(architecture) is Bert else config.fields["model_type"]
@@ -115,18 +115,28 @@ def _read_tokenizer(
 
 def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
     """{name of `weight_shapes`: float32 array}, each read at its access."""
-    pickled = {path: PickledWeights(source.handle, path) for path in source.weight_files if path.endswith(".bin")}
+    read_tensor = tensor_reader(source.handle, source.weight_files)
 
     def read(name: str, tensor: Tensor) -> Float32Array:
-        values: Float32Array
-        if tensor.file in pickled:
-            values = pickled[tensor.file].read(tensor.name)
-        else:
-            with safe_open(tensor.file, framework="numpy") as file:
-                values = file.get_tensor(tensor.name).astype(np.float32, copy=False)
+        values = read_tensor(tensor)
         return values.T if name.endswith("/kernel") else values
 
     return LazyWeights(_find_tensors(source.handle, source.weight_files, architecture), read)
+
+
+def tensor_reader(handle: str, weight_files: Iterable[str]) -> Callable[[Tensor], Float32Array]:
+    """What reads the values of a tensor in these files."""
+    pickled = {path: PickledWeights(handle, path) for path in weight_files if path.endswith(".bin")}
+
+    def read(tensor: Tensor) -> Float32Array:
+        values: Float32Array
+        if tensor.file in pickled:
+            return pickled[tensor.file].read(tensor.name)
+        with safe_open(tensor.file, framework="numpy") as file:
+            values = file.get_tensor(tensor.name).astype(np.float32, copy=False)
+        return values
+
+    return read
 
 
 def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
@@ -147,7 +157,7 @@ def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lo
             )
 
 
-def _find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
+def find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
     """The first of model.safetensors and pytorch_model.bin that is there, whole or as the shards in its index."""
     for name in WEIGHTS:
         single, index = folder / name, folder / f"{name}.index.json"
@@ -166,7 +176,7 @@ def _is_shard(whole: str, name: Any) -> bool:
     return isinstance(name, str) and Path(name).name == name and Path(name).suffix == Path(whole).suffix
 
 
-def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
+def list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of these files by name, from the headers alone. EncoderError for a missing or damaged file."""
     tensors: dict[str, Tensor] = {}
     for path in files:
@@ -192,7 +202,7 @@ def _list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
 
 def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Architecture) -> dict[str, Tensor]:
     """The tensors by their names in `weight_shapes`; kernels are [out, in], as in PyTorch."""
-    found = _list_tensors(handle, weight_files)
+    found = list_tensors(handle, weight_files)
     prefix = architecture.prefix if any(name.startswith(f"{architecture.prefix}embeddings.") for name in found) else ""
     return find_weights(
         handle,
@@ -201,6 +211,6 @@ def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Archit
         found,
         spellings=lambda name: [prefix + theirs for theirs in architecture.spellings(name)],
         is_turned=True,
-        dtypes=_DTYPES,
-        words=("tensor", "weights", f"one of {', '.join(_DTYPES)}"),
+        dtypes=DTYPES,
+        words=("tensor", "weights", f"one of {', '.join(DTYPES)}"),
     )

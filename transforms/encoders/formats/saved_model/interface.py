@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array, Int32Array
 from layerbeam.transforms.encoders.source import EncoderSource
 from layerbeam.transforms.hardware import tf
+
+if TYPE_CHECKING:
+    from layerbeam.transforms.encoders.dense import Dense
+    from layerbeam.transforms.views import DenseModule
 
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _NUMBERED = re.compile(r"encoder_outputs?[_./]?(\d+)")
@@ -160,6 +164,7 @@ class SavedModelEncoder:
 
     def __init__(self, source: EncoderSource, interface: Interface, *, layers: Sequence[int], pooler: bool) -> None:
         self.pad_id = source.special.pad
+        self.dense_modules: Mapping[DenseModule, Dense] = {}
         self._arguments = interface.arguments
         self._model = tf.saved_model.load(source.folder)
         name = interface.signature
