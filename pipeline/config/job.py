@@ -408,9 +408,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         of_view = settings["views"][view.name]
         del of_view["layer_numbering"]
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
-        del of_view["dense"]
-        if view.dense_modules:
-            of_view["dense"] = [" ".join(map(str, dataclasses.astuple(module))) for module in view.dense_modules]
+        of_view["dense"] = [" ".join(map(str, dataclasses.astuple(module))) for module in view.dense_modules]
         if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
     in_encoder = ("max_seq_length", "long_text", "context", "window_overlap", "compute_dtype", "prompt")

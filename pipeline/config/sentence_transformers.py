@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
@@ -16,10 +16,11 @@ from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import shown
+from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
+from layerbeam.transforms.views import leaves_folder
 
-_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 # The names of the transformer's own file: sentence-transformers takes the first that is not empty.
 # What that file must say. `encode` does not depend on the other fields, or they are read below.
 _TRANSFORMER_FIELDS: dict[str, Any] = {
@@ -53,6 +54,10 @@ _OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING_FIELDS = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *_OLD_POOLINGS)
+_DENSE_FIELDS = (
+    *("in_features", "out_features", "bias", "activation_function", "use_residual"),
+    *("module_input_name", "module_output_name"),
+)
 # Encoders whose first position is pad_token_id + 1: max_position_embeddings counts the unused ones too.
 _SHIFTED_POSITIONS = (*Roberta.model_types, *MPNet.model_types)
 _ELSEWHERE = "take another model, or encode with sentence-transformers"
@@ -72,15 +77,21 @@ def read_model(handle: str) -> Model:
     folder = _locate(handle)
     if not (folder / "modules.json").is_file():
         return _read_plain(handle, folder)
-    inner, pooling_folder, *normalize = _read_modules(folder / "modules.json")
+    (_, inner), (_, pooling_folder), *last = _read_modules(folder / "modules.json")
+    dense = [path for kind, path in last if kind == "Dense"]
+    is_normalized = len(dense) < len(last)
     if inner and handle.startswith("hf://"):
         raise UsageError(f"{handle}: its encoder is in its folder {inner}; download it all and give its local folder")
     length = _max_seq_length(folder / inner, _read_transformer(folder / inner))
     encoder = {"handle": os.path.join(handle, inner) if inner else handle, "max_seq_length": length}
     pooling = _File.read(folder / pooling_folder / "config.json")
-    view = _view(_pooling(pooling), is_normalized=bool(normalize))
-    for name in ("module_input_name", "module_output_name") if normalize else ():
-        _File.read(folder / normalize[0] / "config.json", optional=True).check(name, "sentence_embedding")
+    view = _view(_pooling(pooling), is_normalized=is_normalized)
+    if dense:
+        view["dense"] = _dense(handle, folder, inner, dense)
+    for _, path in last:
+        config = _File.read(folder / path / "config.json", optional=True)
+        for name in ("module_input_name", "module_output_name"):
+            config.check(name, "sentence_embedding")
     whole = _File.read(folder / "config_sentence_transformers.json", optional=True)
     whole.check("model_type", "SentenceTransformer")
     prompt = _default_prompt(whole)
@@ -90,7 +101,7 @@ def read_model(handle: str) -> Model:
         encoder["prompt"] = prompt
     width = whole.get("truncate_dim", "null or an integer from 1 up", least=1)
     if width is not None:
-        if normalize:
+        if is_normalized:
             raise whole.wrong("truncate_dim", "null: it would cut vectors after Normalize has scaled them")
         view["truncate_dim"] = width
     return Model(encoder, view, is_plain=False)
@@ -130,24 +141,42 @@ def _view(pooling: str, *, is_normalized: bool) -> dict[str, Any]:
     return {"level": "text", "layers": [-1], "pooling": pooling, "normalize": is_normalized}
 
 
-def _read_modules(path: Path) -> list[str]:
-    """The folders of the transformer, of the pooling and, if there is one, of Normalize."""
+def _dense(handle: str, folder: Path, inner: str, paths: list[str]) -> list[str]:
+    """The setting `dense` for the modules in these folders. UsageError for one that layerbeam does not compute."""
+    if inner:
+        raise UsageError(
+            f"{handle}: its encoder is in its folder {inner}, and {paths[0]} is next to that; `dense` needs it in "
+            f"the encoder's own folder: save the model again, SentenceTransformer({handle!r}).save(...), and give that"
+        )
+    for path in paths:
+        try:
+            read_dense_config(handle, folder, path)
+        except EncoderError as error:
+            raise UsageError(str(error)) from error
+        _File.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
+    return paths
+
+
+def _read_modules(path: Path) -> list[tuple[str, str]]:
+    """(type, folder) of each module: a transformer, a pooling, perhaps Dense modules, and perhaps Normalize."""
     modules = _read_json(path, list, "a list of modules")
-    kinds, folders = [], []
+    found = []
     for module in modules:
         given = module if isinstance(module, dict) else {}
         type_, folder = given.get("type"), given.get("path")
         if not (isinstance(type_, str) and isinstance(folder, str)):
             raise UsageError(f"{path}: a module is {shown(module)}; it must have a type and a path: download it again")
-        inside = PureWindowsPath(folder)  # it knows the separators of all systems
-        if inside.anchor or ".." in inside.parts or "\0" in folder:
+        if leaves_folder(folder):
             raise UsageError(f"{path}: a module's path is {shown(folder)}; it must be a folder next to modules.json")
-        kinds.append(type_.rpartition(".")[2] if type_.startswith("sentence_transformers.") else type_)
-        folders.append(folder)
-    if kinds not in _MODULES:
-        allowed = " or ".join(" + ".join(kinds) for kinds in _MODULES)
-        raise UsageError(f"{path}: the modules are {' + '.join(kinds) or 'none'}; allowed: {allowed}: {_ELSEWHERE}")
-    return folders
+        found.append((type_.rpartition(".")[2] if type_.startswith("sentence_transformers.") else type_, folder))
+    kinds = [kind for kind, _ in found]
+    last = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(last) - {"Dense"}:
+        raise UsageError(
+            f"{path}: the modules are {' + '.join(kinds) or 'none'}; allowed: Transformer + Pooling, then any number "
+            f"of Dense, then Normalize or nothing: {_ELSEWHERE}"
+        )
+    return found
 
 
 def _read_transformer(folder: Path) -> _File:

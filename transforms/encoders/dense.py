@@ -99,8 +99,8 @@ def read_dense_weights(source: EncoderSource, module: DenseModule) -> tuple[Floa
 class Dense:
     """A loaded module, which computes in float32; several threads may call it at once.
 
-    On the processor, by TensorFlow: with its one thread per operation the bits do not depend on the
-    number of cores, as those of NumPy's product may.
+    By TensorFlow, on the processor: with one thread in an operation, the bits do not depend on the number of cores, as
+    those of NumPy's products may.
     """
 
     def __init__(self, weights: Float32Array, bias: Float32Array, activation: str) -> None:

@@ -15,6 +15,7 @@ from layerbeam.pipeline.config import schema, template
 from layerbeam.pipeline.config.sentence_transformers import read_model
 from layerbeam.pipeline.errors import UsageError
 
+IDENTITY = "torch.nn.modules.linear.Identity"
 CONFIG = {"model_type": "bert", "max_position_embeddings": 512}
 # As sentence-transformers 6.2 saves a model.
 MODEL: dict[str, Any] = {
@@ -47,6 +48,15 @@ NORMALIZE = {
     "name": "2",
     "path": "2_Normalize",
     "type": "sentence_transformers.base.modules.normalize.Normalize",
+}
+# As sentence-transformers 6.2 saves it.
+DENSE: dict[str, Any] = {
+    "in_features": 384,
+    "out_features": 128,
+    "bias": True,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+    "module_input_name": "sentence_embedding",
+    "module_output_name": "sentence_embedding",
 }
 # As version 2 did, with the encoder in a folder of its own.
 OLD_MODEL: dict[str, Any] = {
@@ -105,6 +115,38 @@ def test_model_of_version_2(make):
     model = read_model(folder)
     assert model.encoder == {"handle": f"{folder}/0_Transformer", "max_seq_length": 128}
     assert model.view == {"level": "text", "layers": [-1], "pooling": "cls", "normalize": True}
+
+
+@pytest.mark.parametrize("package", ["models", "sentence_transformer.modules", "base.modules.dense"])
+def test_dense_modules(make, package):
+    dense = [{"path": path, "type": f"sentence_transformers.{package}.Dense"} for path in ("2_Dense", "3_Dense")]
+    files = {
+        "2_Dense/config.json": DENSE,
+        # As version 2 saved it.
+        "3_Dense/config.json": {"in_features": 128, "out_features": 64, "bias": False, "activation_function": IDENTITY},
+        "config_sentence_transformers.json": {"truncate_dim": 32},
+    }
+    model = read_model(make({**files, "modules.json": [*MODEL["modules.json"], *dense]}))
+    assert model.view["dense"] == ["2_Dense", "3_Dense"]
+    assert (model.view["truncate_dim"], model.view["normalize"]) == (32, False)
+    written = template.text(model=model)
+    assert "    dense: [2_Dense, 3_Dense]\n" in written
+    assert configuration.check(configuration.parse_yaml(written), source="test").views["sentences"].dense == [
+        "2_Dense",
+        "3_Dense",
+    ]
+    files["config_sentence_transformers.json"] = {"truncate_dim": None}
+    model = read_model(make({**files, "modules.json": [*MODEL["modules.json"], *dense, NORMALIZE]}))
+    assert (model.view["dense"], model.view["normalize"]) == (["2_Dense", "3_Dense"], True)
+
+
+def test_dense_modules_beside_the_folder_of_the_encoder(make):
+    modules = [*OLD_MODEL["modules.json"][:2], module("Dense", "2_Dense")]
+    folder = make({"modules.json": modules, "2_Dense/config.json": DENSE}, model=OLD_MODEL)
+    assert refused(folder) == (
+        "FOLDER: its encoder is in its folder 0_Transformer, and 2_Dense is next to that; `dense` needs it in the "
+        "encoder's own folder: save the model again, SentenceTransformer('FOLDER').save(...), and give that"
+    )
 
 
 def test_minilm():
@@ -297,9 +339,33 @@ OTHER_VECTORS = r"""
     [
         *((json.loads(files), reason.replace("ELSEWHERE", ELSEWHERE)) for files, reason in cases(OTHER_VECTORS)),
         (
-            {"modules.json": [*MODEL["modules.json"], module("Dense"), NORMALIZE]},
-            "modules.json: the modules are Transformer + Pooling + Dense + Normalize; allowed: Transformer + Pooling "
-            f"or Transformer + Pooling + Normalize: {ELSEWHERE}",
+            {"modules.json": [*MODEL["modules.json"], NORMALIZE, module("Dense")]},
+            "modules.json: the modules are Transformer + Pooling + Normalize + Dense; allowed: Transformer + Pooling, "
+            f"then any number of Dense, then Normalize or nothing: {ELSEWHERE}",
+        ),
+        (
+            {"modules.json": [*MODEL["modules.json"], module("Dense", "2_Dense")]},
+            "FOLDER: 2_Dense/config.json is missing; a Dense module is a folder next to the encoder's own files",
+        ),
+        *(
+            (
+                {
+                    "modules.json": [*MODEL["modules.json"], module("Dense", "2_Dense")],
+                    "2_Dense/config.json": {**DENSE, **given},
+                },
+                reason,
+            )
+            for given, reason in (
+                ({"activation_function": "torch.nn.modules.activation.Mish"}, "it must be Identity, Tanh, ReLU, GELU"),
+                ({"use_residual": True}, "2_Dense/config.json: use_residual is true; it must be false"),
+                ({"in_features": None}, "in_features is null; it must be a positive integer"),
+                (
+                    {"module_input_name": "token_embeddings"},
+                    'module_input_name is "token_embeddings"; it must be "sentence_embedding": ' + ELSEWHERE,
+                ),
+                ({"module_output_name": "x"}, 'module_output_name is "x"; it must be "sentence_embedding"'),
+                ({"dropout": 0.5}, "2_Dense/config.json: dropout is unknown here; allowed: in_features, out_feature"),
+            )
         ),
         (
             {"modules.json": [module("WordEmbeddings"), module("LSTM")]},
@@ -354,6 +420,9 @@ def test_repository_at_hugging_face(make, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **given: asked.append(given) or folder)
     assert read_model("hf://org/name").encoder["handle"] == "hf://org/name"
     assert {"modules.json", "config_sentence_transformers.json"} < set(asked[0]["allow_patterns"])
+    assert {f"[0-9]*_Dense/{name}" for name in ("config.json", "model.safetensors", "pytorch_model.bin")} < set(
+        asked[0]["allow_patterns"]
+    )
     make(model=OLD_MODEL)
     assert refused("hf://org/name") == (
         "FOLDER: its encoder is in its folder 0_Transformer; download it all and give its local folder"

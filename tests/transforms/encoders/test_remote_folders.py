@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
+import json
 import os
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from apache_beam.io.filesystem import FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import S3Options
+from dense import encoder_with_dense
 from model_server import TFHUB, tar_of
 from object_store import upload
 from pytorch_files import save
@@ -23,7 +26,7 @@ from safetensors.numpy import load_file
 from weights import refused
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.encoders import load_weights, open_dense, open_encoder, read_dense_weights
 from layerbeam.transforms.storage import copy_into
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -75,6 +78,24 @@ def test_pickled_weights_are_copied_where_there_are_no_others(memory, tmp_path):
     expected = load_weights(open_encoder(str(DATA / "hf_uncased")))
     assert all(np.array_equal(weights[key], expected[key]) for key in expected)
     assert "memory://bucket/e/training_args.bin" not in memory.opened
+
+
+def test_dense_modules_are_copied_in_either_format(memory, tmp_path):
+    encoder_with_dense(tmp_path / "e")
+    shutil.rmtree(tmp_path / "e" / "3_Dense")
+    upload(tmp_path / "e", "memory://bucket/e")
+    # PyTorch's file for the encoder, safetensors for 2_Dense, and PyTorch's again for 5_Dense.
+    del memory.stored["memory://bucket/e/model.safetensors"]
+    path = save(tmp_path / "pytorch_model.bin", load_file(DATA / "hf_uncased/model.safetensors"))
+    memory.stored["memory://bucket/e/pytorch_model.bin"] = (0.0, path.read_bytes())
+    config = {"in_features": 2, "out_features": 1, "bias": False}
+    path = save(tmp_path / "dense.bin", {"linear.weight": np.ones((1, 2), np.float32)})
+    memory.stored["memory://bucket/e/5_Dense/config.json"] = (0.0, json.dumps(config).encode())
+    memory.stored["memory://bucket/e/5_Dense/pytorch_model.bin"] = (0.0, path.read_bytes())
+    source = open_encoder("memory://bucket/e")
+    assert load_weights(source)
+    assert open_dense(source, "2_Dense") == open_dense(open_encoder(str(tmp_path / "e")), "2_Dense")
+    assert read_dense_weights(source, open_dense(source, "5_Dense"))[0].tolist() == [[1], [1]]
 
 
 @pytest.mark.parametrize("change", ["size", "time"])

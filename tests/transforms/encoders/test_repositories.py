@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dense import encoder_with_dense
 from model_server import Answer, Server, nobody
 from pytorch_files import save
 from repository import DATA, python
@@ -107,6 +108,17 @@ def test_repository(server, opened, tmp_path):
     server.answers.clear()
     (later,) = opened("hf://org/bert", endpoint=nobody())
     assert later["fingerprint"] == first["fingerprint"]
+
+
+def test_repository_with_dense_modules(server, opened, tmp_path):
+    encoder_with_dense(tmp_path / "dense")
+    (tmp_path / "dense" / "4_LSTM").mkdir()
+    (tmp_path / "dense" / "4_LSTM" / "model.safetensors").write_bytes(b"weights")
+    publish(server, "org/dense", tmp_path / "dense")
+    (found,) = opened("hf://org/dense")
+    for name in ("2_Dense", "3_Dense"):
+        assert sorted(os.listdir(Path(found["folder"], name))) == ["config.json", "model.safetensors"]
+    assert not Path(found["folder"], "4_LSTM").exists()
 
 
 def test_repository_without_safetensors(server, opened, tmp_path):

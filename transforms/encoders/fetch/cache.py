@@ -44,6 +44,8 @@ WANTED = (
 )
 # Fetched, too, if there are no safetensors.
 WANTED_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+# Dense modules, in folders that sentence-transformers names so: a few megabytes.
+WANTED_DENSE = tuple(f"[0-9]*_Dense/{name}" for name in ("config.json", "model.safetensors", "pytorch_model.bin"))
 
 
 def one_folder_deep(located: LocalFolder) -> LocalFolder:
@@ -59,10 +61,12 @@ def one_folder_deep(located: LocalFolder) -> LocalFolder:
 def wanted_of(names: Iterable[str]) -> list[str]:
     """Those of a remote folder's files that are needed; the encoder may be one folder deep."""
     names = list(names)
-    found = [name for name in names if _matches(name, WANTED)]
-    if any(name.endswith(".safetensors") for name in found):
-        return found
-    return found + [name for name in names if _matches(name, WANTED_PICKLES)]
+    dense = [name for name in names if _matches(name, WANTED_DENSE)]
+    others = [name for name in names if not _matches(name, WANTED_DENSE)]
+    found = [name for name in others if _matches(name, WANTED)]
+    if not any(name.endswith(".safetensors") for name in found):
+        found += [name for name in others if _matches(name, WANTED_PICKLES)]
+    return found + dense
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -25,6 +25,7 @@ from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
     SUPPORTED,
     WANTED,
+    WANTED_DENSE,
     WANTED_PICKLES,
     cache_folder,
     cached,
@@ -173,7 +174,7 @@ def _from_huggingface(handle: str) -> LocalFolder:
     repository = match["repository"]
     try:
         fetch = functools.partial(huggingface_hub.snapshot_download, repository)
-        folder = fetch(revision=match["revision"], allow_patterns=[*WANTED, *_SETTINGS])
+        folder = fetch(revision=match["revision"], allow_patterns=[*WANTED, *WANTED_DENSE, *_SETTINGS])
         if os.path.isfile(os.path.join(folder, "config.json")) and not glob.glob(
             f"{glob.escape(folder)}/*.safetensors"
         ):
