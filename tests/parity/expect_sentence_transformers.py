@@ -1,4 +1,4 @@
-"""Models of sentence-transformers with each of its poolings, and what their `encode` gives for the sentences.
+"""Models of sentence-transformers with each of its poolings, or Dense, and what their `encode` gives for the sentences.
 
 Runs in its own environment, made from requirements.txt: python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from texts import read_sentences
 
 MAX_SEQ_LENGTH = 32  # cuts some sentences
@@ -28,6 +28,18 @@ MODELS: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     "weighted_mean": ("weightedmean", True, {}),
     "last": ("lasttoken", False, {}),
     "prompt": ("mean", True, {"prompts": {"query": "query: "}, "default_prompt_name": "query"}),
+    "labse": ("cls", True, {}),
+    "distiluse": ("mean", False, {}),
+    "two_dense": ("mean", True, {}),
+}
+# Of Dense modules after the pooling: output features, and what differs from tanh with a bias.
+DENSE: dict[str, list[tuple[int, dict[str, Any]]]] = {
+    "labse": [(384, {})],
+    "distiluse": [(128, {})],
+    "two_dense": [
+        (1536, {"activation_function": torch.nn.Identity(), "bias": False}),
+        (384, {"activation_function": torch.nn.Identity(), "bias": False}),
+    ],
 }
 
 
@@ -35,12 +47,15 @@ def main(encoder: str, output: str) -> None:
     """Write a folder OUTPUT/NAME for each model, and its vectors [200, W] to OUTPUT/NAME.npy."""
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)  # batches are small, and threads wait for each other
+    torch.manual_seed(0)  # of Dense modules
     shutil.rmtree(output, ignore_errors=True)
     root = Path(output).resolve()
     weights = Path(encoder) / "model.safetensors"
     for name, (pooling, is_normalized, given) in MODELS.items():
         transformer = Transformer(encoder, max_seq_length=MAX_SEQ_LENGTH)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
+        for features, options in DENSE.get(name, []):
+            modules.append(Dense(modules[-1].get_embedding_dimension(), features, **options))
         modules += [Normalize()] if is_normalized else []
         SentenceTransformer(modules=modules, device="cpu", **given).save(str(root / name), create_model_card=False)
         # The same weights for all.
