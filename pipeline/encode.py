@@ -23,7 +23,7 @@ from layerbeam.transforms.columns import make_table
 from layerbeam.transforms.embedder import Embedder
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.input.records import lone_surrogate
-from layerbeam.transforms.number_types import as_matrix
+from layerbeam.transforms.number_types import as_arrays
 
 _VECTORS = "vectors"
 _ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1], "normalize": True}}
@@ -77,7 +77,8 @@ def encode(
     Returns:
         Without `views` float32 [n, H], one row per text: the mean of the last layer's tokens, scaled to unit length.
         With `views` {view: {column: values}} or {view: table}, with the rows and columns of a run; `line` is the index
-        of the text. Vector columns are [r, W], other columns [r].
+        of the text. Vector columns are [r, W], other columns [r]; with `pooling: none` the vectors are an object array
+        [r] of arrays [k, W].
 
     Raises:
         TypeError: A text is not a string, or `texts` is not a list of them.
@@ -217,8 +218,4 @@ def _encode_block(embedder: Embedder, block: TextBlock) -> VectorBlock:
 
 
 def _arrays(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    return {
-        name: as_matrix(column) if pa.types.is_fixed_size_list(column.type) else column.to_numpy(zero_copy_only=False)
-        for name, column in columns.items()
-    }
+    return {name: as_arrays(table[name]) for name in table.column_names}

@@ -230,7 +230,7 @@ class Words:
 
 @dataclasses.dataclass
 class Rows:
-    """The tokens of the R rows of a view, in the order of the texts.
+    """The tokens of the R rows of a view, in the order of the texts. A list of vectors has a row for each vector.
 
     `text`: int64 [R]; row r has the block's tokens `positions[splits[r]:splits[r + 1]]`. `words`: only if rows are
     words. `counts`: what the commit counts, by name, int64 [F].

@@ -22,7 +22,7 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
 )
 from layerbeam.transforms.commits import printable
-from layerbeam.transforms.number_types import NUMBER_TYPES
+from layerbeam.transforms.number_types import NUMBER_TYPES, in_lists, list_type
 from layerbeam.transforms.views import COLUMNS, Combine, View
 
 # Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
@@ -45,11 +45,13 @@ def schema(view: View) -> pa.Schema:
     after = 0 if view.aggregates else 1
     vectors = [name for own in view.vector_columns for name in ([own, f"{own}_std"] if view.aggregates else [own])]
     stored = [field for name in vectors for field in NUMBER_TYPES[view.dtype].fields(name, view.width)]
+    if view.has_vector_lists:
+        stored = [field.with_type(list_type(field.type)) for field in stored]
     return pa.schema([*columns[:after], *copied, *columns[after:], *stored])
 
 
 def row_bytes(view: View) -> int:
-    """Bytes of the vectors of one row, before compression."""
+    """Bytes of the vectors of one row, or of one token of a view with lists, before compression."""
     return len(view.vector_columns) * NUMBER_TYPES[view.dtype].row_bytes(view.width)
 
 
@@ -71,7 +73,7 @@ def batch_vectors(
             raise ValueError(f"view {view.name} reads the pooled output, which the encoder did not compute")
         return [pooled_output[positions][:, :width]]
     given = [layers[layer] for layer in view.layers]
-    is_pooled = view.level != "token" and not (view.level == "text" and view.pooling == "cls")
+    is_pooled = not view.has_token_vectors and not (view.level == "text" and view.pooling == "cls")
     pooling = "mean" if view.level in ("record", "word_type") else view.pooling
     on_device = [layer for layer in given if not isinstance(layer, np.ndarray)]
     if on_device and is_pooled and _is_poolable(view.combine, pooling):
@@ -120,8 +122,15 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
 
 
 def texts_of_rows(view: View, tokens: TokenBlock) -> Int64Array:
-    """The text of each row of the view; of a record, its first one."""
+    """The text of each row of the view's table; of a record, its first one."""
+    if view.has_vector_lists:
+        return np.arange(len(tokens.num_dropped))
     return records_of(tokens.text)[:-1] if view.level == "record" else tokens.rows[view.name].text
+
+
+def list_splits(view: View, tokens: TokenBlock) -> Int64Array:
+    """The row splits of a view with lists: text t has the vectors `splits[t]:splits[t + 1]`. int64 [T + 1]."""
+    return row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
 
 
 def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
@@ -146,7 +155,11 @@ def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], 
     """The view's rows of a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
     for name, values in zip(view.vector_columns, vectors, strict=True):
-        columns |= NUMBER_TYPES[view.dtype].store(name, values)
+        stored = NUMBER_TYPES[view.dtype].store(name, values)
+        if view.has_vector_lists:
+            splits = list_splits(view, tokens)
+            stored = {column: in_lists(elements, splits) for column, elements in stored.items()}
+        columns |= stored
     return pa.Table.from_pydict(columns, schema(view))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.columns import row_columns
+from layerbeam.transforms.columns import list_splits, row_columns
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
@@ -21,7 +21,7 @@ from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
 # Of one text: {view: {column: values}}. Vector columns are arrays [n, W], other columns lists of n values; n is the
-# number of the text's tokens or words, and 1 at level text.
+# number of the text's tokens or words, and 1 at level text; with pooling none its vectors are [k, W] of its k tokens.
 Vectors: TypeAlias = dict[str, dict[str, Any]]
 # Columns that only texts of a file have.
 OF_FILES = ("file", "line", "sentence")
@@ -79,10 +79,12 @@ class Embedder:
             splits = np.searchsorted(columns["line"].to_numpy(), np.arange(count + 1)).tolist()
             for name in OF_FILES:
                 del columns[name]
+            of_rows = list_splits(view, block.tokens) if view.has_vector_lists else np.arange(splits[-1] + 1)
             arrays = dict(zip(view.vector_columns, block.vectors[view.name], strict=True))
             for of_text, (begin, end) in zip(rows, itertools.pairwise(splits), strict=True):
+                own = slice(of_rows[begin], of_rows[end])
                 of_text[view.name] = {
                     **{name: values[begin:end].to_pylist() for name, values in columns.items()},
-                    **{name: values[begin:end] for name, values in arrays.items()},
+                    **{name: values[own] for name, values in arrays.items()},
                 }
         return rows

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.blocks import Float32Array, Int64Array, row_splits_of
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -95,16 +97,16 @@ class Int8(NumberType):
         scales = set(map(scale_of, vectors))
         fields = (field for field in schema if field.name not in scales)
         return pa.schema(
-            field.with_type(vector_type(np.float32, field.type.list_size)) if field.name in vectors else field
-            for field in fields
+            field.with_type(_of_float32(field.type)) if field.name in vectors else field for field in fields
         )
 
     def load(self, rows: Rows) -> Rows:
         schema = self.loaded_schema(rows.schema)
         columns = {name: rows[name] for name in schema.names}
         for name in vector_names(schema):
-            codes, scales = (_whole(rows[stored]) for stored in (name, scale_of(name)))
-            columns[name] = vector_array(as_matrix(codes) * scales.to_numpy()[:, None])
+            codes, scales = (rows[stored] for stored in (name, scale_of(name)))
+            vectors = vector_array(as_matrix(codes) * elements(scales).to_numpy()[:, None])
+            columns[name] = in_lists(vectors, splits_of(codes)) if pa.types.is_list(codes.type) else vectors
         return type(rows).from_pydict(columns, schema.with_metadata(rows.schema.metadata))
 
 
@@ -144,20 +146,75 @@ def vector_type(dtype: npt.DTypeLike, width: int) -> pa.FixedSizeListType:
     return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), width)
 
 
+def list_type(element: pa.DataType) -> pa.ListType:
+    """The Arrow type of a column of lists, for views with several vectors in a row."""
+    return pa.list_(pa.field("element", element, nullable=False))
+
+
+def element_type(type_: pa.DataType) -> pa.DataType:
+    """The type of a column, or of the elements of its lists."""
+    return type_.value_type if pa.types.is_list(type_) else type_
+
+
 def vector_names(columns: pa.Schema) -> list[str]:
-    """The names of the columns that hold vectors."""
-    return [field.name for field in columns if pa.types.is_fixed_size_list(field.type)]
+    """The names of the columns that hold vectors, or lists of them."""
+    return [field.name for field in columns if pa.types.is_fixed_size_list(element_type(field.type))]
 
 
 def code_names(columns: pa.Schema) -> list[str]:
     """The names of the columns that hold codes."""
-    return [name for name in vector_names(columns) if columns.field(name).type.value_type == pa.int8()]
+    return [name for name in vector_names(columns) if element_type(columns.field(name).type).value_type == pa.int8()]
 
 
-def as_matrix(vectors: pa.FixedSizeListArray) -> npt.NDArray[Any]:
-    """[n, W] of a column of vectors: Arrow's own memory, without a copy."""
+def as_matrix(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """[n, W] of a column of n vectors, or of lists with n vectors together: Arrow's own memory, without a copy.
+
+    A column of several chunks is copied.
+    """
+    vectors = elements(column)
     matrix: npt.NDArray[Any] = vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
     return matrix
+
+
+def elements(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The elements of a column of lists, one list after the other; any other column as it is, in one chunk."""
+    whole = _whole(column)
+    return whole.flatten() if pa.types.is_list(whole.type) else whole
+
+
+def splits_of(lists: pa.Array | pa.ChunkedArray) -> Int64Array:
+    """The row splits of a column of lists: list i has the elements `splits[i]:splits[i + 1]`."""
+    return row_splits_of(pc.list_value_length(_whole(lists)).to_numpy(zero_copy_only=False))
+
+
+def in_lists(elements: pa.Array, splits: Int64Array) -> pa.ListArray:
+    """The lists with these row splits, without a copy of the elements."""
+    return pa.ListArray.from_arrays(pa.array(splits, pa.int32()), elements, type=list_type(elements.type))
+
+
+def as_arrays(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """A column of vectors as [n, W]; of lists an object array of n arrays, each [k, W] of k vectors, or [k] of numbers.
+
+    Any other column is [n]. The arrays of a column are views into one.
+    """
+    column = _whole(column)
+    if pa.types.is_fixed_size_list(column.type):
+        return as_matrix(column)
+    if not pa.types.is_list(column.type):
+        values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return values
+    is_vector = pa.types.is_fixed_size_list(column.type.value_type)
+    whole = as_matrix(column) if is_vector else elements(column).to_numpy()
+    arrays = np.empty(len(column), object)
+    for row, (begin, end) in enumerate(itertools.pairwise(splits_of(column).tolist())):
+        arrays[row] = whole[begin:end]
+    return arrays
+
+
+def _of_float32(type_: pa.DataType) -> pa.DataType:
+    """The type of a column of vectors, or lists of vectors, as wide as this one."""
+    vector = vector_type(np.float32, element_type(type_).list_size)
+    return list_type(vector) if pa.types.is_list(type_) else vector
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

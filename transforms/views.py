@@ -17,7 +17,7 @@ NumberTypeName = Literal["float32", "float16", "int8"]
 FileFormat = Literal["parquet", "tfrecord", "jsonl"]
 Combine = Literal["separate", "sum", "mean", "concat"]
 WordPooling = Literal["first", "last", "mean", "sum", "max"]
-TextPooling = Literal["cls", "pooler", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean"]
+TextPooling = Literal["cls", "pooler", "last", "mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean", "none"]
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
@@ -87,7 +87,7 @@ class ViewSettings(Settings):
     words: Literal["basic", "whitespace"] = setting("basic", "what a word is", only=("word", "word_type"))
     pooling: Literal[WordPooling, TextPooling] = setting(
         "mean",
-        "how the vectors of several tokens become one",
+        "how the vectors of several tokens become one; none: a text's row has a list of them",
         only={"word": get_args(WordPooling), "text": get_args(TextPooling)},
     )
     keep_words: Annotated[Sequence[str] | str | None, BeforeValidator(_check_forms)] = setting(
@@ -96,7 +96,9 @@ class ViewSettings(Settings):
     match_case: bool = setting(False, "whether keep_words is case-sensitive", only=("token", "word", "word_type"))
     include_text: bool = setting(False, "adds the text to each row", only=("token", "word"))
     special_tokens: bool = setting(
-        True, "token: keep rows of [CLS] and [SEP]; text: include them in pooling", only=("token", "text")
+        True,
+        "token: keep rows of [CLS] and [SEP]; text: include them in pooling, or in the list",
+        only=("token", "text"),
     )
     group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
@@ -124,6 +126,16 @@ class ViewSettings(Settings):
     @property
     def uses_pooler(self) -> bool:
         return self.level == "text" and self.pooling == "pooler"
+
+    @property
+    def has_vector_lists(self) -> bool:
+        """Whether a row is a text with a list of its tokens' vectors."""
+        return self.level == "text" and self.pooling == "none"
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether each vector is that of one token."""
+        return self.level == "token" or self.has_vector_lists
 
     @property
     def is_extract_features(self) -> bool:

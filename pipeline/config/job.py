@@ -446,10 +446,11 @@ def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:
     views, given = job.views, config.output.target_part_bytes
     part_bytes = given or _PART_BYTES
     # A block has fewer words than tokens: counting words as tokens is on the safe side.
-    of_tokens = [view for view in views if view.level == "token" or view.has_word_rows]
+    of_tokens = [view for view in views if view.has_token_vectors or view.has_word_rows]
     shares = (row_bytes(view) / (_FEWER_WORDS if view.keep_words else 1) for view in of_tokens)
     token_row_bytes = max((math.ceil(share) for share in shares), default=1)
-    text_row_bytes = max((row_bytes(view) for view in views if view.level in ("text", "record")), default=1)
+    of_texts = [view for view in views if view.level in ("text", "record") and not view.has_vector_lists]
+    text_row_bytes = max(map(row_bytes, of_texts), default=1)
     edit_tokens = max(_EDIT_TOKENS, _EDIT_BATCHES * config.encoder.batch_tokens)
     has_few_rows = all(view.keep_words for view in views)
     # The rows of a file can be told apart in a part that several share, by the column `file`, and taken out.

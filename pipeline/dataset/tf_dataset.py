@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.columns import splits_by_text
-from layerbeam.transforms.number_types import as_matrix
+from layerbeam.transforms.number_types import as_matrix, elements, splits_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,7 +23,7 @@ _TEXT_COLUMNS = ("file", "line", "sentence", "text")
 
 
 def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.Dataset:
-    """One element per row: {column: [W] of a vector column, else a scalar}.
+    """One element per row: {column: [W] of a vector column, [n, W] of a list of vectors, else a scalar}.
 
     `by_text`: one element per text: {column: a scalar if all rows of a text share it, else [n] or [n, W]}.
     """
@@ -31,21 +31,25 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
 
     fields = [view.schema.field(name) for name in names]
     shared = {field.name for field in fields if by_text and (field.nullable or field.name in _TEXT_COLUMNS)}
+    lists = [field.name for field in fields if pa.types.is_list(field.type)]
+    whole = {field.name for field in fields if lists and field.name not in lists}  # one value per element already
 
     def read_parts() -> Iterator[tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]]:
         """(first row of each text and the end, values by column) of each part; `shared` have one value per text."""
         for part in view.parts:
             table = view.read(part, [*names, "file", "line", "sentence"] if by_text else names)
-            splits = splits_by_text(table) if by_text else np.zeros(0, np.int64)
+            splits = (
+                splits_by_text(table) if by_text else splits_of(table[lists[0]]) if lists else np.zeros(0, np.int64)
+            )
             values = {name: _values(name, table[name]) for name in names}
             yield splits, {name: value[splits[:-1]] if name in shared else value for name, value in values.items()}
 
     def elements_of_part(splits: tf.Tensor, values: dict[str, tf.Tensor]) -> tf.data.Dataset:
         def text(number: tf.Tensor) -> dict[str, tf.Tensor]:
             rows = slice(splits[number], splits[number + 1])
-            return {name: value[number] if name in shared else value[rows] for name, value in values.items()}
+            return {name: value[number] if name in shared | whole else value[rows] for name, value in values.items()}
 
-        if by_text:
+        if by_text or lists:
             return tf.data.Dataset.range(tf.size(splits, tf.int64) - 1).map(text)
         return tf.data.Dataset.from_tensor_slices(values)
 
@@ -59,10 +63,11 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
 
 
 def _values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column as TensorFlow takes it: strings as bytes, no nulls."""
+    """A column, or the elements of its lists, as TensorFlow takes it: strings as bytes, no nulls."""
+    column = pa.chunked_array([elements(column)])
     type_ = column.type
     if pa.types.is_fixed_size_list(type_):
-        return as_matrix(column.combine_chunks())
+        return as_matrix(column)
     if pa.types.is_string(type_):
         column = pc.fill_null(column, "").cast(pa.binary())
     elif column.null_count and not pa.types.is_floating(type_):

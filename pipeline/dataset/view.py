@@ -26,7 +26,7 @@ from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import splits_by_text
 from layerbeam.transforms.commits import Part
-from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, as_matrix
+from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, as_arrays
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
 
@@ -98,6 +98,11 @@ class View:
     def vectors(self) -> tuple[str, ...]:
         """The names of the vector columns."""
         return tuple(self.entry["vectors"])
+
+    @property
+    def has_vector_lists(self) -> bool:
+        """Whether a row has a list of vectors: `pooling: none`."""
+        return bool(pa.types.is_list(self.schema.field(self.vectors[0]).type))
 
     @property
     def width(self) -> int:
@@ -207,6 +212,9 @@ class View:
     def to_numpy(self, column: str, *, out: npt.NDArray[Any] | None = None, codes: bool = False) -> npt.NDArray[Any]:
         """A vector column as [n, W], any other column as [n].
 
+        Lists of vectors (`pooling: none`) are an object array of n arrays, [k, W] for the k vectors of a row;
+        `np.concatenate` puts them into one matrix.
+
         The vectors of a view with one part are Arrow's memory, not copied and read-only. Those of several parts are
         copied once, part by part, into one new array, or into `out`, which must have that shape and type: a memory
         map of a file holds a view that is larger than memory. Strings become Python objects. Integers of a kept field
@@ -217,7 +225,7 @@ class View:
         (name,) = self.known_in_parquet([column])
         is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
         if out is None and (not is_vector or len(self.parts) < 2):
-            chunks = [_values(chunk) for chunk in self.to_arrow([name])[name].chunks]
+            chunks = [as_arrays(chunk) for chunk in self.to_arrow([name])[name].chunks]
             return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         shape, dtype = ((self.num_rows, self.width), self.dtype) if is_vector else ((self.num_rows,), None)
         if out is None:
@@ -230,14 +238,17 @@ class View:
         row = 0
         for part in self.parts:
             for chunk in self.read(part, [name])[name].chunks:
-                out[row : row + len(chunk)] = _values(chunk)
+                out[row : row + len(chunk)] = as_arrays(chunk)
                 row += len(chunk)
         if row != self.num_rows:
             raise ValueError(f"view {self.name} of {self.path} has {row} rows, not {self.num_rows}; {_REWRITE}")
         return out
 
     def to_pandas(self, columns: Sequence[str] | None = None, *, codes: bool = False) -> pd.DataFrame:
-        """All rows as a pandas DataFrame, of these columns or of all; a vector is a NumPy array [W]."""
+        """All rows as a pandas DataFrame, of these columns or of all; a vector is a NumPy array [W].
+
+        A list of vectors is an object array of such arrays; `np.stack` makes [k, W] of it.
+        """
         if importlib.util.find_spec("pandas") is None:
             raise ImportError(
                 "to_pandas needs pandas, which is not installed here: pip install pandas; to_arrow and to_numpy work "
@@ -250,9 +261,9 @@ class View:
 
         Token and word views give one element per text: vectors [n, W], columns that differ from row to row [n],
         columns of the text (`file`, `line`, `sentence`, `text`, `id`, kept fields) a scalar; so `padded_batch` makes
-        [B, S, W]. Text and record views give one element per row: vectors [W], other columns a scalar. Texts without
-        rows are not elements. The dataset has a known length (two small columns of token and word views are read
-        to count their texts).
+        [B, S, W]. Text and record views give one element per row: vectors [W], or [n, W] of a list of vectors, other
+        columns a scalar. Texts without rows are not elements. The dataset has a known length (two small columns of
+        token and word views are read to count their texts).
 
         TensorFlow has no null: a null string becomes empty, a null float NaN; other nulls raise ValueError on reading.
         """
@@ -351,10 +362,3 @@ def _until(pieces: Iterable[pa.Table], last_row: int) -> Iterator[pa.Table]:
         read += piece.num_rows
         if read > last_row:
             return
-
-
-def _values(chunk: pa.Array) -> npt.NDArray[Any]:
-    """[n, W] of fixed-size lists, not copied; [n] of anything else."""
-    is_vector = pa.types.is_fixed_size_list(chunk.type)
-    values: npt.NDArray[Any] = as_matrix(chunk) if is_vector else chunk.to_numpy(zero_copy_only=False)
-    return values

@@ -113,7 +113,9 @@ class _EmbedTextOfRow(EmbedText):
 def _fields_of(view: View) -> list[_Field]:
     """The fields that a view adds to a row."""
     if view.level == "text":
-        return [(name, Sequence[np.float32]) for name in _vector_fields(view).values()]
+        vector: Any = Sequence[np.float32]
+        type_ = Sequence[vector] if view.has_vector_lists else vector
+        return [(name, type_) for name in _vector_fields(view).values()]
     own = [(field.name, _beam_type(field)) for field in schema(view) if field.name not in OF_FILES]
     row: Any = RowTypeConstraint.from_fields(own)
     return [(view.name, Sequence[row])]
@@ -121,7 +123,8 @@ def _fields_of(view: View) -> list[_Field]:
 
 def _values_of(view: View, columns: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if view.level == "text":
-        return [(field, _as_floats(columns[name][0])) for name, field in _vector_fields(view).items()]
+        vectors = {field: columns[name] for name, field in _vector_fields(view).items()}
+        return [(field, _as_floats(v if view.has_vector_lists else v[0])) for field, v in vectors.items()]
     lists = {name: list(map(_as_floats, v)) if name in view.vector_columns else v for name, v in columns.items()}
     return [
         (view.name, [beam.Row(**dict(zip(lists, values, strict=True))) for values in zip(*lists.values(), strict=True)])
@@ -134,8 +137,8 @@ def _vector_fields(view: View) -> dict[str, str]:
     return {name: view.name if len(names) == 1 else f"{view.name}_{name}" for name in names}
 
 
-def _as_floats(vector: Any) -> list[float]:
-    floats: list[float] = vector.astype(np.float32).tolist()
+def _as_floats(vector: Any) -> list[Any]:
+    floats: list[Any] = vector.astype(np.float32).tolist()
     return floats
 
 

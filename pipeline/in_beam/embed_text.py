@@ -21,8 +21,9 @@ class EmbedText(beam.PTransform):
     """(key, text) -> (key, {view: {column: values}}), in batch and streaming pipelines.
 
     Vector columns are NumPy arrays [n, W]; other columns are lists of n values. n is the number of the text's tokens
-    or words, and 1 at level text. Windows, timestamps and panes stay as they are. A text that cannot be encoded fails
-    the bundle: see `with_exception_handling`.
+    or words, and 1 at level text; with `pooling: none` the vectors are [k, W] of the text's k tokens. Windows,
+    timestamps and panes stay as they are. A text that cannot be encoded fails the bundle: see
+    `with_exception_handling`.
 
     Args:
       encoder: a handle, or the section `encoder` of a configuration as a mapping.

@@ -46,11 +46,12 @@ class Embeddings(EmbeddingsManager):
         self._num_threads = num_threads
         job = embed_job(self._encoder, {_VIEW: self._view}, source="Embeddings")
         (found,) = job.views
-        if found.level != "text" or len(found.vector_columns) != 1:
-            given = f"level {found.level}, {', '.join(found.vector_columns)}"
+        if found.level != "text" or found.has_vector_lists or len(found.vector_columns) != 1:
+            lists = ", pooling none" if found.has_vector_lists else ""
+            given = f"level {found.level}{lists}, {', '.join(found.vector_columns)}"
             raise ValueError(
-                f"Embeddings: view gives {given}; it must have level text and one vector: choose one layer, or "
-                "`combine` them; for more there are EmbedText and ModelHandler"
+                f"Embeddings: view gives {given}; it must have level text and one vector: choose a pooling and "
+                "one layer, or `combine` them; for more there are EmbedText and ModelHandler"
             )
         self._hints = job.config.encoder.resource_hints
 

@@ -15,10 +15,11 @@ from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import adapter
-from layerbeam.transforms.number_types import scale_of, vector_type
+from layerbeam.transforms.number_types import list_type, scale_of, vector_type
 from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberTypeName, View
 
 _NAMED_VECTORS = 4
+_LIST = "list<"  # the beginning of the Arrow type of a list
 
 
 class DescribedView(TypedDict):
@@ -141,20 +142,24 @@ def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
 
 def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
     """The columns of a view's files as the manifest describes them; only `id` and kept fields may be null."""
-    vector = pa.field("vector", vector_type(entry["dtype"], entry["width"]), nullable=False)
     columns = entry["columns"]
-    vectors = {name for name, type_ in columns.items() if type_.startswith("fixed_size_list")}
-    own = {*(column.name for column in COLUMNS), *map(scale_of, vectors)}
-    return pa.schema(
-        vector.with_name(name)
-        if name in vectors
-        else pa.field(name, pa.type_for_alias(type_), nullable=name not in own)
-        for name, type_ in columns.items()
-    )
+    vectors = {name for name, type_ in columns.items() if "fixed_size_list" in type_}
+    own = {*(column.name for column in COLUMNS), *vectors, *map(scale_of, vectors)}
+
+    def type_of(name: str, type_: str) -> pa.DataType:
+        is_list = type_.startswith(_LIST)
+        if name in vectors:
+            found: pa.DataType = vector_type(entry["dtype"], entry["width"])
+        else:
+            found = pa.float32() if is_list else pa.type_for_alias(type_)  # the scales of a list of vectors
+        return list_type(found) if is_list else found
+
+    return pa.schema(pa.field(name, type_of(name, type_), nullable=name not in own) for name, type_ in columns.items())
 
 
 def vectors_text(view: Mapping[str, Any]) -> str:
     """`layer_0 ... layer_6, each 384 x float32`."""
     names = view["vectors"]
     shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
-    return f"{shown}{', each' if len(names) > 1 else ':'} {view['width']} x {view['dtype']}"
+    lists = "lists of " if view["columns"][names[0]].startswith(_LIST) else ""
+    return f"{shown}{', each' if len(names) > 1 else ':'} {lists}{view['width']} x {view['dtype']}"

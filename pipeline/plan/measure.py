@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, SEQUENCE_TOKENS, CountedBlock, Estimate
+from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, SEQUENCE_TOKENS, VECTORS, CountedBlock, Estimate
 from layerbeam.pipeline.run.sampling import GOLDEN_RATIO
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
@@ -211,13 +211,14 @@ def _write_blocks(
         block = blocks[index]
         part_rows = {view.name: block[PART_ROWS.format(view.name)] for view in views}
         # Of a part of the block there would be other sums: those of rare words are smaller when compressed.
-        values = max([1, *(part_rows[v.name] * len(v.vector_columns) * v.width for v in views if not v.aggregates)])
+        vectors = {view.name: block[VECTORS.format(view.name)] for view in views}
+        values = max([1, *(vectors[v.name] * len(v.vector_columns) * v.width for v in views if not v.aggregates)])
         num_tokens = block[SEQUENCE_TOKENS]
         piece = _piece_of(stages.job, block.records, num_tokens, 0.5, num_tokens * _VALUES / values)
-        vectors = stages.encode(stages.tokenize(piece), forward, EncodeCost())
+        encoded_piece = stages.encode(stages.tokenize(piece), forward, EncodeCost())
         started = time.perf_counter()
-        parts = stages.write(vectors)
-        times = num_tokens / max(min(len(vectors.tokens.token_ids), num_tokens), 1)
+        parts = stages.write(encoded_piece)
+        times = num_tokens / max(min(len(encoded_piece.tokens.token_ids), num_tokens), 1)
         seconds += block.weight * times * (time.perf_counter() - started)
         encoded += block.weight * block[ENCODED]
         for name, part in parts.items():

@@ -151,12 +151,12 @@ class ReportContext:
 
 
 def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
-    """The views with rows, but not those over the whole corpus."""
+    """The views with rows of one vector per column, but not those over the whole corpus."""
     settings = run.manifest["identity"]["views"]
     return [
         SampledView(view.path, name, view.entry, view.parts, settings[name]["keep_words"] is None, sample_rows, seed)
         for name in run
-        if (view := run[name]).num_rows and not is_aggregated(view.level)
+        if (view := run[name]).num_rows and not is_aggregated(view.level) and not view.has_vector_lists
     ]
 
 

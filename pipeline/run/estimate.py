@@ -24,7 +24,7 @@ from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, has_slices, read_slices
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
-from layerbeam.transforms.columns import records_of
+from layerbeam.transforms.columns import texts_of_rows
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.windows import cut_sequences
@@ -43,6 +43,7 @@ SEQUENCE_TOKENS = "sequence_tokens"  # with [CLS] and [SEP], and overlapping win
 ENCODED_TEXTS, ENCODED = "encoded_texts", "encoded_tokens"  # the same of the texts that equal no earlier one
 PADDED = "padded_tokens"
 ROWS, PART_ROWS = "rows:{}", "part_rows:{}"  # of a view, and in the parts of its blocks
+VECTORS = "vectors:{}"  # of a vector column in these parts
 
 _STANDARD_ERRORS = 2.0
 
@@ -146,12 +147,16 @@ class Estimate:
         value = grown_types(collections.Counter(itertools.chain(*in_slices)).values(), self.num_slices, times)
         return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
+    def vectors(self, view: View) -> Statistic:
+        """Vectors in a vector column of a view: one per row, or per token."""
+        return self.statistic(VECTORS.format(view.name)) if view.has_vector_lists else self.rows(view)
+
     @functools.cached_property
     def view_bytes(self) -> dict[str, int]:
         """Bytes of each view's vectors, before compression. A word type has two: its mean and standard deviation."""
         vectors = {v.name: len(v.vector_columns) * (2 if v.level == "word_type" else 1) for v in self.views}
         return {
-            v.name: round(self.rows(v).value * vectors[v.name] * (v.width * value_bytes(v) + scale_bytes(v)))
+            v.name: round(self.vectors(v).value * vectors[v.name] * (v.width * value_bytes(v) + scale_bytes(v)))
             for v in self.views
         }
 
@@ -226,9 +231,13 @@ class BlockCounter:
         }
         keys = {view.name: _count_keys(view, tokens) for view in job.views if view.aggregates}
         for view in job.views:
-            rows = len(records_of(tokens.text)) - 1 if view.level == "record" else len(tokens.rows[view.name].text)
+            rows = len(texts_of_rows(view, tokens))
+            in_part = len(keys[view.name]) if view.aggregates else rows
             statistics[ROWS.format(view.name)] = rows
-            statistics[PART_ROWS.format(view.name)] = len(keys[view.name]) if view.aggregates else rows
+            statistics[PART_ROWS.format(view.name)] = in_part
+            statistics[VECTORS.format(view.name)] = (
+                len(tokens.rows[view.name].text) if view.has_vector_lists else in_part
+            )
         records = block.take(np.flatnonzero(np.isin(block.line, tokens.text.line)))
         records.rejected = tokens.text.rejected
         with_distinct = np.flatnonzero(np.isin(records.line, tokens.text.line[is_distinct]))
@@ -344,12 +353,13 @@ def scale_bytes(view: View) -> int:
 
 def describe(estimate: Estimate, view: View) -> str:
     """`about 6.6 GB in `tokens`: 1.07 M tokens x 4 layers x 384 x 4 bytes`."""
-    num_rows = round(estimate.rows(view).value)
-    if not num_rows:
+    num_vectors = round(estimate.vectors(view).value)
+    if not num_vectors:
         return f"no rows in `{view.name}`"
+    unit = "token" if view.has_vector_lists else view.level
     layers = len(view.layers) if view.combine == "separate" and not view.uses_pooler else 1
     factors = [
-        f"{count_text(num_rows)} {view.level.replace('_', ' ')}{'' if num_rows == 1 else 's'}",
+        f"{count_text(num_vectors)} {unit.replace('_', ' ')}{'' if num_vectors == 1 else 's'}",
         *([f"{layers} layers"] if layers > 1 else []),
         f"{view.width} x {value_bytes(view):g} bytes" + (f" (+ {scale_bytes(view)})" if scale_bytes(view) else ""),
     ]

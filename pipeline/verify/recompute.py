@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, raw_text, take_texts
-from layerbeam.transforms.columns import row_columns
+from layerbeam.transforms.columns import list_splits, row_columns
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
 from layerbeam.transforms.encoders import (
@@ -103,6 +103,10 @@ class RecomputedBlock:
         """All rows of the block in a view, without the vectors."""
         return pa.table(row_columns(view, self._tokens, self._of.vocabulary))
 
+    def num_vectors(self, view: View) -> npt.NDArray[np.int64]:
+        """How many vectors the list of each text has."""
+        return np.diff(list_splits(view, self._tokens))
+
     def has_reference_tokens(self, text: int) -> bool:
         """Whether the text's tokens are those of the reference tokenizer."""
         tokens, sequences, reference = self._tokens, self._of.job.sequences, self._of.reference_tokenizer
@@ -119,13 +123,16 @@ class RecomputedBlock:
     def vectors(self, view: View, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
         """(the numbers of the text's rows in the part, an array [n, W] of their vectors per vector column).
 
-        For the level record: the row of the text's record, which is the mean over its texts.
+        For the level record: the row of the text's record, which is the mean over its texts. For lists of vectors: the
+        text's row, unless its list is empty.
         """
         lines = self._tokens.text.line
         of_texts = np.flatnonzero(lines == lines[text]) if view.level == "record" else np.array([text])
         rows = np.flatnonzero(np.isin(self._tokens.rows[view.name].text, of_texts))
         pooled = [row for one in of_texts.tolist() for row in self._rows_of(view, one)]
         columns = [np.stack(values) for values in zip(*pooled, strict=True)]
+        if view.has_vector_lists:
+            rows = of_texts[: len(rows)]
         if view.level == "record":
             rows = np.array([len(np.unique(lines[: of_texts[0]]))])
             columns = [values.mean(axis=0, keepdims=True) for values in columns]
@@ -151,7 +158,7 @@ class RecomputedBlock:
             columns = [np.concatenate(columns, axis=1)]
         elif view.combine != "separate":
             columns = [np.sum(columns, axis=0) / (len(columns) if view.combine == "mean" else 1)]
-        pooling = "mean" if view.level in ("token", "record") else view.pooling
+        pooling = "mean" if view.has_token_vectors or view.level == "record" else view.pooling
         contexts = self._tokens.contexts
         begin = contexts.row_splits[contexts.of_text[text]]
         for row in numbers:

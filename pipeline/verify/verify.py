@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.dataset.reader import Run, open_run
@@ -182,7 +183,12 @@ class _Comparison:
             problems.append(f"{part.path}: its columns are not those of the view")
             return None
         expected = pa.table({name: stored.file_format.as_stored(expected[name]) for name in expected.column_names})
-        different = compare_rows(expected, found)
+        compared = found
+        for name in (field.name for field in found.schema if pa.types.is_list(field.type)):
+            lengths = pa.array(block.num_vectors(view), pa.int32())
+            expected = expected.append_column(f"length of {name}", lengths)
+            compared = compared.append_column(f"length of {name}", pc.list_value_length(found[name]))
+        different = compare_rows(expected, compared)
         problems += [f"{part.path}: {difference}" for difference in different]
         if different:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.number_types import as_matrix, scale_of, vector_names
+from layerbeam.transforms.number_types import as_matrix, scale_of, splits_of, vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
@@ -75,11 +75,13 @@ def _layer(rows: pa.Table, name: str) -> list[dict[str, Any]]:
 
 def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
     vectors = vector_names(table.schema)
-    at_once = max(_VALUES // (view.width * len(vectors)), 1)
+    num_values = sum(as_matrix(chunk).size for name in vectors for chunk in table[name].chunks)
+    at_once = max(_VALUES * table.num_rows // max(num_values, 1), 1)
     for start in range(0, table.num_rows, at_once):
         rows = table.slice(start, at_once)
         columns = [
-            _numbers(rows[name]) if name in vectors else finite(rows[name]).to_pylist() for name in table.column_names
+            _numbers_of_rows(rows[name]) if name in vectors else finite(rows[name]).to_pylist()
+            for name in table.column_names
         ]
         for values in zip(*columns, strict=True):
             yield dict(zip(table.column_names, values, strict=True))
@@ -92,8 +94,14 @@ def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """[n, W] with six decimals; codes as they are."""
-    values = as_matrix(column.combine_chunks())
+    values = as_matrix(column)
     return values.astype(np.float64).round(_DECIMALS) if np.issubdtype(values.dtype, np.floating) else values
+
+
+def _numbers_of_rows(column: pa.ChunkedArray) -> Sequence[npt.NDArray[Any]]:
+    """The numbers of each row: [W] of a vector, [k, W] of a list of k vectors."""
+    numbers = _numbers(column)
+    return np.split(numbers, splits_of(column)[1:-1]) if pa.types.is_list(column.type) else list(numbers)
 
 
 def _read_objects(file: BinaryIO, path: str, vectors: list[str]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.number_types import code_names, vector_names
+from layerbeam.transforms.number_types import as_matrix, code_names, element_type, vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat
 from layerbeam.transforms.views import View
 
@@ -33,13 +33,11 @@ class ParquetFormat(PartFormat):
     def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         metadata = {b"layerbeam.view": view.name.encode(), **(columns.metadata or {})}
         vectors = vector_names(columns)
-        types = {name: columns.field(name).type for name in vectors}
-        row_bytes = sum(type_.list_size * type_.value_type.bit_width // 8 for type_ in types.values())
-        row_group_size = max(ROW_GROUP_BYTES // max(row_bytes, 1), 1)
+        types = {name: element_type(columns.field(name).type) for name in vectors}
         # For float32 vectors some 8 % smaller.
         split = [n for n in vectors if output.byte_stream_split and types[n].value_type == pa.float32()]
         # Plain, a code takes the 4 bytes of Parquet's smallest integer.
-        codes = map(_leaf, code_names(columns))
+        codes = [_leaf(columns.field(name)) for name in code_names(columns)]
         with pq.ParquetWriter(
             file,
             columns.with_metadata(metadata),
@@ -47,9 +45,11 @@ class ParquetFormat(PartFormat):
             compression_level=_ZSTD_LEVEL,
             use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
             write_statistics=[name for name in columns.names if name not in vectors],
-            column_encoding={_leaf(name): "BYTE_STREAM_SPLIT" for name in split} or None,
+            column_encoding={_leaf(columns.field(name)): "BYTE_STREAM_SPLIT" for name in split} or None,
         ) as writer:
             for table in tables:
+                num_bytes = sum(as_matrix(chunk).nbytes for name in vectors for chunk in table[name].chunks)
+                row_group_size = max(ROW_GROUP_BYTES * table.num_rows // max(num_bytes, 1), 1)
                 writer.write_table(table.replace_schema_metadata(metadata), row_group_size=row_group_size)
 
     def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
@@ -59,6 +59,6 @@ class ParquetFormat(PartFormat):
             yield parquet.read_row_group(number, names)
 
 
-def _leaf(name: str) -> str:
+def _leaf(vectors: pa.Field) -> str:
     """The path of a vector column's values: pyarrow silently ignores a wrong one."""
-    return f"{name}.list.element"
+    return f"{vectors.name}{'.list.element' * (2 if pa.types.is_list(vectors.type) else 1)}"

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.number_types import vector_names
+from layerbeam.transforms.blocks import row_splits_of
+from layerbeam.transforms.number_types import element_type, in_lists, vector_names
 from layerbeam.transforms.views import View
 
 _TEXTS_AT_ONCE = 64
@@ -79,15 +80,21 @@ def tables_of(texts: Iterator[dict[str, Any]], columns: pa.Schema) -> Iterator[p
 
 def _table(texts: Sequence[dict[str, Any]], columns: pa.Schema) -> pa.Table:
     vectors = vector_names(columns)
-    lengths = [np.size(text[vectors[0]]) // int(columns.field(vectors[0]).type.list_size) for text in texts]
+    has_lists = pa.types.is_list(columns.field(vectors[0]).type)
+    width = int(element_type(columns.field(vectors[0]).type).list_size)
+    lengths = [1 if has_lists else np.size(text[vectors[0]]) // width for text in texts]
     fields = [field for field in columns if field.name in texts[0]]
     arrays: dict[str, Any] = {}
     for field in fields:
         values = [text[field.name] for text in texts]
-        if field.name in vectors:
+        if field.name in vectors or pa.types.is_list(field.type):
+            type_ = element_type(field.type)
+            is_vector = pa.types.is_fixed_size_list(type_)
             flat = np.concatenate([np.ravel(vector) for vector in values])
-            flat = flat.astype(field.type.value_type.to_pandas_dtype())
-            arrays[field.name] = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type)
+            flat = flat.astype((type_.value_type if is_vector else type_).to_pandas_dtype())
+            stored = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=type_) if is_vector else pa.array(flat)
+            counts = np.array([np.size(vector) // (width if is_vector else 1) for vector in values])
+            arrays[field.name] = in_lists(stored, row_splits_of(counts)) if has_lists else stored
             continue
         rows = [
             value

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.number_types import code_names
+from layerbeam.transforms.number_types import as_arrays, as_matrix, code_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views import View
 
@@ -70,6 +70,7 @@ class TFRecordFormat(PartFormat):
 
     def read(self, file: BinaryIO, path: str, columns: pa.Schema, names: list[str] | None) -> Iterator[pa.Table]:
         nothing: dict[str, Any] = {field.name: [None] for field in columns if field.nullable}
+        nothing |= {field.name: np.zeros(0, np.float32) for field in columns if pa.types.is_list(field.type)}
         codes = code_names(columns)
         yield from tables_of((nothing | parse_example(record, codes) for record in _records(file, path)), columns)
 
@@ -82,15 +83,18 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
     """The Example of each text of a table of the view's rows, in order; a text without rows has none.
 
     Features are named as the columns. A column that is constant in a text gives one value, the others one per row;
-    vectors are one flat list, codes one string of bytes. A null gives no feature.
+    vectors are one flat list, codes one string of bytes. A null, or a list without elements, gives no feature.
     """
     new = _example_class()
     once = {*_ONCE, *(name for name, _ in view.fields)}
-    columns = [(name, name in once, _values(table[name].combine_chunks())) for name in sorted(table.column_names)]
+    columns = [
+        (name, name in once, pa.types.is_list(table[name].type), _values(table[name].combine_chunks()))
+        for name in sorted(table.column_names)
+    ]
     for start, stop in itertools.pairwise(text_splits(table).tolist()):
         example = new()
-        for name, is_once, rows in columns:
-            values = rows[start : start + 1 if is_once else stop]
+        for name, is_once, is_list, rows in columns:
+            values = rows[start] if is_list else rows[start : start + 1 if is_once else stop]
             if isinstance(values, list):
                 values = [value for value in values if value is not None]
             if not len(values):
@@ -106,9 +110,14 @@ def examples(view: View, table: pa.Table) -> Iterator[bytes]:
 
 
 def _values(column: pa.Array) -> Any:
-    """A matrix of vectors; a list of bytes, floats or integers for a column of texts, floats, integers or booleans."""
+    """A matrix of vectors; a list of bytes, floats or integers for a column of texts, floats, integers or booleans.
+
+    Of lists the array of each row.
+    """
+    if pa.types.is_list(column.type):
+        return as_arrays(column)
     if pa.types.is_fixed_size_list(column.type):
-        return column.flatten().to_numpy().reshape(-1, column.type.list_size)
+        return as_matrix(column)
     if pa.types.is_floating(column.type):
         return column.to_pylist()
     return column.cast(pa.binary() if pa.types.is_string(column.type) else pa.int64()).to_pylist()

@@ -94,7 +94,7 @@ def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Ro
         return Rows(words.text[chosen], words.tokens_of(chosen), splits, words.places.take(chosen), counts)
     texts, counts = np.arange(len(tokens.num_dropped)), {}
     positions = np.arange(len(tokens.token_ids)) if view.special_tokens else np.flatnonzero(tokens.start >= 0)
-    if view.level == "token":
+    if view.has_token_vectors:
         if keep is not None:
             words, is_kept, counts = _kept_words(view, tokens, keep)
             positions = words.tokens_of(np.flatnonzero(is_kept))
