@@ -55,6 +55,20 @@ def test_text_views_become_lists_of_floats():
     pipeline.run()
 
 
+def test_lists_of_vectors_become_lists_of_lists():
+    views = {"all": {"level": "text", "layers": [-1], "pooling": "none"}}
+    expected = layerbeam.encode([review.body for review in REVIEWS], encoder=SMALL, views=views)["all"]["layer_3"]
+    pipeline, rows = embed(REVIEWS, views=views)
+
+    def check(found):
+        for row, vectors in zip(sorted(found, key=lambda row: row.number), expected, strict=True):
+            np.testing.assert_allclose(np.array(row.all, np.float32), vectors, rtol=0, atol=1e-5)
+
+    assert_that(rows | beam.Reshuffle(), check)
+    pipeline.run()
+    assert [len(vectors) for vectors in expected] == [6, 13, 2]
+
+
 def test_token_and_word_views_become_lists_of_rows():
     views = {"tokens": {"level": "token", "layers": [-1]}, "words": {"level": "word", "layers": [1]}}
     pipeline, rows = embed(REVIEWS[:1], views=views)

@@ -85,6 +85,10 @@ def test_items_for_beams_vector_sinks(tmp_path):
     [
         ({"columns": ["a"], "view": {"level": "token", "layers": [0]}}, "Embeddings: view gives level token, layer_0;"),
         ({"columns": ["a"], "view": {"level": "text", "layers": [0, 1]}}, "level text, layer_0, layer_1; it must have"),
+        (
+            {"columns": ["a"], "view": {"level": "text", "layers": [0], "pooling": "none"}},
+            "view gives level text, pooling none, layer_0; it must have level text and one vector: choose a pooling",
+        ),
         ({"columns": ["a"], "encoder": "nowhere"}, "encoder.handle: nowhere: there is no such folder"),
         ({}, "Either columns or type_adapter must be specified"),
     ],
