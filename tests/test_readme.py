@@ -51,7 +51,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         assert main(["run", "configs/demo.yaml"], version="test") == 0
         more = re.findall(r"^    layerbeam (run configs/demo.yaml --output .*)$", OUTPUT, re.MULTILINE)
-        assert [main(shlex.split(command), version="test") for command in more] == [0, 0]
+        assert [main(shlex.split(command), version="test") for command in more] == [0, 0, 0]
     finally:
         os.chdir(before)
     return folder

@@ -121,18 +121,20 @@ def print_next(summary: RunSummary) -> None:
 
 
 def print_rows(summary: RunSummary) -> None:
-    """Print the first rows of each view that has rows."""
+    """Print the first rows of each view that has rows; of a list of vectors the first vector."""
     console = plain_console()
     for name in summary.views:
-        rows = View(summary.path, name, summary.views[name], summary.parts[name]).first_rows(_ROWS).to_pylist()
+        view = View(summary.path, name, summary.views[name], summary.parts[name])
+        rows = view.first_rows(_ROWS).to_pylist()
         if not rows:
             continue
         vector = next(column for column, value in rows[0].items() if isinstance(value, list))
         shown = [column for column in _SHOWN if column in rows[0]]
-        headings = [*shown, f"{vector}, 3 of {len(rows[0][vector])}"]
+        first = [(row[vector] or [[]])[0] if view.has_vector_lists else row[vector] for row in rows]
+        headings = [*shown, f"{vector}{'[0]' if view.has_vector_lists else ''}, 3 of {view.width}"]
         cells = [
-            [*(str(row[column]) for column in shown), "  ".join(f"{value:+.3f}" for value in row[vector][:3])]
-            for row in rows
+            [*(str(row[column]) for column in shown), "  ".join(f"{value:+.3f}" for value in values[:3])]
+            for row, values in zip(rows, first, strict=True)
         ]
         left = ("token", "word", "text", headings[-1])
         console.print_table(headings, cells, left=left, title=f"first rows of {name}", no_wrap=True, max_width=32)

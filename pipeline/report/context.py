@@ -145,18 +145,19 @@ class ReportContext:
     seed: int
     trust: bool
 
-    def of_level(self, *levels: str) -> list[SampledView]:
-        """The views that have rows, in the order of the levels."""
-        return [view for level in levels for view in self.views if view.level == level]
+    def of_level(self, *levels: str, with_lists: bool = False) -> list[SampledView]:
+        """The views that have rows, in the order of the levels. `with_lists`: also those with lists of vectors."""
+        views = [view for view in self.views if with_lists or not view.has_vector_lists]
+        return [view for level in levels for view in views if view.level == level]
 
 
 def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
-    """The views with rows of one vector per column, but not those over the whole corpus."""
+    """The views with rows, but not those over the whole corpus."""
     settings = run.manifest["identity"]["views"]
     return [
         SampledView(view.path, name, view.entry, view.parts, settings[name]["keep_words"] is None, sample_rows, seed)
         for name in run
-        if (view := run[name]).num_rows and not is_aggregated(view.level) and not view.has_vector_lists
+        if (view := run[name]).num_rows and not is_aggregated(view.level)
     ]
 
 

@@ -87,7 +87,7 @@ def lengths(context: ReportContext) -> Section:
 
 def _text_lengths(context: ReportContext) -> tuple[Array, Array | None, str] | None:
     """(tokens with a vector, tokens cut off or None if unknown) for each text, and where they were counted."""
-    for view in context.of_level("text"):
+    for view in context.of_level("text", with_lists=True):
         rows = view.sample_table(["num_tokens", "num_dropped"])
         source = f"{view.sample_text} of view {view.name}"
         return rows["num_tokens"].to_numpy(), rows["num_dropped"].to_numpy(), source

@@ -147,7 +147,7 @@ def _texts(
     context: ReportContext, view: SampledView, part: Part, keys: set[tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[str, int]]:
     """(text, its offset in the record) by (line, sentence): from a view of texts, or joined from all tokens."""
-    for texts in context.of_level("text"):
+    for texts in context.of_level("text", with_lists=True):
         sibling = context.run.same_texts(part, texts.name)
         if sibling is not None:
             rows = texts.read(sibling, ["line", "sentence", "text"]).to_pylist()

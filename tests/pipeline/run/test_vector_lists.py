@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import duckdb
@@ -18,6 +19,7 @@ from corpora import random_lines
 from repository import DATA
 
 import layerbeam
+from layerbeam.pipeline.cli.main import main
 from layerbeam.transforms.columns import splits_by
 from layerbeam.transforms.number_types import as_arrays
 from layerbeam.transforms.parts import parquet
@@ -242,6 +244,22 @@ def test_every_format_passes_verify(run, workplace):
     rows = {(column["view"], column["column"]): column["rows"] for column in verdict["columns"]}
     for name in ("plain", "plain_jsonl", "plain_tfrecord"):
         assert rows[name, "layer_3"] == rows["plain_tokens", "layer_3"] == len(run["plain_tokens"])
+
+
+def test_show_prints_the_first_vector(run, workplace):
+    shown = workplace.show().out
+    assert re.search(r"inner +47 .* layer_2: lists of 64 x float32", shown)
+    first = "  ".join(f"{value:+.3f}" for value in run["inner"].to_numpy("layer_2")[0][0][:3])
+    assert "layer_2[0], 3 of 64" in shown
+    assert first in shown
+
+
+def test_report_has_the_lengths_only(workplace, capsys):
+    workplace.finished("\n".join(LINES), views={"inner": VIEWS["inner"]})
+    assert main(["report", "out", "--json"], version="test") == 0
+    sections = json.loads(capsys.readouterr().out)["sections"]
+    assert sections["lengths"]["figures"]["texts"] == 39
+    assert sections["layers"]["figures"] == {}
 
 
 def test_equal_bytes_with_two_workers(workplace):
