@@ -171,3 +171,16 @@ def test_mistakes_in_the_settings(workplace, encoder, view, reason):
     workplace.prepare("text\n", encoder=encoder[0], views={"v": {**TEXT, **view}})
     error = " ".join(workplace.run(status=2).err.split())
     assert re.search(reason, error), error
+
+
+def test_each_vector_of_a_list_is_projected(workplace, encoder):
+    """As a late interaction model has it: tokens projected, at unit length, in one row per text."""
+    settings, _ = encoder
+    how = {"layers": [-1], "dense": ["2_Dense"], "normalize": True}
+    views = {"lists": {"level": "text", "pooling": "none", **how}, "tokens": {"level": "token", **how}}
+    workplace.prepare("\n".join(random_lines(30)) + "\n", encoder=settings, views=views)
+    workplace.run()
+    lists = np.concatenate(layerbeam.open_run("out")["lists"].to_numpy("layer_3"))
+    np.testing.assert_array_equal(lists, vectors(workplace.rows("tokens"), "layer_3"))
+    np.testing.assert_allclose(np.linalg.norm(lists, axis=1), 1, atol=1e-6)
+    assert workplace.verify().out.endswith("\npass\n")
