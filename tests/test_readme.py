@@ -114,7 +114,9 @@ def test_named_tools_have_snippets():
     own = ["layerbeam", "NumPy", "tf.data"]
     assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
-    assert list(SNIPPETS) == [*own, *others, "int8", *(f"int8 in {name}" for name in others), "TFRecord in tf.data"]
+    lists = [f"Lists of vectors{tool}" for tool in ("", " in polars", " in pandas")]
+    int8 = ["int8", *(f"int8 in {name}" for name in others)]
+    assert list(SNIPPETS) == [*own, *others, *int8, *lists, "TFRecord in tf.data"]
     assert list(IN_README) == ["words", "layerbeam"]
     assert IN_README["layerbeam"] == SNIPPETS["layerbeam"]
 

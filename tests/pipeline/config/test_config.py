@@ -92,7 +92,7 @@ views: {tokens: {pooling: mean}}
     views.tokens.pooling: level token has no such setting (it belongs to word and text)
 views: {tokens: {level: text, pooling: first}}
     views.tokens.pooling: is first; level text allows cls, pooler, last, mean, max, mean_max, mean_sqrt_len,
-    weighted_mean
+    weighted_mean, none
 views: {tokens: {level: text, pooling: pooler}}
     views.tokens.layers: pooling pooler reads the last layer; remove `layers`
 views: {t: {level: text}}
