@@ -25,6 +25,7 @@ VIEWS = [
         ["text"], ("sum", "concat", "mean"), ("mean", "max", "mean_max", "mean_sqrt_len", "weighted_mean")
     ),
     ("text", "sum", "cls"),
+    ("text", "sum", "none"),
     ("token", "separate", "mean"),
     ("record", "mean", "mean"),
 ]
