@@ -149,11 +149,11 @@ def _dense(handle: str, folder: Path, inner: str, paths: list[str]) -> list[str]
             f"the encoder's own folder: save the model again, SentenceTransformer({handle!r}).save(...), and give that"
         )
     for path in paths:
+        _File.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
         try:
             read_dense_config(handle, folder, path)
         except EncoderError as error:
             raise UsageError(str(error)) from error
-        _File.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
     return paths
 
 

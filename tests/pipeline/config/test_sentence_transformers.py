@@ -345,7 +345,7 @@ OTHER_VECTORS = r"""
         ),
         (
             {"modules.json": [*MODEL["modules.json"], module("Dense", "2_Dense")]},
-            "FOLDER: 2_Dense/config.json is missing; a Dense module is a folder next to the encoder's own files",
+            "2_Dense/config.json: No such file or directory; download the whole folder again",
         ),
         *(
             (

@@ -10,11 +10,11 @@ from layerbeam.transforms import coders
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
-from layerbeam.transforms.encode.isolate import EncoderFailedError
+from layerbeam.transforms.encode.isolate import EncoderFailedError, UnencodableTextsError
 from layerbeam.transforms.encode.windows import cut_sequences, cut_windows
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views import DenseModule, View
 
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
 
@@ -41,6 +41,26 @@ def tokens() -> TokenBlock:
     splits = np.cumsum([0, *map(len, TEXTS)])
     zeros = np.zeros(len(ids), np.int32)
     return TokenBlock(TextBlock.of(["x"] * 5), splits, ids, zeros.astype(np.int8), zeros, zeros, zeros, zeros, none)
+
+
+def test_dense_modules_come_after_pooling_and_hide_no_infinite_value(tokens):
+    double, ones = DenseModule("double", 2, 3, False, "identity"), DenseModule("ones", 3, 2, False, "tanh")
+    encoder = CountingEncoder()
+    encoder.dense_modules = {
+        double: lambda values: np.repeat(values[:, :1] * 2, 3, axis=1),
+        ones: lambda values: np.where(values[:, :2] > 16, np.float32(1), values[:, :2]),
+    }
+    names = {"dense": ["double", "ones"], "dense_modules": (double, ones), "truncate_dim": 1}
+    view = View(name="means", level="text", layers=(0,), hidden_size=2, **names)
+    tokens = dataclasses.replace(tokens, rows={"means": rows_of(view, tokens)})
+    settings = EncodeSettings(1000, max_seq_length=128)
+    vectors = encode_block(tokens, Forward(encoder), [view], settings).vectors["means"][0]
+    assert vectors.tolist() == [[16], [10], [16], [5], [12]]
+    tokens.token_ids[-1] = 9
+    encoder.dense_modules[double] = lambda values: np.where(values == 7.5, np.inf, values)[:, [0, 0, 0]]
+    with pytest.raises(UnencodableTextsError) as error:
+        encode_block(tokens, Forward(encoder), [view], settings)
+    assert error.value.reasons == {4: "the encoder gives NaN or infinite values"}
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 4, 8, 1000])
