@@ -106,8 +106,10 @@ def test_explained_configurations_are_valid():
     assert load.check(settings, source="configuration.md").input.id_field == "key"
     settings = yaml.safe_load(explained) | yaml.safe_load(dense)
     assert load.check(settings, source="configuration.md").views["texts"].dense == ["2_Dense"]
-    settings = yaml.safe_load(explained) | yaml.safe_load(chunks) | yaml.safe_load(context)
+    settings = yaml.safe_load(explained) | yaml.safe_load(chunks)
     assert load.check(settings, source="configuration.md").input.chunk.overlap == 32
+    settings = yaml.safe_load(explained) | yaml.safe_load(context)
+    assert load.check(settings, source="configuration.md").encoder.context == "record"
     settings = yaml.safe_load(explained) | yaml.safe_load(sentences)
     assert load.check(settings, source="configuration.md").input.language == "de"
 
