@@ -100,6 +100,11 @@ class ViewSettings(Settings):
         "token: keep rows of [CLS] and [SEP]; text: include them in pooling, or in the list",
         only=("token", "text"),
     )
+    skip_tokens: list[str] = setting(
+        [],
+        "entries of the encoder's vocabulary whose vectors are left out; text: for pooling none",
+        only=("token", "text"),
+    )
     group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
     dense: Annotated[list[str], AfterValidator(_check_dense)] = setting(
@@ -165,7 +170,8 @@ class View(ViewSettings):
 
     `layers`: from 0 to L, each once, in the order given; empty for the pooler. `given_layers`: the same as written,
     -1 for the last. `hidden_size`: H of the encoder. `dense_modules`: those that `dense` names, as
-    `encoders.open_dense` gives them. `fields`: name and type of the columns copied from the input.
+    `encoders.open_dense` gives them. `skip_token_ids`: the ids of `skip_tokens`, in this order. `fields`: name and type
+    of the columns copied from the input.
     """
 
     name: str
@@ -174,12 +180,18 @@ class View(ViewSettings):
     keep_words: tuple[str, ...] | None = None
     given_layers: tuple[int, ...] = ()
     dense_modules: tuple[DenseModule, ...] = ()
+    skip_token_ids: tuple[int, ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         opened = [module.folder for module in self.dense_modules]
         if opened != self.dense:
             raise ValueError(f"view {self.name}: dense is {self.dense}, and dense_modules are {opened}: give the same")
+        if len(self.skip_token_ids) != len(self.skip_tokens):
+            raise ValueError(
+                f"view {self.name}: skip_tokens are {self.skip_tokens}, and skip_token_ids {self.skip_token_ids}: give "
+                "the id of each"
+            )
 
     @property
     def vector_columns(self) -> tuple[str, ...]:

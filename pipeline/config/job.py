@@ -304,6 +304,7 @@ def _resolve_view(
         name=name,
         hidden_size=encoder.hidden_size,
         dense_modules=modules,
+        skip_token_ids=_skip_token_ids(f"views.{name}.skip_tokens", settings, encoder),
         fields=fields,
     )
     _check_widths(view)
@@ -361,6 +362,20 @@ def expand_layers(
                 raise ValueError(f"layer {from_first} occurs twice ({from_first} and {from_last} are the same)")
             expanded[first + from_first] = from_last if str(item).startswith("-") else from_first
     return expanded
+
+
+def _skip_token_ids(where: str, view: ViewSettings, encoder: EncoderSource) -> tuple[int, ...]:
+    """The ids of `skip_tokens`. UsageError for one that the vocabulary does not have."""
+    if not view.skip_tokens:
+        return ()
+    ids = {entry: number for number, entry in enumerate(encoder.vocabulary)}
+    missing = [entry for entry in view.skip_tokens if entry not in ids]
+    if missing:
+        raise UsageError(
+            f"{where}: {', '.join(map(repr, missing))}: no such entry in the vocabulary of {encoder.handle}; give "
+            "whole entries as a view of tokens shows them in its column `token`, such as '.' or '##s', or remove them"
+        )
+    return tuple(ids[entry] for entry in view.skip_tokens)
 
 
 def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tuple[str, ...] | None:

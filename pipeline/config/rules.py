@@ -115,6 +115,10 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
         yield "layers: is missing; for example [-1], [-4..-1] or all"
     if view.match_case and view.keep_words is None:
         yield "match_case: applies to keep_words, which is not set"
+    if view.skip_tokens and view.level == "text" and not view.has_vector_lists:
+        yield f"skip_tokens: is for pooling none, and pooling is {view.pooling}; set pooling: none, or remove it"
+    if view.skip_tokens and view.keep_words is not None:
+        yield "skip_tokens: keep_words already says which words have rows; remove one of the two"
     if view.aggregates and view.normalize:
         yield f"normalize: level {view.level} writes means and their standard deviations; remove `normalize`"
     for field in view.group_by:

@@ -98,6 +98,8 @@ def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Ro
         if keep is not None:
             words, is_kept, counts = _kept_words(view, tokens, keep)
             positions = words.tokens_of(np.flatnonzero(is_kept))
+        if view.skip_token_ids:
+            positions = positions[~np.isin(tokens.token_ids[positions], view.skip_token_ids)]
         text = row_of_each(tokens.row_splits)[positions]
         return Rows(text, positions, np.arange(len(positions) + 1), counts=counts)
     if view.level == "text" and view.pooling in ("cls", "pooler"):
