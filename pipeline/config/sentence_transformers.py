@@ -1,6 +1,7 @@
-"""`layerbeam init --from`: the settings that give the vectors of sentence-transformers' `encode` for a model's folder.
+"""`layerbeam init --from`: the settings that give the vectors of sentence-transformers for a model's folder.
 
-It reads a folder's JSON files as sentence-transformers 6.2 does. A model with other vectors is refused.
+Those of `encode`, or of `encode_document` for a late interaction model. It reads a folder's JSON files as
+sentence-transformers 6.2 does. A model with other vectors is refused.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
+import string
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, open_encoder
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import shown
@@ -58,18 +63,28 @@ _DENSE_FIELDS = (
     *("in_features", "out_features", "bias", "activation_function", "use_residual"),
     *("module_input_name", "module_output_name"),
 )
+# Late interaction models, as sentence-transformers and PyLate name them.
+_LATE_INTERACTION = ("MultiVectorEncoder", "ColBERT")
 # Encoders whose first position is pad_token_id + 1: max_position_embeddings counts the unused ones too.
 _SHIFTED_POSITIONS = (*Roberta.model_types, *MPNet.model_types)
+_ORDER = "Transformer + Pooling, then any number of Dense, then Normalize or nothing"
+_LENGTH = "null or an integer from 3 up"
 _ELSEWHERE = "take another model, or encode with sentence-transformers"
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The settings of the section `encoder` and of one view. `is_plain`: the folder holds an encoder only."""
+    """The settings of the section `encoder` and of one view.
+
+    `is_plain`: the folder holds an encoder only. `method`: of sentence-transformers, whose vectors they give.
+    `queries`: how queries are encoded, a sentence, if not as the texts are.
+    """
 
     encoder: dict[str, Any]
     view: dict[str, Any]
     is_plain: bool
+    method: str = "encode"
+    queries: str = ""
 
 
 def read_model(handle: str) -> Model:
@@ -77,7 +92,12 @@ def read_model(handle: str) -> Model:
     folder = _locate(handle)
     if not (folder / "modules.json").is_file():
         return _read_plain(handle, folder)
-    (_, inner), (_, pooling_folder), *last = _read_modules(folder / "modules.json")
+    whole = _File.read(folder / "config_sentence_transformers.json", optional=True)
+    modules = _list_modules(folder / "modules.json")
+    if whole.fields.get("model_type") in _LATE_INTERACTION:
+        return _read_late_interaction(handle, folder, whole, modules)
+    _check_kinds(folder, modules, "Transformer Pooling( Dense)*( Normalize)?", _ORDER)
+    (_, inner), (_, pooling_folder), *last = modules
     dense = [path for kind, path in last if kind == "Dense"]
     is_normalized = len(dense) < len(last)
     if inner and handle.startswith("hf://"):
@@ -92,7 +112,6 @@ def read_model(handle: str) -> Model:
         config = _File.read(folder / path / "config.json", optional=True)
         for name in ("module_input_name", "module_output_name"):
             config.check(name, "sentence_embedding")
-    whole = _File.read(folder / "config_sentence_transformers.json", optional=True)
     whole.check("model_type", "SentenceTransformer")
     prompt = _default_prompt(whole)
     if prompt:
@@ -133,6 +152,8 @@ def _read_plain(handle: str, folder: Path) -> Model:
     architectures = config.fields.get("architectures") or [None]
     if isinstance(architectures, list) and str(architectures[0]).endswith("ForCausalLM"):
         raise config.wrong("architectures", f"an encoder's: {_ELSEWHERE}")
+    if architectures == ["HF_ColBERT"]:
+        raise config.wrong("architectures", f"an encoder's; Stanford's ColBERT has its own form: {_ELSEWHERE}")
     length = _max_seq_length(folder, _File(folder / TRANSFORMER_FILES[0], {}))
     return Model({"handle": handle, "max_seq_length": length}, _view("mean", is_normalized=False), is_plain=True)
 
@@ -157,8 +178,124 @@ def _dense(handle: str, folder: Path, inner: str, paths: list[str]) -> list[str]
     return paths
 
 
-def _read_modules(path: Path) -> list[tuple[str, str]]:
-    """(type, folder) of each module: a transformer, a pooling, perhaps Dense modules, and perhaps Normalize."""
+def _read_late_interaction(handle: str, folder: Path, whole: _File, modules: list[tuple[str, str]]) -> Model:
+    """The settings that give the vectors of `encode_document` for a MultiVectorEncoder, or a model of PyLate."""
+    is_pylate = whole.fields["model_type"] == "ColBERT"
+    order = "Transformer, then any number of Dense"
+    if is_pylate:  # what follows is not among its modules
+        _check_kinds(folder, modules, "Transformer( Dense)*", order)
+    else:
+        order += ", then MultiVectorMask or nothing, then Normalize or nothing"
+        _check_kinds(folder, modules, "Transformer( Dense)*( MultiVectorMask)?( Normalize)?", order)
+    _check_token_level(folder, modules)
+    inner, kinds = modules[0][1], [kind for kind, _ in modules]
+    transformer = _read_transformer(folder / inner)
+    encoder: dict[str, Any] = {
+        "handle": os.path.join(handle, inner) if inner else handle,
+        "max_seq_length": _document_length(folder / inner, transformer, whole),
+    }
+    try:
+        source = open_encoder(encoder["handle"])
+    except EncoderError as error:
+        raise UsageError(str(error)) from error
+    prompt = _prompt_with_prefix(whole, "document")
+    if prompt:
+        _check_marker(source, folder / inner, whole, prompt)
+        encoder["prompt"] = prompt
+    view = _view("none", is_normalized=is_pylate or "Normalize" in kinds)
+    dense = [path for kind, path in modules if kind == "Dense"]
+    if dense:
+        view["dense"] = _dense(handle, folder, inner, dense)
+    skipped = _skip_tokens(_read_mask(folder, whole, modules), source.vocabulary)
+    if skipped:
+        view["skip_tokens"] = skipped
+    expands = transformer.fields.get("query_expansion") or (is_pylate and whole.fields.get("do_query_expansion", True))
+    queries = "Queries are encoded by sentence-transformers' `encode_query`, which fills them up with [MASK]."
+    if not expands:
+        queries = (
+            "Queries have other settings: encode them with sentence-transformers' `encode_query`, or with "
+            f"layerbeam.encode with `prompt: {json.dumps(_prompt_with_prefix(whole, 'query'))}`"
+            f"{' and without `skip_tokens`' if skipped else ''}."
+        )
+    return Model(encoder, view, is_plain=False, method="encode_document", queries=queries)
+
+
+def _check_token_level(folder: Path, modules: list[tuple[str, str]]) -> None:
+    """UsageError for a Dense or Normalize that is not for the vectors of tokens."""
+    # What a missing field means.
+    defaults = {"Dense": "token_embeddings", "Normalize": "sentence_embedding"}
+    for kind, path in modules:
+        if kind in defaults:
+            config = _File.read(folder / path / "config.json")
+            config = _File(config.path, {"module_input_name": defaults[kind], **config.fields})
+            for name in ("module_input_name", "module_output_name"):
+                config.check(name, "token_embeddings")
+
+
+def _document_length(folder: Path, transformer: _File, whole: _File) -> int:
+    """The length to which sentence-transformers cuts documents."""
+    for file in (transformer, whole):
+        length = file.get("document_length", _LENGTH, least=3)
+        if length is not None:
+            transformer = _File(transformer.path, {**transformer.fields, "max_seq_length": length})
+            break
+    return _max_seq_length(folder, transformer)
+
+
+def _read_mask(folder: Path, whole: _File, modules: list[tuple[str, str]]) -> _File:
+    """The settings of MultiVectorMask; PyLate has them with those of the model, and skips punctuation by default."""
+    if whole.fields["model_type"] == "ColBERT":
+        words = whole.fields.get("skiplist_words")
+        return _File(whole.path, {"skiplist_words": list(string.punctuation) if words is None else words})
+    paths = dict(modules)
+    if "MultiVectorMask" not in paths:
+        return _File(whole.path, {})
+    return _File.read(folder / paths["MultiVectorMask"] / "config.json")
+
+
+def _skip_tokens(mask: _File, vocabulary: tuple[str, ...]) -> list[str]:
+    """The entries of the vocabulary that a MultiVectorMask leaves out of documents: it ignores other words."""
+    mask.check_names("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+    mask.check("keep_only_token_ids", None)
+    words, tasks = mask.fields.get("skiplist_words") or [], mask.fields.get("skiplist_tasks") or ["document"]
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise mask.wrong("skiplist_words", "null or a list of words")
+    known = set(vocabulary) if "document" in ([tasks] if isinstance(tasks, str) else tasks) else set()
+    return [word for word in dict.fromkeys(words) if word in known]
+
+
+def _check_marker(source: EncoderSource, folder: Path, whole: _File, prompt: str) -> None:
+    """UsageError if a prompt begins with an entry of the vocabulary, such as [unused1], that layerbeam would cut."""
+    fast = _File.read(folder / "tokenizer.json", optional=True).fields.get("added_tokens") or []
+    slow = _File.read(folder / "tokenizer_config.json", optional=True).fields.get("added_tokens_decoder") or {}
+    added = {token.get("content") for token in (*fast, *slow.values()) if isinstance(token, dict)}
+    known = added.union(source.vocabulary)
+    markers = (whole.fields.get("document_prefix"), prompt, *prompt.split()[:1])
+    marker = next((marker for marker in markers if marker in known), None)
+    if marker is None:
+        return
+    # Imported here: it loads Beam.
+    from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
+
+    if len(load_text_tokenizer(source).tokenize(pa.array([marker], pa.string())).ids) != 1:
+        raise UsageError(
+            f"{whole.path}: the prompt {shown(prompt)} begins with the token {shown(marker)}, which layerbeam would "
+            f"cut into several; it must be plain text, such as [D] without an entry in the vocabulary: {_ELSEWHERE}"
+        )
+
+
+def _check_kinds(folder: Path, modules: list[tuple[str, str]], pattern: str, allowed: str) -> None:
+    """UsageError if the types of the modules, joined by spaces, do not match."""
+    kinds = [kind for kind, _ in modules]
+    if not re.fullmatch(pattern, " ".join(kinds)):
+        raise UsageError(
+            f"{folder / 'modules.json'}: the modules are {' + '.join(kinds) or 'none'}; allowed: {allowed}: "
+            f"{_ELSEWHERE}"
+        )
+
+
+def _list_modules(path: Path) -> list[tuple[str, str]]:
+    """(type, folder) of each module in a file; the type without its package, if that is known."""
     modules = _read_json(path, list, "a list of modules")
     found = []
     for module in modules:
@@ -168,14 +305,8 @@ def _read_modules(path: Path) -> list[tuple[str, str]]:
             raise UsageError(f"{path}: a module is {shown(module)}; it must have a type and a path: download it again")
         if leaves_folder(folder):
             raise UsageError(f"{path}: a module's path is {shown(folder)}; it must be a folder next to modules.json")
-        found.append((type_.rpartition(".")[2] if type_.startswith("sentence_transformers.") else type_, folder))
-    kinds = [kind for kind, _ in found]
-    last = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(last) - {"Dense"}:
-        raise UsageError(
-            f"{path}: the modules are {' + '.join(kinds) or 'none'}; allowed: Transformer + Pooling, then any number "
-            f"of Dense, then Normalize or nothing: {_ELSEWHERE}"
-        )
+        is_known = type_.startswith("sentence_transformers.") or type_ == "pylate.models.Dense.Dense"
+        found.append((type_.rpartition(".")[2] if is_known else type_, folder))
     return found
 
 
@@ -217,10 +348,8 @@ def _max_seq_length(folder: Path, transformer: _File) -> int:
     if config.fields.get("model_type") in _SHIFTED_POSITIONS:
         padding = config.get("pad_token_id", "null or an integer from 0 up", least=0)
         positions -= 1 + (1 if padding is None else padding)
-    own = transformer.get("max_seq_length", "null or an integer from 3 up", least=3)
-    return min(
-        own or tokenizer.get("model_max_length", "null or an integer from 3 up", least=3) or positions, positions
-    )
+    own = transformer.get("max_seq_length", _LENGTH, least=3)
+    return min(own or tokenizer.get("model_max_length", _LENGTH, least=3) or positions, positions)
 
 
 def _pooling(file: _File) -> str:
@@ -247,10 +376,24 @@ def _default_prompt(file: _File) -> str:
     known = {"query": None, "document": None} | (prompts if isinstance(prompts, dict) else {})
     if not isinstance(name, str) or name not in known:
         raise file.wrong("default_prompt_name", f"null or one of prompts: {', '.join(known)}")
-    prompt = known[name] or ""
+    return _prompt(file, name)
+
+
+def _prompt(file: _File, name: str) -> str:
+    """The text of a prompt, mostly empty."""
+    prompts = file.fields.get("prompts")
+    prompt = (prompts.get(name) if isinstance(prompts, dict) else None) or ""
     if not isinstance(prompt, str) or any("\ud800" <= character <= "\udfff" for character in prompt):
         raise UsageError(f"{file.path}: prompts.{name} is {shown(prompt)}; it must be a text")
     return prompt
+
+
+def _prompt_with_prefix(file: _File, name: str) -> str:
+    """The text of a prompt after the prefix that PyLate saves, which the prompt may have already."""
+    prefix = file.fields.get(f"{name}_prefix") or ""
+    if not isinstance(prefix, str):
+        raise file.wrong(f"{name}_prefix", "null or a text")
+    return prefix + _prompt(file, name).removeprefix(prefix)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ _HEAD = f"""\
 # Lines that begin with # and a letter are settings with their default: remove the # to change one.
 """
 _CONTENT = "two views: a vector for each token in four layers, and one for each line"
-_CONTENT_OF_MODEL = "one view: for each line the vector of sentence-transformers' `encode`"
+_CONTENT_OF_MODEL = "one view: for each line the {what} of sentence-transformers' `{method}`"
 # What the configuration sets; the other settings are comments. `views` by name.
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
@@ -60,7 +60,13 @@ def write(path: str, model: Model | None = None) -> None:
 
 def text(path: str = NAME, model: Model | None = None) -> str:
     """The whole file: with four layers of `minilm`, or with the settings of a model of sentence-transformers."""
-    lines = _HEAD.format(path=shlex.quote(path), content=_CONTENT_OF_MODEL if model else _CONTENT).splitlines()
+    content = _CONTENT
+    if model:
+        what = "list of vectors" if model.view["pooling"] == "none" else "vector"
+        content = _CONTENT_OF_MODEL.format(what=what, method=model.method)
+    lines = _HEAD.format(path=shlex.quote(path), content=content).splitlines()
+    if model:
+        lines += textwrap.wrap(model.queries, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     sections = {**_GIVEN, "encoder": model.encoder} if model else _GIVEN
     views = {"sentences": model.view} if model else _VIEWS
     for section, settings in SECTIONS.items():

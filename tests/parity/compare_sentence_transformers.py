@@ -12,24 +12,47 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import yaml
 from compare import TOLERANCE, read_view
-from texts import SENTENCES
+from texts import QUERIES, SENTENCES
 
+from layerbeam import encode as encode_texts
+from layerbeam import open_run
 from layerbeam.pipeline.cli.main import main as layerbeam
 
 
-def encode(model: Path, folder: Path) -> dict[str, np.ndarray]:
-    """The columns of the view that `layerbeam init --from` writes for a model."""
-    config, output = str(folder / f"{model.name}.yaml"), folder / model.name
+def run(model: Path, folder: Path) -> tuple[Path, Path]:
+    """(the configuration that `layerbeam init --from` writes for a model, its output for the sentences)."""
+    config, output = folder / f"{model.name}.yaml", folder / model.name
     for command in (
-        ["init", "--from", str(model), config],
-        ["run", config, "--input", str(SENTENCES), "--output", str(output)],
+        ["init", "--from", str(model), str(config)],
+        ["run", str(config), "--input", str(SENTENCES), "--output", str(output)],
     ):
         with contextlib.redirect_stdout(io.StringIO()):
             status = layerbeam(command, version="test")
         if status:
             sys.exit(f"{model.name}: layerbeam {' '.join(command)}: failed")
-    return read_view(output, "sentences")
+    return config, output
+
+
+def compare_late_interaction(model: Path, folder: Path) -> dict[str, float]:
+    """The largest differences of the documents' vectors, and of the scores of queries."""
+    expected = np.load(model.with_suffix(".npz"))
+    config, output = run(model, folder)
+    documents = list(open_run(output)["sentences"].to_numpy("layer_6"))
+    lengths = [len(document) for document in documents]
+    if lengths != expected["lengths"].tolist():
+        sys.exit(f"{model.name}: the lists have other lengths: {lengths}, and {expected['lengths'].tolist()} expected")
+    settings = yaml.safe_load(config.read_text())
+    view = {name: value for name, value in settings["views"]["sentences"].items() if name != "skip_tokens"}
+    encoder = {**settings["encoder"], "prompt": "[Q] "}
+    queries = encode_texts(QUERIES, encoder=encoder, views={"queries": view})["queries"]["layer_6"]
+    scores = np.stack([[(document @ query.T).max(axis=0).sum() for document in documents] for query in queries])
+    assert np.ptp(scores) > 0.5, "the documents have much the same scores"
+    return {
+        "documents": np.abs(np.concatenate(documents) - expected["vectors"]).max(),
+        "MaxSim": np.abs(scores - expected["scores"]).max(),
+    }
 
 
 def main(models: str) -> int:
@@ -39,14 +62,18 @@ def main(models: str) -> int:
     found, num_cut = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for name in expected:
-            columns = encode(Path(models, name), Path(folder))
+            columns = read_view(run(Path(models, name), Path(folder))[1], "sentences")
             found[name], num_cut[name] = columns["layer_6"], int((columns["num_dropped"] > 0).sum())
+        late_interaction = compare_late_interaction(Path(models, "late_interaction"), Path(folder))
     assert num_cut["mean"], "no sentence is cut: the comparison says nothing about max_seq_length"
     differences = {name: np.abs(found[name] - vectors).max() for name, vectors in expected.items()}
     print(f"\n{'':13}  {'shape':>10}  {'cut':>4}  {'largest difference':>18}")
     for name, difference in differences.items():
         print(f"{name:13}  {found[name].shape!s:>10}  {num_cut[name]:4}  {difference:18.1e}")
-    passed = all(difference <= TOLERANCE for difference in differences.values())  # NaN fails, too
+    for name, difference in late_interaction.items():
+        print(f"{name:31}  {difference:18.1e}")
+    worst = [*differences.values(), *late_interaction.values()]
+    passed = all(difference <= TOLERANCE for difference in worst)  # NaN fails, too
     print(f"allowed {TOLERANCE:.0e}: {'passed' if passed else 'FAILED'}")
     return 0 if passed else 1
 

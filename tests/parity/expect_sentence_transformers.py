@@ -1,11 +1,14 @@
 """Models of sentence-transformers with each of its poolings, or Dense, and what their `encode` gives for the sentences.
 
+And a late interaction model, with what its `encode_document` and `encode_query` give.
+
 Runs in its own environment, made from requirements.txt: python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT
 """
 
 from __future__ import annotations
 
 import shutil
+import string
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-from texts import read_sentences
+from texts import QUERIES, read_sentences
 
 MAX_SEQ_LENGTH = 32  # cuts some sentences
 # Pooling, whether Normalize follows, and other arguments of SentenceTransformer.
@@ -41,6 +45,19 @@ DENSE: dict[str, list[tuple[int, dict[str, Any]]]] = {
         (384, {"activation_function": torch.nn.Identity(), "bias": False}),
     ],
 }
+
+
+def save_late_interaction(encoder: str, folder: Path) -> None:
+    """Save a model as ColBERT's, without query expansion."""
+    tokens, identity = "token_embeddings", torch.nn.Identity()
+    modules = [
+        Transformer(encoder, max_seq_length=2 * MAX_SEQ_LENGTH, document_length=MAX_SEQ_LENGTH),
+        Dense(384, 32, bias=False, activation_function=identity, module_input_name=tokens),
+        MultiVectorMask(list(string.punctuation)),
+        Normalize(module_input_name=tokens),
+    ]
+    prompts = {"query": "[Q] ", "document": "[D] "}
+    MultiVectorEncoder(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
 
 
 def main(encoder: str, output: str) -> None:
@@ -71,6 +88,18 @@ def main(encoder: str, output: str) -> None:
         vectors = SentenceTransformer(str(root / name), device="cpu").encode(read_sentences(), show_progress_bar=False)
         np.save(root / f"{name}.npy", vectors)
         print(f"{name}: {vectors.shape}")
+    save_late_interaction(encoder, root / "late_interaction")
+    model = MultiVectorEncoder(str(root / "late_interaction"), device="cpu")
+    documents = model.encode_document(read_sentences(), show_progress_bar=False, convert_to_numpy=True)
+    queries = model.encode_query(QUERIES, show_progress_bar=False, convert_to_numpy=True)
+    scores = np.stack([[(document @ query.T).max(axis=0).sum() for document in documents] for query in queries])
+    np.savez(
+        root / "late_interaction.npz",
+        lengths=[len(document) for document in documents],
+        vectors=np.concatenate(documents),
+        scores=scores,
+    )
+    print(f"late_interaction: {len(documents)} lists, {scores.shape}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import itertools
 from pathlib import Path
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
+# For late interaction; a query keeps its punctuation.
+QUERIES = ["Who lives by the river?", "the price of bread", "An old song, sung at night."]
 
 
 def read_sentences() -> list[str]:

@@ -1,0 +1,247 @@
+"""`layerbeam init --from` with a late interaction model: lists of vectors, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import string
+from typing import Any
+
+import pytest
+from dense import IDENTITY, write_dense
+from repository import DATA
+from tables import cases
+
+from layerbeam.pipeline.cli.main import main
+from layerbeam.pipeline.config import load as configuration
+from layerbeam.pipeline.config import template
+from layerbeam.pipeline.config.sentence_transformers import read_model
+from layerbeam.pipeline.errors import UsageError
+
+PACKAGE = "sentence_transformers"
+TRANSFORMER = {"path": "", "type": f"{PACKAGE}.base.modules.transformer.Transformer"}
+DENSE = {"path": "1_Dense", "type": f"{PACKAGE}.base.modules.dense.Dense"}
+MASK = {"path": "2_Mask", "type": f"{PACKAGE}.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"}
+NORMALIZE = {"path": "3_Normalize", "type": f"{PACKAGE}.base.modules.normalize.Normalize"}
+TOKEN_LEVEL = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+# As sentence-transformers 6.2 saves a model, without what is the same as in other models.
+MODEL: dict[str, Any] = {
+    "modules.json": [TRANSFORMER, DENSE, MASK, NORMALIZE],
+    "sentence_bert_config.json": {"document_length": 24},
+    "1_Dense/config.json": {
+        "in_features": 64,
+        "out_features": 16,
+        "bias": False,
+        "activation_function": IDENTITY,
+        **TOKEN_LEVEL,
+    },
+    "2_Mask/config.json": {
+        "skiplist_words": [".", ",", "no entry", ",", "##s"],
+        "skiplist_tasks": ["document"],
+        "keep_only_token_ids": None,
+    },
+    "3_Normalize/config.json": TOKEN_LEVEL,
+    "config_sentence_transformers.json": {
+        "model_type": "MultiVectorEncoder",
+        "prompts": {"query": "[Q] ", "document": "[D] "},
+        "default_prompt_name": None,
+    },
+}
+# As PyLate does.
+PYLATE: dict[str, Any] = {
+    "modules.json": [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Dense", "type": "pylate.models.Dense.Dense"},
+    ],
+    "sentence_bert_config.json": {"max_seq_length": 47, "do_lower_case": False},
+    "1_Dense/config.json": {
+        "in_features": 64,
+        "out_features": 16,
+        "bias": False,
+        "activation_function": IDENTITY,
+        "use_residual": False,
+    },
+    "config_sentence_transformers.json": {
+        "model_type": "ColBERT",
+        "query_prefix": "[Q] ",
+        "document_prefix": "[D] ",
+        "query_length": 32,
+        "document_length": 40,
+        "attend_to_expansion_tokens": False,
+        "skiplist_words": [".", "?"],
+        "prompts": {},
+        "default_prompt_name": None,
+    },
+}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that writes a model, changed by {file: its fields, its whole content, or None}; returns its path."""
+    folder = tmp_path / "model"
+    shutil.copytree(DATA / "hf_uncased", folder)
+    write_dense(folder, "1_Dense", 64, 16, activation=IDENTITY, bias=False)
+
+    def write(changes: dict[str, Any] | None = None, model: dict[str, Any] = MODEL) -> str:
+        files = dict(model)
+        for name, change in (changes or {}).items():
+            files[name] = {**files.get(name, {}), **change} if isinstance(change, dict) else change
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).unlink(missing_ok=True)
+            if content is not None:
+                (folder / name).write_text(json.dumps(content))
+        return str(folder)
+
+    return write
+
+
+def refused(folder: str) -> str:
+    """Why a folder is refused, without its path."""
+    with pytest.raises(UsageError) as error:
+        read_model(folder)
+    return str(error.value).replace(f"{folder}/", "").replace(folder, "FOLDER")
+
+
+LISTS = {"level": "text", "layers": [-1], "pooling": "none", "normalize": True, "dense": ["1_Dense"]}
+
+
+def test_model(make):
+    model = read_model(make())
+    assert model.encoder == {"handle": make(), "max_seq_length": 24, "prompt": "[D] "}
+    assert model.view == {**LISTS, "skip_tokens": [".", ",", "##s"]}
+    assert not model.is_plain
+
+
+def test_model_of_pylate(make):
+    model = read_model(make(model=PYLATE))
+    assert model.encoder == {"handle": make(model=PYLATE), "max_seq_length": 40, "prompt": "[D] "}
+    assert model.view == {**LISTS, "skip_tokens": [".", "?"]}
+    settings = {"skiplist_words": None, "document_length": None, "prompts": {"document": "[D] text: "}}
+    model = read_model(make({"config_sentence_transformers.json": settings}, PYLATE))
+    assert model.encoder == {"handle": make(model=PYLATE), "max_seq_length": 47, "prompt": "[D] text: "}
+    assert set(model.view["skip_tokens"]) == set(string.punctuation)
+
+
+@pytest.mark.parametrize(
+    ("changes", "view"),
+    [
+        ({"modules.json": [TRANSFORMER, DENSE, NORMALIZE]}, LISTS),
+        ({"modules.json": [TRANSFORMER, DENSE]}, {**LISTS, "normalize": False}),
+        ({"2_Mask/config.json": {"skiplist_words": []}}, LISTS),
+        ({"2_Mask/config.json": {"skiplist_words": ["no entry"]}}, LISTS),
+        ({"2_Mask/config.json": {"skiplist_tasks": ["query"]}}, LISTS),
+        ({"2_Mask/config.json": {"skiplist_tasks": "document"}}, {**LISTS, "skip_tokens": [".", ",", "##s"]}),
+    ],
+)
+def test_modules(make, changes, view):
+    assert read_model(make(changes)).view == view
+
+
+@pytest.mark.parametrize(
+    ("changes", "encoder"),
+    [
+        ({"sentence_bert_config.json": {"document_length": None}}, {"max_seq_length": 128, "prompt": "[D] "}),
+        ({"sentence_bert_config.json": {"document_length": 9000}}, {"max_seq_length": 128, "prompt": "[D] "}),
+        ({"config_sentence_transformers.json": {"prompts": {"document": ""}}}, {"max_seq_length": 24}),
+        # `encode_document` takes the first of document, passage and corpus, and the first is always there.
+        ({"config_sentence_transformers.json": {"prompts": {"passage": "p: "}}}, {"max_seq_length": 24}),
+        (
+            {"config_sentence_transformers.json": {"prompts": {"document": "bank "}}},
+            {"max_seq_length": 24, "prompt": "bank "},
+        ),
+    ],
+)
+def test_length_and_prompt(make, changes, encoder):
+    found = read_model(make(changes)).encoder
+    del found["handle"]
+    assert found == encoder
+
+
+EXPANSION = {"strategy": "fixed", "attend": False, "length": 32, "token": None}
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "expands"),
+    [
+        (MODEL, {}, False),
+        (MODEL, {"sentence_bert_config.json": {"query_expansion": EXPANSION}}, True),
+        (PYLATE, {}, True),
+        (PYLATE, {"config_sentence_transformers.json": {"do_query_expansion": False}}, False),
+    ],
+)
+def test_the_file_says_how_to_encode_queries(make, model, changes, expands):
+    written = template.text(model=read_model(make(changes, model)))
+    assert "one view: for each line the list of vectors of sentence-transformers' `encode_document`" in written
+    comment = " ".join(written.replace("\n# ", " ").split())
+    if expands:
+        assert (
+            "Queries are encoded by sentence-transformers' `encode_query`, which fills them up with [MASK]." in comment
+        )
+    else:
+        assert 'with layerbeam.encode with `prompt: "[Q] "` and without `skip_tokens`.' in comment
+    loaded = configuration.check(configuration.parse_yaml(written), source="test")
+    assert loaded.encoder.prompt == "[D] "
+    assert "," not in loaded.views["sentences"].skip_tokens or model is MODEL
+
+
+def test_a_run_with_it_passes_verify(make, workplace, capsys):
+    folder = make()
+    assert main(["init", "--from", folder, "c.yaml"], version="test") == 0
+    workplace.write("texts/a.txt", "The bank, by the river.\n")
+    assert main(["run", "c.yaml"], version="test") == 0
+    assert workplace.rows("sentences", "out/first").schema.field("layer_3").type.value_type.list_size == 16
+    assert main(["verify", "out/first"], version="test") == 0
+
+
+OTHER_VECTORS = r"""
+{"modules.json": [<transformer>, <mask>, <dense>]}
+    modules.json: the modules are Transformer + MultiVectorMask + Dense; allowed: Transformer, then any number of
+    Dense, then MultiVectorMask or nothing, then Normalize or nothing: ELSEWHERE
+{"modules.json": [<transformer>, {"path": "1_P", "type": "sentence_transformers.x.HierarchicalTokenPooling"}]}
+    the modules are Transformer + HierarchicalTokenPooling; allowed:
+{"1_Dense/config.json": {"module_input_name": "sentence_embedding"}}
+    1_Dense/config.json: module_input_name is "sentence_embedding"; it must be "token_embeddings": ELSEWHERE
+{"1_Dense/config.json": {"use_residual": true}}
+    1_Dense/config.json: use_residual is true; it must be false
+{"3_Normalize/config.json": []}
+    3_Normalize/config.json: is []; it must be an object
+{"3_Normalize/config.json": {"module_input_name": "sentence_embedding"}}
+    3_Normalize/config.json: module_input_name is "sentence_embedding"; it must be "token_embeddings": ELSEWHERE
+{"2_Mask/config.json": {"keep_only_token_ids": [7]}}
+    2_Mask/config.json: keep_only_token_ids is [7]; it must be null: ELSEWHERE
+{"2_Mask/config.json": {"skiplist_words": ["a", 7]}}
+    2_Mask/config.json: skiplist_words is ["a", 7]; it must be null or a list of words
+{"2_Mask/config.json": {"skip": 1}}
+    2_Mask/config.json: skip is unknown here; allowed: skiplist_words, skiplist_tasks, keep_only_token_ids: ELSEWHERE
+{"2_Mask/config.json": null}
+    2_Mask/config.json: No such file or directory; download the whole folder again
+{"sentence_bert_config.json": {"document_length": "24"}}
+    sentence_bert_config.json: document_length is "24"; it must be null or an integer from 3 up
+{"config_sentence_transformers.json": {"prompts": {"document": 7}}}
+    config_sentence_transformers.json: prompts.document is 7; it must be a text
+{"config_sentence_transformers.json": {"document_prefix": 7}}
+    config_sentence_transformers.json: document_prefix is 7; it must be null or a text
+{"config_sentence_transformers.json": {"prompts": {"document": "[MASK] text "}}}
+    the prompt "[MASK] text " begins with the token "[MASK]", which layerbeam would cut into several;
+    it must be plain text, such as [D]
+{"vocab.txt": null}
+    vocab.txt
+"""
+NAMES = {"<transformer>": TRANSFORMER, "<mask>": MASK, "<dense>": DENSE}
+
+
+@pytest.mark.parametrize(("changes", "reason"), cases(OTHER_VECTORS))
+def test_other_vectors_are_refused(make, changes, reason):
+    for name, value in NAMES.items():
+        changes = changes.replace(name, json.dumps(value))
+    reason = reason.replace("ELSEWHERE", "take another model, or encode with sentence-transformers")
+    assert reason in refused(make(json.loads(changes)))
+
+
+def test_the_form_of_stanford_is_refused(make):
+    config = json.loads((DATA / "hf_uncased/config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    assert refused(make({"modules.json": None, "config.json": config})) == (
+        "config.json: architectures is [\"HF_ColBERT\"]; it must be an encoder's; Stanford's ColBERT has its own form: "
+        "take another model, or encode with sentence-transformers"
+    )
