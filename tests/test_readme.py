@@ -99,13 +99,16 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 
 def test_explained_configurations_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    explained, other, dense, chunks, context, sentences = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    explained, other, dense, late_interaction, chunks, context, sentences = blocks
     for source, text in {"README.md": short, "configuration.md": explained}.items():
         assert load.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
     settings = yaml.safe_load(explained) | yaml.safe_load(other)
     assert load.check(settings, source="configuration.md").input.id_field == "key"
     settings = yaml.safe_load(explained) | yaml.safe_load(dense)
     assert load.check(settings, source="configuration.md").views["texts"].dense == ["2_Dense"]
+    settings = yaml.safe_load(explained) | yaml.safe_load(late_interaction)
+    assert load.check(settings, source="configuration.md").views["sentences"].skip_tokens == [".", ",", "?"]
     settings = yaml.safe_load(explained) | yaml.safe_load(chunks)
     assert load.check(settings, source="configuration.md").input.chunk.overlap == 32
     settings = yaml.safe_load(explained) | yaml.safe_load(context)
