@@ -11,6 +11,7 @@ import json
 import os
 import re
 import string
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -194,13 +195,14 @@ def _read_late_interaction(handle: str, folder: Path, whole: _File, modules: lis
         "handle": os.path.join(handle, inner) if inner else handle,
         "max_seq_length": _document_length(folder / inner, transformer, whole),
     }
+    prompt = _prompt_with_prefix(whole, "document")
+    _check_added_marker(folder / inner, whole, prompt)
     try:
         source = open_encoder(encoder["handle"])
     except EncoderError as error:
         raise UsageError(str(error)) from error
-    prompt = _prompt_with_prefix(whole, "document")
     if prompt:
-        _check_marker(source, folder / inner, whole, prompt)
+        _check_marker(source, whole, prompt)
         encoder["prompt"] = prompt
     view = _view("none", is_normalized=is_pylate or "Normalize" in kinds)
     dense = [path for kind, path in modules if kind == "Dense"]
@@ -264,24 +266,40 @@ def _skip_tokens(mask: _File, vocabulary: tuple[str, ...]) -> list[str]:
     return [word for word in dict.fromkeys(words) if word in known]
 
 
-def _check_marker(source: EncoderSource, folder: Path, whole: _File, prompt: str) -> None:
+def _check_added_marker(folder: Path, whole: _File, prompt: str) -> None:
+    """UsageError if a prompt begins with a token that was added to a WordPiece tokenizer, as [D] may be."""
+    fast = _File.read(folder / "tokenizer.json", optional=True).fields
+    slow = _File.read(folder / "tokenizer_config.json", optional=True).fields.get("added_tokens_decoder")
+    tokens = [*(fast.get("added_tokens") or ()), *(slow.values() if isinstance(slow, dict) else ())]
+    marker = _marker(whole, prompt, {str(token.get("content")) for token in tokens if isinstance(token, dict)})
+    model = fast.get("model")
+    if marker is not None and (not isinstance(model, dict) or model.get("type", "WordPiece") == "WordPiece"):
+        raise _cut_marker(whole, prompt, marker)
+
+
+def _check_marker(source: EncoderSource, whole: _File, prompt: str) -> None:
     """UsageError if a prompt begins with an entry of the vocabulary, such as [unused1], that layerbeam would cut."""
-    fast = _File.read(folder / "tokenizer.json", optional=True).fields.get("added_tokens") or []
-    slow = _File.read(folder / "tokenizer_config.json", optional=True).fields.get("added_tokens_decoder") or {}
-    added = {token.get("content") for token in (*fast, *slow.values()) if isinstance(token, dict)}
-    known = added.union(source.vocabulary)
-    markers = (whole.fields.get("document_prefix"), prompt, *prompt.split()[:1])
-    marker = next((marker for marker in markers if marker in known), None)
+    marker = _marker(whole, prompt, source.vocabulary)
     if marker is None:
         return
     # Imported here: it loads Beam.
     from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 
     if len(load_text_tokenizer(source).tokenize(pa.array([marker], pa.string())).ids) != 1:
-        raise UsageError(
-            f"{whole.path}: the prompt {shown(prompt)} begins with the token {shown(marker)}, which layerbeam would "
-            f"cut into several; it must be plain text, such as [D] without an entry in the vocabulary: {_ELSEWHERE}"
-        )
+        raise _cut_marker(whole, prompt, marker)
+
+
+def _marker(whole: _File, prompt: str, known: Collection[str]) -> str | None:
+    """The one of these tokens with which a prompt begins, as sentence-transformers looks for it."""
+    markers = (whole.fields.get("document_prefix"), prompt, *prompt.split()[:1])
+    return next((marker for marker in markers if marker in known), None)
+
+
+def _cut_marker(whole: _File, prompt: str, marker: str) -> UsageError:
+    return UsageError(
+        f"{whole.path}: the prompt {shown(prompt)} begins with the token {shown(marker)}, which layerbeam would cut "
+        f"into several; it must be plain text, such as [D] without an entry in the vocabulary: {_ELSEWHERE}"
+    )
 
 
 def _check_kinds(folder: Path, modules: list[tuple[str, str]], pattern: str, allowed: str) -> None:

@@ -239,6 +239,21 @@ def test_other_vectors_are_refused(make, changes, reason):
     assert reason in refused(make(json.loads(changes)))
 
 
+@pytest.mark.parametrize("prompt", ["[D] ", "[D] text: "])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tokenizer.json": {"model": {"type": "WordPiece"}, "added_tokens": [{"id": 7, "content": "[D] "}]}},
+        {"tokenizer_config.json": {"do_lower_case": True, "added_tokens_decoder": {"7": {"content": "[D]"}}}},
+    ],
+)
+def test_a_prompt_that_is_an_added_token_is_refused(make, files, prompt):
+    settings = {"document_prefix": "[D] ", "prompts": {"document": prompt}}
+    assert refused(make({**files, "config_sentence_transformers.json": settings})).startswith(
+        f'config_sentence_transformers.json: the prompt "{prompt}" begins with the token "[D'
+    )
+
+
 def test_the_form_of_stanford_is_refused(make):
     config = json.loads((DATA / "hf_uncased/config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
     assert refused(make({"modules.json": None, "config.json": config})) == (
