@@ -10,6 +10,7 @@ PARITY := .venv-parity
 TFHUB := .venv-tfhub
 BACKENDS := .venv-backends
 COCOINDEX := .venv-cocoindex
+CHONKIE := .venv-chonkie
 TF220 := .venv-tf220
 ENGINES := .engines
 AIRFLOW := .venv-airflow
@@ -32,7 +33,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -341,6 +342,13 @@ bench-number-types: $(VENV)/installed ## one core's forward passes in float32, b
 
 bench-neighbours: $(VENV)/installed ## how many nearest neighbours the number types of products and files keep (needs Debian's bible-kjv)
 	$(BIN)/python tests/benchmarks/neighbours.py
+
+$(CHONKIE)/installed: tests/benchmarks/requirements-chonkie.txt $(PARITY)/installed-bench
+	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(CHONKIE) --requirement $<
+	@touch $@
+
+bench-chunks: $(VENV)/installed $(CHONKIE)/installed ## chunks of documents, plain and late, compared with chonkie (needs Debian's bible-kjv; 5 minutes)
+	$(BIN)/python tests/benchmarks/chunks.py $(PARITY)/bin/python $(CHONKIE)
 
 bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
 	$(BIN)/python tests/benchmarks/plan.py
