@@ -67,8 +67,8 @@ class EmbedJob:
     @property
     def sequences(self) -> SequenceSettings:
         settings = self.config.encoder
-        long_text = settings.long_text if settings.context == "text" else "window"
-        return SequenceSettings(self.max_seq_length, long_text, settings.prompt or "", context=settings.neighbours)
+        prompt, context = settings.prompt or "", settings.neighbours
+        return SequenceSettings(self.max_seq_length, settings.of_long_text, prompt, context=context)
 
     @property
     def encoding(self) -> EncodeSettings:
@@ -474,7 +474,7 @@ def _block_limits(config: Config, job: EmbedJob) -> BlockLimits:
         text_bytes=config.input.slice_bytes,
         token_rows=max(part_bytes // token_row_bytes, 1),
         text_rows=max(part_bytes // text_row_bytes, 1),
-        max_seq_length=job.max_seq_length if job.sequences.long_text != "window" else _NO_LIMIT,
+        max_seq_length=job.max_seq_length if config.encoder.of_long_text != "window" else _NO_LIMIT,
         sentence_bytes=_assumed_text_bytes(config.input),
         joins_files=have_file and config.input.limit is None,
         edit_tokens=_NO_LIMIT if given or has_few_rows else edit_tokens,

@@ -113,12 +113,7 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
         yield "combine: pooling pooler gives one vector; remove `combine`"
     if not view.uses_pooler and view.layers is None:
         yield "layers: is missing; for example [-1], [-4..-1] or all"
-    if view.match_case and view.keep_words is None:
-        yield "match_case: applies to keep_words, which is not set"
-    if view.skip_tokens and view.level == "text" and not view.has_vector_lists:
-        yield f"skip_tokens: is for pooling none, and pooling is {view.pooling}; set pooling: none, or remove it"
-    if view.skip_tokens and view.keep_words is not None:
-        yield "skip_tokens: keep_words already says which words have rows; remove one of the two"
+    yield from _in_selection(view)
     if view.aggregates and view.normalize:
         yield f"normalize: level {view.level} writes means and their standard deviations; remove `normalize`"
     for field in view.group_by:
@@ -134,11 +129,21 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
         yield "compress: is false; Parquet is always compressed (zstd): remove `compress`"
 
 
+def _in_selection(view: ViewSettings) -> Iterator[str]:
+    """What breaks a rule of the tokens or words that a view keeps."""
+    if view.match_case and view.keep_words is None:
+        yield "match_case: applies to keep_words, which is not set"
+    if view.skip_tokens and view.level == "text" and not view.has_vector_lists:
+        yield f"skip_tokens: is for pooling none, and pooling is {view.pooling}; set pooling: none, or remove it"
+    if view.skip_tokens and view.keep_words is not None:
+        yield "skip_tokens: keep_words already says which words have rows; remove one of the two"
+
+
 def find_in_encoder(encoder: EncoderConfig) -> Iterator[str]:
     """What breaks a rule in the section `encoder`; what depends on `max_seq_length` only if that is not null."""
     buckets, longest = encoder.length_buckets, encoder.max_seq_length
     example = [32, 64, longest or 128]
-    if longest is not None and encoder.long_text == "window" and encoder.window_overlap >= longest - 2:
+    if longest is not None and encoder.of_long_text == "window" and encoder.window_overlap >= longest - 2:
         yield (
             f"window_overlap: is {encoder.window_overlap}; it must be below max_seq_length - 2 = {longest - 2}, "
             "or a window makes no progress"

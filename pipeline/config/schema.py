@@ -114,6 +114,11 @@ class EncoderConfig(Settings):
     )
 
     @property
+    def of_long_text(self) -> Literal["truncate", "window", "reject"]:
+        """`long_text`; what `context` puts together is encoded in windows."""
+        return self.long_text if self.context == "text" else "window"
+
+    @property
     def neighbours(self) -> Literal["text", "record"] | int:
         """`context` in one word, or the number of sentences on each side."""
         return self.context[_SENTENCES] if isinstance(self.context, dict) else self.context

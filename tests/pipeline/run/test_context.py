@@ -168,6 +168,9 @@ def test_settings_that_do_not_fit(workplace):
     assert "encoder.context: each record is one text; remove it, or set input.unit: sentence or chunk" in refused
     assert "encoder.long_text: what context puts together is encoded in windows if it is too long; remove" in refused
     assert "views.texts.pooling: cls is one vector of all that encoder.context puts together" in refused
+    workplace.configure(encoder={"context": "record", "max_seq_length": 64}, **SENTENCES)
+    message = "encoder.window_overlap: is 64; it must be below max_seq_length - 2 = 62, or a window makes no progress"
+    assert message in workplace.run(status=2).err
     workplace.configure(encoder={"context": {"sentences": 1}}, input=CHUNK, views=VIEWS)
     message = "encoder.context: is {'sentences': 1}, which is for input.unit: sentence; chunks allow text and record"
     assert message in workplace.run(status=2).err
