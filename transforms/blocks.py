@@ -299,7 +299,7 @@ class TokenBlock:
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
     within: Contexts | None = None
 
-    @property
+    @functools.cached_property
     def contexts(self) -> Contexts:
         """What the encoder gets."""
         if self.within is not None:

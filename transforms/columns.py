@@ -128,8 +128,8 @@ def texts_of_rows(view: View, tokens: TokenBlock) -> Int64Array:
     return records_of(tokens.text)[:-1] if view.level == "record" else tokens.rows[view.name].text
 
 
-def list_splits(view: View, tokens: TokenBlock) -> Int64Array:
-    """The row splits of a view with lists: text t has the vectors `splits[t]:splits[t + 1]`. int64 [T + 1]."""
+def vector_splits(view: View, tokens: TokenBlock) -> Int64Array:
+    """The vectors of each text in a view: text t has `splits[t]:splits[t + 1]`. int64 [T + 1]."""
     return row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
 
 
@@ -154,12 +154,13 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
 def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
     """The view's rows of a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
+    stored: dict[str, pa.Array] = {}
     for name, values in zip(view.vector_columns, vectors, strict=True):
-        stored = NUMBER_TYPES[view.dtype].store(name, values)
-        if view.has_vector_lists:
-            splits = list_splits(view, tokens)
-            stored = {column: in_lists(elements, splits) for column, elements in stored.items()}
-        columns |= stored
+        stored |= NUMBER_TYPES[view.dtype].store(name, values)
+    if view.has_vector_lists:
+        splits = vector_splits(view, tokens)
+        stored = {name: in_lists(elements, splits) for name, elements in stored.items()}
+    columns |= stored
     return pa.Table.from_pydict(columns, schema(view))
 
 

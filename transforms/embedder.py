@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.columns import list_splits, row_columns
+from layerbeam.transforms.columns import row_columns, vector_splits
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
@@ -79,7 +79,7 @@ class Embedder:
             splits = np.searchsorted(columns["line"].to_numpy(), np.arange(count + 1)).tolist()
             for name in OF_FILES:
                 del columns[name]
-            of_rows = list_splits(view, block.tokens) if view.has_vector_lists else np.arange(splits[-1] + 1)
+            of_rows = vector_splits(view, block.tokens) if view.has_vector_lists else np.arange(splits[-1] + 1)
             arrays = dict(zip(view.vector_columns, block.vectors[view.name], strict=True))
             for of_text, (begin, end) in zip(rows, itertools.pairwise(splits), strict=True):
                 own = slice(of_rows[begin], of_rows[end])

@@ -27,8 +27,7 @@ from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
 from layerbeam.transforms.views import leaves_folder
 
-# The names of the transformer's own file: sentence-transformers takes the first that is not empty.
-# What that file must say. `encode` does not depend on the other fields, or they are read below.
+# What the transformer's own file must say. `encode` does not depend on the other fields, or they are read below.
 _TRANSFORMER_FIELDS: dict[str, Any] = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},

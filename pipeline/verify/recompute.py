@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms.blocks import TextBlock, TokenBlock, raw_text, take_texts
-from layerbeam.transforms.columns import list_splits, row_columns
+from layerbeam.transforms.columns import row_columns, vector_splits
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
 from layerbeam.transforms.encoders import (
@@ -75,6 +75,7 @@ class RecomputedBlock:
     _of: RecomputedJob
     _tokens: TokenBlock
     _encoded: tuple[int, EncodedText] | None = None
+    _agrees: dict[int, bool] = dataclasses.field(default_factory=dict)  # whether a context has the reference's tokens
 
     @property
     def num_texts(self) -> int:
@@ -105,20 +106,23 @@ class RecomputedBlock:
 
     def num_vectors(self, view: View) -> npt.NDArray[np.int64]:
         """How many vectors the list of each text has."""
-        return np.diff(list_splits(view, self._tokens))
+        return np.diff(vector_splits(view, self._tokens))
 
     def has_reference_tokens(self, text: int) -> bool:
-        """Whether the text's tokens are those of the reference tokenizer."""
+        """Whether the tokens of the text, or of its context, are those of the reference tokenizer."""
         tokens, sequences, reference = self._tokens, self._of.job.sequences, self._of.reference_tokenizer
-        room = sequences.max_seq_length if sequences.long_text != "window" else 1 << 40
         contexts = tokens.contexts
         context = int(contexts.of_text[text])
+        if context in self._agrees:
+            return self._agrees[context]
+        room = sequences.max_seq_length if sequences.long_text != "window" else 1 << 40
         own = slice(*contexts.row_splits[context : context + 2])
         pairs = tokens.text.pairs
         first = sequences.prompt + contexts.texts[context].as_py()
         second = "" if pairs is None else pairs[text].as_py() or ""
         found = (contexts.token_ids[own].tolist(), contexts.segment_ids[own].tolist())
-        return found == reference.sequence(first, second, room)
+        self._agrees[context] = found == reference.sequence(first, second, room)
+        return self._agrees[context]
 
     def vectors(self, view: View, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
         """(the numbers of the text's rows in the part, an array [n, W] of their vectors per vector column).

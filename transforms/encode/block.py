@@ -23,7 +23,7 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.columns import batch_vectors, finish_vectors, records_of
+from layerbeam.transforms.columns import batch_vectors, finish_vectors, records_of, vector_splits
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
 from layerbeam.transforms.encode.isolate import UnencodableTextsError
@@ -97,10 +97,7 @@ def encode_block(
     copies = np.argsort(number, kind="stable")
     copy_splits = row_splits_of(np.bincount(number, minlength=len(distinct)))
     text_splits = row_splits_of(np.bincount(contexts.of_text, minlength=len(number)))
-    num_texts = len(contexts.of_text)
-    row_splits = {
-        view.name: row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=num_texts)) for view in views
-    }
+    row_splits = {view.name: vector_splits(view, tokens) for view in views}
     for encoded in encode_contexts(contexts, forward, distinct, settings, cost):
         started = time.perf_counter()
         equal = copies[token_positions(copy_splits, encoded.numbers)]

@@ -57,8 +57,7 @@ def open_dense(source: EncoderSource, folder: str) -> DenseModule:
     """
     try:
         module = read_dense_config(source.handle, Path(source.folder), folder)
-        files = find_weight_files(source.handle, Path(source.folder, folder))
-        _find_tensors(source, module)
+        files, _ = _find_tensors(source, module)
         hashes = " ".join(sha256_of(Path(file)) for file in files)
         return dataclasses.replace(module, sha256=hashlib.sha256(hashes.encode()).hexdigest())
     except OSError as error:
@@ -66,8 +65,8 @@ def open_dense(source: EncoderSource, folder: str) -> DenseModule:
         raise EncoderError(f"{source.handle}: {path}: cannot be read: {error.strerror or error}") from error
 
 
-def _find_tensors(source: EncoderSource, module: DenseModule) -> dict[str, Tensor]:
-    """The module's tensors by name, as PyTorch has them: the weight is [out, in]."""
+def _find_tensors(source: EncoderSource, module: DenseModule) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """(the files, the module's tensors by name) as PyTorch has them: the weight is [out, in]."""
     folder = Path(source.folder, module.folder)
     files = find_weight_files(source.handle, folder)
     found = list_tensors(source.handle, files)
@@ -82,13 +81,13 @@ def _find_tensors(source: EncoderSource, module: DenseModule) -> dict[str, Tenso
                 f"{source.handle}: {files[0]}: {name} is {given}; by {folder / 'config.json'} it must be "
                 f"one of {', '.join(DTYPES)} {list(shape)}: download both again"
             )
-    return {name: found[name] for name in expected}
+    return files, {name: found[name] for name in expected}
 
 
 def read_dense_weights(source: EncoderSource, module: DenseModule) -> tuple[Float32Array, Float32Array]:
     """(weights [in, out], bias [out]; zeros if it has none). EncoderError if they are damaged."""
-    tensors = _find_tensors(source, module)
-    read = tensor_reader(source.handle, {tensor.file for tensor in tensors.values()})
+    files, tensors = _find_tensors(source, module)
+    read = tensor_reader(source.handle, files)
     arrays = {name: read(tensor) for name, tensor in tensors.items()}
     if not all(np.isfinite(values).all() for values in arrays.values()):
         folder = Path(source.folder, module.folder)
