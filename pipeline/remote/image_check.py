@@ -54,11 +54,10 @@ def broken_modules() -> Iterator[str]:
 def unusable_encoders(model: str) -> Iterator[str]:
     """Of `minilm` and of the folder `model`, if there is to be one."""
     try:
-        folder = minilm.packaged_folder()
-        if folder is None:
+        if minilm.packaged_folder() is None:
             yield minilm.NOT_INSTALLED
         else:
-            minilm.check_weights(folder)
+            open_encoder("minilm")
         if model:
             open_encoder(model)
     except EncoderError as error:

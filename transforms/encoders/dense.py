@@ -6,7 +6,6 @@ Source: sentence_transformers/base/modules/dense.py of sentence-transformers 6.2
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,15 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError
-from layerbeam.transforms.encoders.formats.huggingface import DTYPES, find_weight_files, list_tensors, tensor_reader
+from layerbeam.transforms.encoders.formats.huggingface import (
+    find_weight_files,
+    hash_tensors,
+    list_tensors,
+    tensor_reader,
+)
+from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
 from layerbeam.transforms.encoders.formats.weights import Tensor
-from layerbeam.transforms.encoders.source import EncoderSource, sha256_of
+from layerbeam.transforms.encoders.source import EncoderSource
 from layerbeam.transforms.hardware import tf
 from layerbeam.transforms.views import DenseModule
 
@@ -57,9 +62,7 @@ def open_dense(source: EncoderSource, folder: str) -> DenseModule:
     """
     try:
         module = read_dense_config(source.handle, Path(source.folder), folder)
-        files, _ = _find_tensors(source, module)
-        hashes = " ".join(sha256_of(Path(file)) for file in files)
-        return dataclasses.replace(module, sha256=hashlib.sha256(hashes.encode()).hexdigest())
+        return dataclasses.replace(module, sha256=hash_tensors(source.handle, *_find_tensors(source, module)))
     except OSError as error:
         path = error.filename or Path(source.folder, folder)
         raise EncoderError(f"{source.handle}: {path}: cannot be read: {error.strerror or error}") from error
@@ -75,11 +78,11 @@ def _find_tensors(source: EncoderSource, module: DenseModule) -> tuple[tuple[str
         expected["linear.bias"] = (module.out_features,)
     for name, shape in expected.items():
         tensor = found.get(name)
-        if tensor is None or tensor.shape != shape or tensor.dtype not in DTYPES:
+        if tensor is None or tensor.shape != shape or tensor.dtype not in FLOATS:
             given = f"{tensor.dtype} {list(tensor.shape)}" if tensor else f"missing among {', '.join(found) or 'none'}"
             raise EncoderError(
                 f"{source.handle}: {files[0]}: {name} is {given}; by {folder / 'config.json'} it must be "
-                f"one of {', '.join(DTYPES)} {list(shape)}: download both again"
+                f"one of {', '.join(FLOATS)} {list(shape)}: download both again"
             )
     return files, {name: found[name] for name in expected}
 

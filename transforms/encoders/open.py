@@ -20,7 +20,7 @@ from layerbeam.transforms.encoders.config_file import EncoderError, at, first_li
 from layerbeam.transforms.encoders.dense import load_dense
 from layerbeam.transforms.encoders.fetch.cache import MARKS, SUPPORTED
 from layerbeam.transforms.encoders.fetch.locate import locate
-from layerbeam.transforms.encoders.formats import google, huggingface, saved_model
+from layerbeam.transforms.encoders.formats import google, huggingface, minilm, saved_model
 from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_json
 from layerbeam.transforms.encoders.network import ComputeDtype, Network
 from layerbeam.transforms.encoders.onednn import int8_problem
@@ -54,9 +54,16 @@ def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str 
     try:
         located = locate(handle)
         try:
-            return _open_folder(handle, located, do_lower_case, engine)
+            source = _open_folder(handle, located, do_lower_case, engine)
+            if handle == "minilm":
+                minilm.check_weights(source)
+            return source
         except _DAMAGE as error:
-            again = f" (it was fetched into {located.copy}: delete that to fetch it again)" if located.copy else ""
+            again = ""
+            if located.copy:
+                again = f" (it was fetched into {located.copy}: delete that to fetch it again)"
+            elif handle == "minilm":
+                again = f"; run: {minilm.REINSTALL}"
             place = f"{at(handle, located.folder)}: cannot be read"
             reason = f"{place} ({type(error).__name__}: {first_line(error)}); download it again"
             raise EncoderError((str(error) if isinstance(error, EncoderError) else reason) + again) from error

@@ -88,8 +88,9 @@ class EncoderSource:
     known, and the engine is `savedmodel`. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`.
     `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
     embedding; None if unknown. `tokenizer`: the library that cuts texts. `vocabulary_file`: in `folder`;
-    `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`. `fingerprint`: SHA-256
-    of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do.
+    `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`.
+    `weights_sha256`: of their values or, if the format has no names for them, of the files. `fingerprint`: SHA-256 of
+    weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do.
     """
 
     handle: str
@@ -98,6 +99,7 @@ class EncoderSource:
     engine_because: str
     folder: str
     weight_files: tuple[str, ...]
+    weights_sha256: str
     architecture: Architecture | None
     hidden_size: int
     num_hidden_layers: int
@@ -190,6 +192,7 @@ def common_fields(
     vocab_size: int | None,
     casing: tuple[bool, str],
     architecture: Architecture | None,
+    weights_sha256: str,
 ) -> dict[str, Any]:
     """The fields of an EncoderSource that all formats find in the same way.
 
@@ -197,7 +200,7 @@ def common_fields(
     `architecture`: the part of the fingerprint that is in no weight file.
     """
     fingerprint = {
-        "weights": [sha256_of(Path(file)) for file in weight_files],
+        "weights": weights_sha256,
         "vocabulary": vocabulary.sha256,
         "config": dataclasses.asdict(architecture) if architecture else None,
         "architecture": type(architecture).__name__ if architecture else None,
@@ -206,6 +209,7 @@ def common_fields(
         "handle": handle,
         "folder": str(located.folder),
         "weight_files": tuple(weight_files),
+        "weights_sha256": weights_sha256,
         "vocab_size": vocab_size,
         "tokenizer": vocabulary.library,
         "vocabulary_file": vocabulary.file.relative_to(located.folder).as_posix(),
@@ -298,6 +302,12 @@ def lower_cases(names: Iterable[str], vocabulary: Sequence[str]) -> tuple[bool, 
             return True, f"the name {name}"
     words = (entry for entry in vocabulary if not re.fullmatch(r"\[.*\]", entry))
     return all(word == word.lower() for word in words), "a guess from the vocabulary"
+
+
+def sha256_of_files(paths: Iterable[str]) -> str:
+    """SHA-256, in hex, of the files' SHA-256."""
+    hashes = " ".join(sha256_of(Path(path)) for path in paths)
+    return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def sha256_of(path: Path) -> str:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_files import ORDERED_DICT, REBUILD, mapping, save, storage, tensor, value, write
 from repository import DATA
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
@@ -76,12 +76,27 @@ def test_same_weights_as_safetensors(tmp_path, dtype):
     files = {name: shard for shard, names in parts.items() for name in names}
     index = str({"weight_map": files}).replace("'", '"')
     (tmp_path / "shards/pytorch_model.bin.index.json").write_text(index)
+    shutil.copytree(tmp_path / "whole", tmp_path / "safe", ignore=shutil.ignore_patterns("*.bin"))
+    save_file(rounded, tmp_path / "safe/model.safetensors")
+    sources = {name: open_encoder(str(tmp_path / name)) for name in ("whole", "shards", "safe")}
+    assert len({source.fingerprint for source in sources.values()}) == 1
     expected = load_weights(open_encoder(str(DATA / "hf_uncased")))
     for name in ("whole", "shards"):
-        found = load_weights(open_encoder(str(tmp_path / name)))
+        found = load_weights(sources[name])
         assert found.keys() == expected.keys()
         for weight in found:
             np.testing.assert_array_equal(found[weight], expected[weight].astype(dtype).astype(np.float32))
+
+
+def test_one_other_number_is_another_fingerprint(tmp_path):
+    weights = load_file(DATA / "hf_uncased/model.safetensors")
+    folder = Path(shutil.copytree(DATA / "hf_uncased", tmp_path / "other"))
+    save_file(weights | {"not.of.the.encoder": np.ones(1, np.float32)}, folder / "model.safetensors")
+    assert open_encoder(str(folder)).fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    name = next(name for name in weights if name.endswith("layer.1.output.dense.bias"))
+    weights[name][0] = np.nextafter(weights[name][0], np.float32(9))
+    save_file(weights, folder / "model.safetensors")
+    assert open_encoder(str(folder)).fingerprint != open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
 def test_safetensors_are_preferred(tmp_path):

@@ -229,4 +229,4 @@ def test_minilm_from_hugging_face(server, opened, tmp_path):
         file.write(b"!")
     publish(server, "sentence-transformers/all-MiniLM-L6-v2", folder, sha=OTHER_SHA)
     (spoiled,) = opened("minilm", options=("no-package",))
-    assert "it must have SHA-256 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db" in spoiled["error"]
+    assert "; they must have 3b1545b97ce7097981505f9915a3b4d5c52d5df00f2b557f5414536380fddb1b" in spoiled["error"]

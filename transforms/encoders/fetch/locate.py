@@ -49,9 +49,7 @@ def locate(handle: str) -> LocalFolder:
     if not handle.strip():
         raise EncoderError(f"{handle}: the handle is empty; {SUPPORTED}")
     if handle == "minilm":
-        located = _minilm()
-        minilm.check_weights(located.folder)
-        return located
+        return _minilm()
     if handle.startswith("hf://"):
         return _from_huggingface(handle)
     if handle.lower().startswith(("https://", "http://")):

@@ -19,6 +19,7 @@ from layerbeam.transforms.encoders.source import (
     common_fields,
     native_source,
     read_vocabulary,
+    sha256_of_files,
 )
 
 # `layer_norm` of modeling.py calls tf.contrib.layers.layer_norm, whose variance epsilon for float32 is this.
@@ -59,7 +60,9 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
         engine_because="bert_config.json says plain BERT",
         architecture=bert,
         has_pooler="bert/pooler/dense/kernel" in tensors,
-        **common_fields(handle, located, weight_files, vocabulary, bert.vocab_size, casing, bert),
+        **common_fields(
+            handle, located, weight_files, vocabulary, bert.vocab_size, casing, bert, sha256_of_files(weight_files)
+        ),
     )
 
 

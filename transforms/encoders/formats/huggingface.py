@@ -5,19 +5,20 @@ The weights are `model.safetensors`, else `pytorch_model.bin`, or the shards of 
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16, which safetensors then reads
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture, Bert, read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
+from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS, SafetensorsFile
 from layerbeam.transforms.encoders.formats.tokenizer_json import check_same_entries, read_tokenizer_json
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
@@ -37,8 +38,6 @@ TRANSFORMER_FILES = [
 ]
 # The weights in a file; a folder may have both.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# The number types of floats, as safetensors names them.
-DTYPES = ("F32", "F16", "BF16", "F64")
 
 
 def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -> EncoderSource:
@@ -55,7 +54,16 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
         architecture=architecture,
         has_pooler="bert/pooler/dense/kernel" in tensors,
         cut_to=_read_length(handle, located.folder),
-        **common_fields(handle, located, weight_files, vocabulary, architecture.vocab_size, casing, architecture),
+        **common_fields(
+            handle,
+            located,
+            weight_files,
+            vocabulary,
+            architecture.vocab_size,
+            casing,
+            architecture,
+            hash_tensors(handle, weight_files, tensors),
+        ),
     )
 
 
@@ -126,17 +134,34 @@ def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[s
 
 def tensor_reader(handle: str, weight_files: Iterable[str]) -> Callable[[Tensor], Float32Array]:
     """What reads the values of a tensor in these files."""
-    pickled = {path: PickledWeights(handle, path) for path in weight_files if path.endswith(".bin")}
+    files = {path: _open_file(handle, path) for path in weight_files}
+    return lambda tensor: files[tensor.file].read(tensor.name)
 
-    def read(tensor: Tensor) -> Float32Array:
-        values: Float32Array
-        if tensor.file in pickled:
-            return pickled[tensor.file].read(tensor.name)
-        with safe_open(tensor.file, framework="numpy") as file:
-            values = file.get_tensor(tensor.name).astype(np.float32, copy=False)
-        return values
 
-    return read
+def _open_file(handle: str, path: str) -> SafetensorsFile | PickledWeights:
+    return PickledWeights(handle, path) if path.endswith(".bin") else SafetensorsFile(handle, path)
+
+
+def hash_tensors(handle: str, weight_files: Sequence[str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256, in hex, of tensors in float32, by their names here: equal for all files that hold the same.
+
+    Cached per process by size and time of the files.
+    """
+    stats = [Path(file).stat() for file in weight_files]
+    sizes_and_times = tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
+    return _hash_tensors(handle, tuple(weight_files), tuple(sorted(tensors.items())), sizes_and_times)
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_tensors(
+    handle: str, weight_files: tuple[str, ...], tensors: tuple[tuple[str, Tensor], ...], sizes_and_times: Any
+) -> str:
+    read = tensor_reader(handle, weight_files)
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(json.dumps([name, tensor.shape]).encode())
+        digest.update(np.ascontiguousarray(read(tensor)).data)
+    return digest.hexdigest()
 
 
 def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
@@ -178,26 +203,7 @@ def _is_shard(whole: str, name: Any) -> bool:
 
 def list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of these files by name, from the headers alone. EncoderError for a missing or damaged file."""
-    tensors: dict[str, Tensor] = {}
-    for path in files:
-        if path.endswith(".bin"):
-            tensors |= PickledWeights(handle, path).tensors()
-            continue
-        try:
-            open(path, "rb").close()  # an OSError with the name of the file, which those of safetensors lack
-            with safe_open(path, framework="numpy") as file:
-                for name in file.keys():  # noqa: SIM118 - not a mapping
-                    part = file.get_slice(name)
-                    tensors[name] = Tensor(path, name, part.get_dtype(), tuple(part.get_shape()))
-        except FileNotFoundError:
-            raise EncoderError(f"{handle}: {path} is missing; download it too") from None
-        except SafetensorError as error:
-            reason = str(error).removeprefix("Error while deserializing header: ")
-            raise EncoderError(
-                f"{handle}: {path}: not a complete safetensors file ({reason}); download it again (a text of three "
-                "lines in its place is a Git LFS pointer: run `git lfs pull`)"
-            ) from None
-    return tensors
+    return {name: tensor for path in files for name, tensor in _open_file(handle, path).tensors().items()}
 
 
 def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Architecture) -> dict[str, Tensor]:
@@ -211,6 +217,6 @@ def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Archit
         found,
         spellings=lambda name: [prefix + theirs for theirs in architecture.spellings(name)],
         is_turned=True,
-        dtypes=DTYPES,
-        words=("tensor", "weights", f"one of {', '.join(DTYPES)}"),
+        dtypes=tuple(FLOATS),
+        words=("tensor", "weights", f"one of {', '.join(FLOATS)}"),
     )

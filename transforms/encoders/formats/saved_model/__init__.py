@@ -33,6 +33,7 @@ from layerbeam.transforms.encoders.source import (
     common_fields,
     native_source,
     read_vocabulary,
+    sha256_of_files,
 )
 from layerbeam.transforms.hardware import import_tensorflow, tf
 
@@ -96,7 +97,9 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, e
     vocab_size = _rows_of(shapes, "word_embedding")
     vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
     casing = casing_of(do_lower_case, declared, located, vocabulary)
-    common = common_fields(handle, located, weight_files, vocabulary, vocab_size, casing, None)
+    common = common_fields(
+        handle, located, weight_files, vocabulary, vocab_size, casing, None, sha256_of_files(weight_files)
+    )
     if bert is not None and engine != "savedmodel":
         has_pooler = any(name.endswith("pooler_transform/kernel") for name in shapes)
         return native_source(

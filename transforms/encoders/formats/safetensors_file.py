@@ -1,0 +1,56 @@
+"""Files of safetensors: the library checks them, and their numbers are mapped into memory, not copied.
+
+Source of the format: https://github.com/huggingface/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+
+import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.formats.weights import Tensor
+
+# {a number type of floats, as safetensors names it: NumPy's name}
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+
+
+class SafetensorsFile:
+    """The tensors in a file, of which only names and places are read. EncoderError if it cannot be used."""
+
+    def __init__(self, handle: str, path: str) -> None:
+        self._path = path
+        try:
+            with open(path, "rb") as file:  # an OSError with the name of the file, which those of safetensors lack
+                self._tensors = _list_tensors(path)
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(length))
+        except FileNotFoundError:
+            raise EncoderError(f"{handle}: {path} is missing; download it too") from None
+        except SafetensorError as error:
+            reason = str(error).removeprefix("Error while deserializing header: ")
+            raise EncoderError(
+                f"{handle}: {path}: not a complete safetensors file ({reason}); download it again (a text of three "
+                "lines in its place is a Git LFS pointer: run `git lfs pull`)"
+            ) from None
+        self._begins = {name: 8 + length + header[name]["data_offsets"][0] for name in self._tensors}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return self._tensors
+
+    def read(self, name: str) -> Float32Array:
+        """A tensor's values."""
+        tensor = self._tensors[name]
+        values = np.memmap(self._path, FLOATS[tensor.dtype], "r", self._begins[name], tensor.shape)
+        return np.asarray(values, np.float32)
+
+
+def _list_tensors(path: str) -> dict[str, Tensor]:
+    with safe_open(path, framework="numpy") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return {name: Tensor(path, name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
