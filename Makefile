@@ -306,7 +306,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity test-pool \
-		test-airflow test-readers test-beam-extras test-tf220 docs test-report
+		test-airflow test-readers test-beam-extras docs test-report
 	$(MAKE) test-gpu DEVICE=cpu
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff

@@ -20,6 +20,7 @@ OWN_SOURCE, OWN_SINK = re.findall(
 )
 
 
+@pytest.mark.nightly
 def test_an_own_source_and_an_own_sink(workplace, tmp_path, monkeypatch):
     lines = [f"review {number}" for number in range(2300)]  # three blocks
     workplace.write("corpus/a.txt", "\n".join(lines))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 IMPORTED = """
 import sys, threading
 from layerbeam.transforms.hardware import import_tensorflow, import_tensorflow_text
@@ -31,6 +33,7 @@ def test_keras_is_imported_when_it_is_used():
     )
 
 
+@pytest.mark.nightly
 def test_tensorflow_text_is_whole_when_it_is_used():
     run(
         "import tensorflow_text as text",
@@ -44,6 +47,7 @@ def test_tensorflow_text_is_whole_when_it_is_used():
     )
 
 
+@pytest.mark.nightly
 def test_other_threads_import_what_they_want():
     run(
         "from layerbeam.transforms.hardware import only_what_is_used",

@@ -59,6 +59,7 @@ def python_handler() -> Iterator[Any]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.nightly
 def test_an_interrupt_ends_the_run_only(workplace, python_handler):
     workplace.write("corpus/a.txt", "\n".join(random_lines(20_000)))
 

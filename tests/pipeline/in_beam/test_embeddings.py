@@ -35,6 +35,7 @@ with beam.Pipeline(runner=FnApiRunner()) as pipeline:
 """
 
 
+@pytest.mark.nightly
 def test_a_column_becomes_a_vector_also_in_a_second_process(tmp_path):
     expected = layerbeam.encode(TEXTS, encoder=SMALL)
 

@@ -105,6 +105,7 @@ def test_a_name_like_a_glob_hides_no_file(workplace):
     }
 
 
+@pytest.mark.nightly
 def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeypatch):
     for name in ("a", "b"):
         workplace.write(f"corpus/{name}.txt", "a text\n")
@@ -130,6 +131,7 @@ def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeyp
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
 
 
+@pytest.mark.nightly
 def test_file_under_another_spelling_of_its_path_is_the_same_file(workplace):
     workplace.write("corpus/ten.txt", "a line\n" * 10)
     (workplace.folder / "link").symlink_to("corpus/deep")

@@ -37,6 +37,7 @@ def blocks_written(workplace, run: int) -> int:
     return json.loads((workplace.folder / f"out/_runs/{run}.json").read_text())["counts"].get("blocks_written", 0)
 
 
+@pytest.mark.nightly
 def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
     files, left = many.files(), []
 
@@ -93,6 +94,7 @@ def test_only_what_is_new_is_encoded(many):
     assert 0 < blocks_written(many, 2) < len(lines_of(many)) / 2
 
 
+@pytest.mark.nightly
 def test_a_missing_file_keeps_its_rows_until_it_is_pruned(many):
     rows = many.rows("texts")
     os.rename("corpus/c.txt", "c.txt")

@@ -34,6 +34,7 @@ def test_untouched_files_pass(workplace):
     assert counted["files"] == len(parts) > 10
 
 
+@pytest.mark.nightly_but("tokens", "rejects")
 @pytest.mark.parametrize("folder", ["tokens", "texts", "types", "_word_types/types", "rejects"])
 def test_a_flipped_bit_is_found_and_rewritten(workplace, folder):
     files = workplace.files()
@@ -75,6 +76,7 @@ def test_a_folder_named_like_a_part_is_none(workplace):
     assert os.path.isdir("out/tokens/b-0123456789abcdef-000000000000-0123456789abcdef.parquet")
 
 
+@pytest.mark.nightly
 def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workplace):
     workplace.write("corpus/b.txt", "\n".join(random_lines(20, seed=3)))
     workplace.run()

@@ -99,6 +99,7 @@ def test_a_batch_that_does_not_fit_is_reported(workplace, monkeypatch):
     assert workplace.manifest()["counts"] == workplace.manifest("whole")["counts"]
 
 
+@pytest.mark.nightly
 def test_more_than_a_thousandth_of_such_texts_is_accepted_only_by_a_setting(workplace, encoder):
     """The cause may be the hardware."""
     lines = [f"a good line {number}." for number in range(1000)]

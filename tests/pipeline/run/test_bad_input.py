@@ -18,6 +18,7 @@ from layerbeam.pipeline.run import run
 from layerbeam.transforms import slice as slice_files
 
 
+@pytest.mark.nightly_but("appended", "replaced")
 @pytest.mark.parametrize("change", ["appended", "shorter", "deleted", "touched", "replaced"])
 def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkeypatch, change):
     """It changes between its scan and its first commit. The other files are embedded; the next run does the rest."""
@@ -77,6 +78,7 @@ def test_file_emptied_before_scan_is_reported(workplace, monkeypatch):
     assert [entry["records"] for entry in layerbeam.open_run("out").inputs()] == [40, 0]
 
 
+@pytest.mark.nightly
 def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch):
     from layerbeam.transforms.write import block as write_block
 
@@ -218,6 +220,7 @@ def test_show_does_not_interpret_markup_and_needs_no_unicode(workplace):
     assert "[/url] and [bold]\u6f22\u5b57[/bold]" in workplace.show().out
 
 
+@pytest.mark.nightly
 def test_interrupt_before_run_starts(workplace):
     workplace.prepare("a text\n")
     with subprocess.Popen(

@@ -39,6 +39,7 @@ def tokens_of_records(records: list[str], overlap: int) -> dict[str, np.ndarray]
     return layerbeam.encode(records, encoder=how, views={"tokens": {"level": "token", "layers": [1, 2]}})["tokens"]
 
 
+@pytest.mark.nightly_but("sentence-8")
 @pytest.mark.parametrize(("unit", "overlap"), [("sentence", 64), ("sentence", 8), ("chunk", 64)])
 def test_texts_are_pooled_from_the_tokens_of_their_record(workplace, unit, overlap):
     records = documents(60)
@@ -74,6 +75,7 @@ def test_texts_are_pooled_from_the_tokens_of_their_record(workplace, unit, overl
     assert workplace.verify("--sample", "30").out.endswith("\npass\n")
 
 
+@pytest.mark.nightly_but("chunk")
 @pytest.mark.parametrize("unit", ["sentence", "chunk"])
 def test_equal_bytes_and_a_true_plan(workplace, unit):
     how = {"slice_bytes": 2000} | (CHUNK if unit == "chunk" else {"unit": unit})

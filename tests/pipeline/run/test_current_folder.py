@@ -43,6 +43,7 @@ def test_runs_and_checks(place, is_module, options):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_extract_features(place):
     given = ["corpus", "features", "-1", str(DATA / "google_uncased"), "32", "8"]
     done = started(place, *place.command("extract-features", *given, "--processes=2"))
@@ -56,6 +57,7 @@ def test_run_from_python(place):
     assert int(done.stdout) > 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_submission(place, tmp_path_factory):
     apart = tmp_path_factory.mktemp("apart")
     where = [f"--input={place.folder}/corpus/*", f"--output={place.folder}/out"]
@@ -64,6 +66,7 @@ def test_submission(place, tmp_path_factory):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly_but(":/nowhere-0")
 @pytest.mark.parametrize(("path", "status"), [("/nowhere", 2), (":/nowhere", 0)])
 def test_splitter_is_found_by_pythonpath_only(workplace, path, status):
     """An empty entry is the current folder."""

@@ -25,6 +25,7 @@ def as_csv(rows: list[list[str]], **options) -> bytes:
     return file.getvalue().encode()
 
 
+@pytest.mark.nightly_but("csv")
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 def test_rows_with_line_breaks_for_any_workers(workplace, ending):
     rows = rows_of(120)
@@ -49,6 +50,7 @@ def test_rows_with_line_breaks_for_any_workers(workplace, ending):
     assert "nothing to do" in workplace.run().err
 
 
+@pytest.mark.nightly
 def test_appended_rows_and_changed_names(workplace):
     data = as_csv(rows_of(60))
     path = workplace.write("corpus/a.csv", data)

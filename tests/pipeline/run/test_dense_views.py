@@ -95,6 +95,7 @@ def test_verify_finds_other_weights(workplace, encoder):
     assert "has changed" in workplace.verify(status=2).err
 
 
+@pytest.mark.nightly
 def test_workers_and_threads_write_equal_bytes(workplace, encoder):
     views = {name: VIEWS[name] for name in ("texts", "tokens")}
     sections = {"encoder": {**encoder[0], "batch_tokens": 100}, "output": {"target_part_bytes": 20_000}}

@@ -26,6 +26,7 @@ def content(form: str, texts: list[str]) -> bytes:
     return gzip.compress(data) if form == "gz" else data
 
 
+@pytest.mark.nightly_but("text")
 @pytest.mark.parametrize("form", ["text", "jsonl", "csv", "parquet", "paragraph", "gz"])
 def test_first_records_for_any_workers(workplace, form):
     ending = {"paragraph": "txt", "text": "txt", "gz": "txt.gz"}.get(form, form)

@@ -182,6 +182,7 @@ def test_lines_above(moved, encoded):
     moved.assert_equals_fresh()
 
 
+@pytest.mark.nightly
 def test_a_file_split_in_two_and_one_that_is_there_twice(moved, encoded):
     moved.write("corpus/a.txt", data_of(LINES[:200]))
     moved.write("corpus/c.txt", data_of(LINES[200:]))
@@ -191,6 +192,7 @@ def test_a_file_split_in_two_and_one_that_is_there_twice(moved, encoded):
     moved.assert_equals_fresh()
 
 
+@pytest.mark.nightly
 def test_files_joined(moved, encoded):
     with open("corpus/b.txt", "ab") as file:
         file.write(data_of(LINES))
@@ -200,6 +202,7 @@ def test_files_joined(moved, encoded):
     moved.assert_equals_fresh()
 
 
+@pytest.mark.nightly
 def test_a_file_that_is_compressed_now(moved, encoded):
     moved.write("corpus/a.txt.gz", gzip.compress(data_of(LINES)))
     os.remove("corpus/a.txt")
@@ -241,6 +244,7 @@ def test_a_mark_or_a_header_belongs_to_the_start_of_a_file(workplace, encoded):
     workplace.assert_equals_fresh()
 
 
+@pytest.mark.nightly
 def test_renamed_small_files(workplace, encoded):
     """Of each file that moves its rows come from the pack in which it was; the others stay."""
     views = {name: view for name, view in VIEWS.items() if name not in ("google", "types")}
@@ -307,13 +311,8 @@ FILES = {
 }
 
 
-# What these do not share with another form is in the tests of reading.
-NIGHTLY = ("compressed lines", "sentences", "CSV")
-
-
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, marks=pytest.mark.nightly if form in NIGHTLY else ()) for form in FILES]
-)
+@pytest.mark.nightly_but("lines", "chunks", "JSON Lines")
+@pytest.mark.parametrize("form", FILES)
 def test_random_edits_equal_a_fresh_run(workplace, form):
     pick = random.Random(form)
     ending, write, more = FILES[form]

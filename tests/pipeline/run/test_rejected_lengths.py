@@ -35,6 +35,7 @@ def test_the_limit_is_part_of_the_settings_of_a_run(workplace):
     assert "max_record_bytes" in workplace.run("--set", "input.max_record_bytes=4000", status=2).err
 
 
+@pytest.mark.nightly
 def test_resumed_run_has_the_same_rejects(workplace):
     workplace.write("corpus/a.txt", LINES * 20)
     workplace.configure(input={"max_record_bytes": 4000, "slice_bytes": 5000, "max_reject_rate": 1}, views=VIEWS)

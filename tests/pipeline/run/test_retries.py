@@ -43,6 +43,7 @@ def blocks_of(workplace: Workplace) -> int:
     return len(list(layerbeam.open_run(workplace.folder / "undisturbed").blocks()))
 
 
+@pytest.mark.nightly
 def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
     """The last step too: the output is finalized twice."""
     workplace.run("--direct_runner_bundle_repeat=1")
@@ -65,6 +66,7 @@ def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: lis
     encoded.clear()
 
 
+@pytest.mark.nightly_but("gz")
 def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_slice, monkeypatch):
     threads = set()
     real = encode.encode_block
@@ -80,6 +82,7 @@ def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_sli
     assert workplace.files() == workplace.files("undisturbed")
 
 
+@pytest.mark.nightly_but("gz")
 def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, one_slice, monkeypatch):
     """Also if every bundle is executed twice: the second time each reader finds its blocks committed."""
     readers = []
@@ -146,6 +149,7 @@ def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeyp
     assert workplace.files() == workplace.files("undisturbed")
 
 
+@pytest.mark.nightly_but("2")
 @pytest.mark.parametrize("attempt", [2, 7])
 def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, monkeypatch, attempt):
     """As by a bundle that was retried elsewhere: `find` did not know them."""

@@ -167,6 +167,7 @@ def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     assert workplace.files() == workplace.files("undisturbed")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "tgkill"), reason="a signal to one thread: Linux, glibc 2.30")
 def test_an_interrupt_that_another_thread_receives(workplace):
     many_blocks(workplace, output={"target_part_bytes": 50_000})
@@ -199,6 +200,7 @@ def test_only_new_and_changed_text_is_encoded(workplace):
     assert "nothing to do" in workplace.run().err
 
 
+@pytest.mark.nightly_but("limit0")
 @pytest.mark.parametrize("limit", [[], ["--limit", "50"]])
 def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     many_blocks(workplace)
@@ -222,6 +224,7 @@ def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     assert "nothing to do" in workplace.run(*limit).err
 
 
+@pytest.mark.nightly_but("corpus/*.txt-options0")
 @pytest.mark.parametrize("options", [[], ["--prune-missing"]])
 @pytest.mark.parametrize("files", ["corpus", "corpus/*.txt", "corpus/a.txt"])
 def test_without_any_input_a_finished_run_stays_as_it_is(workplace, files, options):

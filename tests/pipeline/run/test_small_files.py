@@ -79,6 +79,7 @@ def parts_in(workplace, view: str, output: str = "out") -> list[str]:
     return sorted(os.listdir(workplace.folder / output / view))
 
 
+@pytest.mark.nightly
 def test_the_rows_are_those_of_a_block_for_each_file(small):
     small.run(status=0)
     small.run(*ALONE)
@@ -133,6 +134,7 @@ def test_killed_and_resumed(small):
     assert small.files() == small.files("undisturbed")
 
 
+@pytest.mark.nightly
 def test_a_file_that_changes_between_a_kill_and_the_next_run(small):
     """Its block is done, and another block has it then: the newer one counts, whichever is read first."""
     files = kill_once_packed(small)
@@ -263,6 +265,7 @@ def test_a_damaged_part_is_written_again(small):
     assert small.files() == files
 
 
+@pytest.mark.nightly
 def test_a_file_that_changes_during_the_run_is_left_out_alone(small, monkeypatch):
     real = storage.find_change
     calls = []
@@ -343,6 +346,7 @@ def test_readers_see_one_view(small):
     assert texts.first_rows(1_000).equals(texts.read(texts.parts[0]))
 
 
+@pytest.mark.nightly_but("record")
 @pytest.mark.parametrize("unit", ["record", "sentence", "chunk"])
 def test_json_lines_with_ids(workplace, unit):
     for number in range(40):
@@ -385,6 +389,7 @@ def test_views_that_need_a_file_for_each_block(workplace):
     assert len(parts_in(workplace, "_word_types/types")) == 40
 
 
+@pytest.mark.nightly_but("jsonl")
 @pytest.mark.parametrize("format", ["tfrecord", "jsonl"])
 def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace, encoded, format):
     for number in range(40):
@@ -411,6 +416,7 @@ def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace,
     workplace.verify("--sample", "39")
 
 
+@pytest.mark.nightly
 def test_words_of_files_that_were_packed_before_word_types_were_counted(workplace):
     for number in range(20):
         workplace.write(f"corpus/{number:02d}.txt", f"the river bank {number % 7}\n")

@@ -85,6 +85,7 @@ def test_int8_products(workplace):
     assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("int8_products")
 def test_int8_products_of_a_resumed_run(workplace, monkeypatch):
     corpus(workplace, compute_dtype="int8")
@@ -98,6 +99,7 @@ def test_int8_products_of_a_resumed_run(workplace, monkeypatch):
     assert workplace.files() == workplace.files("undisturbed")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("int8_products")
 def test_calibration_with_own_texts(workplace):
     corpus(workplace, compute_dtype="int8", calibration="mine.txt")
@@ -154,6 +156,7 @@ def test_bfloat16_of_wrong_text_fails(workplace):
     assert "FAIL      p, pooled_output: " in workplace.verify("--sample", "60", status=1).out
 
 
+@pytest.mark.nightly_but("False")
 @pytest.mark.parametrize("xla", [False, True])
 def test_buckets_and_xla_change_no_value_beyond_rounding(workplace, xla):
     corpus(workplace, length_buckets=[16, 32, 64], max_seq_length=64, batch_tokens=256, xla=xla)

@@ -60,6 +60,7 @@ def test_table_equals_numpy_over_words(workplace):
     np.testing.assert_array_equal(run.view("types").to_numpy("layer_3"), vectors(table, "layer_3"))
 
 
+@pytest.mark.nightly_but("parquet")
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_every_combination(workplace, format_):
     """Compared with the means and deviations of word rows with the same settings."""
@@ -137,6 +138,7 @@ def test_nan_in_group_by_is_one_key(workplace):
     assert "types: one row per word over the whole corpus; its hash was compared" in workplace.verify().out
 
 
+@pytest.mark.nightly
 def test_growing_run_equals_one_run(workplace):
     lines = random_lines(120)
     workplace.write("corpus/a.txt", "\n".join(lines[:60]))
@@ -154,6 +156,7 @@ def test_growing_run_equals_one_run(workplace):
     assert "types/word_types.parquet has 1 bytes, not " in workplace.verify(status=1).out
 
 
+@pytest.mark.nightly_but("parquet")
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_table_in_parts(workplace, monkeypatch, format_):
     """Equal for any number of workers, and the rows of a table in one part."""

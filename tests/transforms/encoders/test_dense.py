@@ -97,6 +97,7 @@ def test_loaded_with_the_encoder(folder):
         load_encoder(source, layers=[1], pooler=False, dense=modules)
 
 
+@pytest.mark.nightly
 def test_a_module_next_to_a_saved_model(tmp_path):
     for name in ("google_uncased", "tfhub_uncased"):
         shutil.copytree(DATA / name, tmp_path / name)

@@ -61,6 +61,7 @@ def test_a_bias_includes_the_zeros():
     assert given["x/kernel"].tolist() == [7]
 
 
+@pytest.mark.nightly_but("bert", "modernbert")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
     source = open_encoder(str(folders[name]))

@@ -81,6 +81,7 @@ for dtype in ("float32", "bfloat16"):
 """
 
 
+@pytest.mark.nightly
 def test_public_operations_are_used_without_onednn():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT],

@@ -113,6 +113,7 @@ def test_fewer_outputs_than_blocks(tmp_path):
     assert (source.engine, source.engine_because) == ("savedmodel", "it has 3 blocks and 2 encoder_outputs")
 
 
+@pytest.mark.nightly_but("True")
 @pytest.mark.parametrize("stateless", [False, True])
 def test_dropout_in_the_function_for_training(tmp_path, stateless):
     dropping = {"now": False}

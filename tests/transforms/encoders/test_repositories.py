@@ -182,6 +182,7 @@ def test_repository_that_answers_nonsense(server, opened):
     assert fixed["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
+@pytest.mark.nightly
 def test_repository_whose_download_breaks_off(server, opened):
     publish(server, "org/bert", DATA / "hf_uncased")
     path = f"/org/bert/resolve/{SHA}/model.safetensors"

@@ -65,7 +65,7 @@ def cut(path: Path, data: bytes, limits: BlockLimits, **how: Any) -> list[tuple[
     return [(data[o.first_byte : o.end_byte], o.first_line, o.num_lines, o.sha256, o.is_last) for o in own]
 
 
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(
     lines=LINES, limits=LIMITS, slice_bytes=st.integers(1, 90), chunk=st.integers(1, 60), most=st.sampled_from([50, 99])
 )
@@ -78,7 +78,7 @@ def test_blocks_are_those_of_the_judge(folder, lines, limits, slice_bytes, chunk
         assert cut(folder / "a.txt.gz", data, limits, max_record_bytes=most) == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(
     lines=LINES, limits=LIMITS, slice_bytes=st.integers(1, 90), chunk=st.integers(1, 60), most=st.sampled_from([50, 99])
 )

@@ -58,7 +58,7 @@ def records_of(data: bytes, record: str, most: int) -> list[tuple[int, int, int,
     return found
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(
     data=st.lists(st.sampled_from(PIECES), max_size=40).map("".join).map(str.encode),
     record=st.sampled_from(["line", "paragraph", "file"]),
@@ -89,7 +89,7 @@ def test_long_records_of_text_are_those_of_a_plain_loop(
     ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=133)
 @given(
     rows=st.lists(st.lists(st.sampled_from('ab\n","\n '), max_size=12).map("".join), max_size=20),
     most=st.integers(8, 30),

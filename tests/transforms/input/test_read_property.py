@@ -194,7 +194,7 @@ def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
     return [end - begin for begin, end in itertools.pairwise(places)]
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans(), seam=st.none() | st.integers(0, 60))
 @example(data=b"\xef\xbb\xbf\na", cut=Cut(slice_bytes=3), kind="paragraph", keep_blank=False, seam=None)
 @example(
@@ -217,7 +217,7 @@ def test_every_record_comes_once(
         assert read_block(item.files, RecordFormat(**how)).texts.equals(item.texts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(data=ANY_BYTES, limits=LIMITS, one=st.integers(1, 40), other=st.integers(1, 40), kind=RECORDS)
 def test_blocks_do_not_depend_on_chunks(
     folder: Path, data: bytes, limits: BlockLimits, one: int, other: int, kind: str
@@ -228,7 +228,7 @@ def test_blocks_do_not_depend_on_chunks(
         assert [item.files[0] for item in first] == [item.files[0] for item in second]
 
 
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(data=ANY_BYTES, cut=CUTS, kind=st.sampled_from(["line", "paragraph"]), seam=st.integers(0, 60))
 def test_a_block_ends_with_the_record_that_fills_it_or_before(
     folder: Path, data: bytes, cut: Cut, kind: str, seam: int
@@ -241,7 +241,7 @@ def test_a_block_ends_with_the_record_that_fills_it_or_before(
         assert not is_full(lengths_in(item, data, kind)[:-1], cut.limits)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, packed=st.booleans(), pick=st.randoms(use_true_random=False))
 def test_what_is_done_comes_as_its_commit_and_nothing_else(
     folder: Path, data: bytes, cut: Cut, kind: str, packed: bool, pick: Any
@@ -266,7 +266,8 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
             assert now.rejected == item.rejected
 
 
-@settings(max_examples=300)
+@pytest.mark.nightly
+@settings(max_examples=100)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, place=st.integers(0, 80), gone=st.integers(0, 9), new=ANY_BYTES)
 def test_commits_of_changed_file_have_equal_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes
@@ -291,7 +292,7 @@ def test_commits_of_changed_file_have_equal_texts(
             assert texts_of([item]) == texts_of([expected])
 
 
-@settings(max_examples=200)
+@settings(max_examples=66)
 @given(files=st.lists(ANY_BYTES.filter(bool), min_size=2, max_size=6), cut=CUTS, kind=RECORDS, keep_blank=st.booleans())
 def test_files_read_together_equal_files_read_alone(folder, files, cut, kind, keep_blank):
     """Each text with its place in its own file, each reject, and the counts of each file."""

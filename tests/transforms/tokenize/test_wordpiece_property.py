@@ -18,7 +18,7 @@ from test_wordpiece import CASES, reference_rows
 from layerbeam.transforms.reference import CHINESE, ReferenceWordPiece
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-NUM_TEXTS = 100_000
+NUM_TEXTS = 30_000
 BATCH = 4_000
 
 EVERY = [chr(code) for code in itertools.chain(range(0xD800), range(0xE000, 0x110000))]
@@ -164,6 +164,7 @@ def test_random_texts(vocab: list[str], minilm: dict[str, Pair], name: str) -> N
     assert_equal_ids(minilm[name], [random_text(rng, vocab) for _ in range(NUM_TEXTS)])
 
 
+@pytest.mark.nightly_but("uncased")
 @pytest.mark.parametrize("name", CASES)
 def test_random_texts_without_unknown_characters(vocab: list[str], every_character: dict[str, Pair], name: str) -> None:
     rng = random.Random(f"{name}, every character")
