@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.pipeline.config.job import resolve_embedding
+from layerbeam.pipeline.config.job import EmbedJob, resolve_embedding
 from layerbeam.pipeline.config.load import check_embedding
 from layerbeam.pipeline.config.schema import EmbedConfig
 from layerbeam.pipeline.errors import UsageError
@@ -94,7 +94,9 @@ def encode(
     key = json.dumps([encoder, _ONE_VECTOR_PER_TEXT if views is None else views], default=_plain)
     try:
         with _LOCK:
-            embedder, max_seq_length = _load(key, tuple(map(_state, _paths(key))))
+            embedder, job = _load(key, tuple(map(_state, _paths(key))))
+        if pairs is not None:
+            job.check_pairs("encode: pairs")
     except UsageError as error:
         raise ValueError(str(error)) from error
     tables: dict[str, list[pa.Table]] = {view.name: [] for view in embedder.views}
@@ -110,7 +112,7 @@ def encode(
             tables[view.name].append(make_table(view, vectors.tokens, vectors.vectors[view.name], embedder.vocabulary))
     if cut:
         message = (
-            f"encode: cut {cut:,} of the texts off after {max_seq_length} tokens; raise "
+            f"encode: cut {cut:,} of the texts off after {job.max_seq_length} tokens; raise "
             "max_seq_length, or keep them whole with long_text: window, in `encoder`"
         )
         warnings.warn(message, stacklevel=2)
@@ -150,10 +152,10 @@ def _paths(key: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=_LOADED)
-def _load(key: str, states: tuple[tuple[Any, ...], ...]) -> tuple[Embedder, int]:
-    """The embedder for these settings, and its `max_seq_length`."""
+def _load(key: str, states: tuple[tuple[Any, ...], ...]) -> tuple[Embedder, EmbedJob]:
+    """The embedder for these settings, and the job that it does."""
     job = resolve_embedding(_config(key))
-    return job.load_embedder(cores()), job.sequences.max_seq_length
+    return job.load_embedder(cores()), job
 
 
 def _blocks(texts: Iterable[str], pairs: Iterable[str | None] | None) -> Iterator[TextBlock]:

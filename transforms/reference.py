@@ -60,7 +60,7 @@ class ReferenceWordPiece:
         """(ids, segment ids) of [CLS] first [SEP] second [SEP], without an empty second text."""
         before, between, after = self.special or ([self.ids["[CLS]"]], [self.ids["[SEP]"]], [self.ids["[SEP]"]])
         one, two = self.tokenize(first), self.tokenize(second)
-        cut_pair(one, two, max_seq_length, len(before + between + after))
+        cut_pair(one, two, max_seq_length - len(before + (between if two else []) + after))
         ids = before + one + (between if two else after)
         more = two + after if two else []
         return ids + more, [0] * len(ids) + [1] * len(more)
@@ -104,7 +104,7 @@ class ReferenceLibraryTokenizer:
         """(ids, segment ids) of a text or a pair, cut to length, without an empty second text."""
         one, two = (self._tokenizer.encode(text, add_special_tokens=False) for text in (first, second))
         kept, kept_second = list(one.ids), list(two.ids)
-        cut_pair(kept, kept_second, max_seq_length, self._tokenizer.num_special_tokens_to_add(is_pair=len(two) > 0))
+        cut_pair(kept, kept_second, max_seq_length - self._tokenizer.num_special_tokens_to_add(is_pair=len(two) > 0))
         one.truncate(len(kept))
         two.truncate(len(kept_second))
         whole = self._tokenizer.post_process(one, two if len(two) else None)
@@ -112,12 +112,8 @@ class ReferenceLibraryTokenizer:
         return whole.ids, [int(place >= second_from) for place in range(len(whole))]
 
 
-def cut_pair(first: list[int], second: list[int], max_seq_length: int, num_special: int) -> None:
-    """Cut the longer of two texts, or the second of equals, until both fit: `_truncate_seq_pair`.
-
-    `num_special`: the special tokens around a pair; a single text has two.
-    """
-    room = max_seq_length - (num_special if second else 2)
+def cut_pair(first: list[int], second: list[int], room: int) -> None:
+    """Cut the longer of two texts, or the second of equals, until both fit: `_truncate_seq_pair`."""
     while len(first) + len(second) > room:
         (first if len(first) > len(second) else second).pop()
 

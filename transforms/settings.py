@@ -184,7 +184,8 @@ class BlockLimits:
 class EncodeSettings:
     """How texts are batched.
 
-    `batch_tokens`: padded tokens in a batch. Texts longer than `max_seq_length` are encoded in windows.
+    `batch_tokens`: padded tokens in a batch. Texts longer than `max_seq_length` are encoded in windows, which share
+    `window_overlap` tokens. `around`: the number of special tokens before and behind the text of each window.
     `length_buckets`: ascending. Batches are padded to these lengths and to powers of two of texts: few shapes.
     `only_full_batches`: with buckets, batches are padded to `batch_tokens`: one shape for each bucket.
     """
@@ -192,13 +193,14 @@ class EncodeSettings:
     batch_tokens: int = 1024
     max_seq_length: int = 128
     window_overlap: int = 0
+    around: tuple[int, int] = (1, 1)
     length_buckets: tuple[int, ...] | None = None
     only_full_batches: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSettings:
-    """How texts become sequences of at most `max_seq_length` tokens, [CLS] and [SEP] included.
+    """How texts become sequences of at most `max_seq_length` tokens, special tokens included.
 
     `long_text`: a longer text is cut off, rejected, or kept whole and encoded in windows. `prompt`: put before each
     text; its tokens count, and have no place in the record. `records`: what they are split into first. `context`: what
@@ -213,4 +215,4 @@ class SequenceSettings:
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 3:
-            raise ValueError(f"max_seq_length: {self.max_seq_length}; at least 3, since [CLS] and [SEP] count")
+            raise ValueError(f"max_seq_length: {self.max_seq_length}; at least 3, since special tokens count")

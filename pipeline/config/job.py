@@ -72,11 +72,12 @@ class EmbedJob:
 
     @property
     def encoding(self) -> EncodeSettings:
-        settings = self.config.encoder
+        settings, special = self.config.encoder, self.encoder.special
         return EncodeSettings(
             settings.batch_tokens,
             self.max_seq_length,
             window_overlap=settings.window_overlap,
+            around=(len(special.before), len(special.behind)),
             length_buckets=tuple(settings.length_buckets) if settings.length_buckets else None,
             only_full_batches=settings.xla,  # it compiles for each shape
         )
@@ -87,6 +88,14 @@ class EmbedJob:
         length = self.config.encoder.max_seq_length
         assert length is not None  # noqa: S101 - `resolve_embedding` sets it
         return length
+
+    def check_pairs(self, setting: str) -> None:
+        """UsageError, which names the setting that asks for pairs, if the encoder's files do not say what they are."""
+        if self.encoder.special.between is None:
+            raise UsageError(
+                f"{setting}: the tokenizer of {self.encoder.handle} says nothing about pairs of texts, or puts other "
+                "special tokens around them; remove the pairs, or take an encoder that was trained on some"
+            )
 
     def load_tensorflow(self, threads: int) -> None:
         """Set TensorFlow up for the configured device. UsageError if it is not found, and as `check_int8`."""
@@ -175,6 +184,9 @@ def resolve(config: Config) -> Job:
             raise UsageError(str(error)) from error
     ids = [("id", "string")] if config.input.id_field is not None else []
     job = resolve_embedding(config, [*ids, *config.input.keep_fields.items()])
+    for setting in ("pair_field", "pair_separator"):
+        if getattr(config.input, setting) is not None:
+            job.check_pairs(f"input.{setting}")
     if config.input.unit == "chunk" and config.input.chunk.tokens > job.max_seq_length:
         raise UsageError(
             f"input.chunk.tokens: is {config.input.chunk.tokens}; a text has at most encoder.max_seq_length = "
@@ -240,10 +252,18 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
         raise UsageError(
             f"encoder.max_seq_length: is {length}; {settings.handle} has {positions} positions, so at most {positions}"
         )
-    if length < encoder.special.around_pair:
+    special = encoder.special
+    least = max(special.around_text + 1, special.around_pair)
+    if length < least:
         raise UsageError(
-            f"encoder.max_seq_length: is {length}; {settings.handle} puts {encoder.special.around_pair} special tokens "
-            "around a pair of texts, so at least that many"
+            f"encoder.max_seq_length: is {length}; at least {least}, since {settings.handle} puts "
+            f"{special.around_text} special tokens around a text and {special.around_pair} around a pair"
+        )
+    room = length - special.around_text
+    if settings.of_long_text == "window" and settings.window_overlap >= room:
+        raise UsageError(
+            f"encoder.window_overlap: is {settings.window_overlap}; it must be below max_seq_length - "
+            f"{special.around_text} = {room}, or a window makes no progress"
         )
     calibration = _calibration_texts(settings.calibration)
     settings = dataclasses.replace(settings, max_seq_length=length, calibration=calibration)
@@ -307,6 +327,11 @@ def _resolve_view(
         skip_token_ids=_skip_token_ids(f"views.{name}.skip_tokens", settings, encoder),
         fields=fields,
     )
+    if view.level == "text" and view.pooling == "cls" and not encoder.special.before:
+        raise UsageError(
+            f"views.{name}.pooling: is cls, the vector of the special token before a text, and {encoder.handle} puts "
+            "none there; take the pooling that the encoder was trained with, such as last or mean"
+        )
     _check_widths(view)
     if view.truncate_dim is not None and view.truncate_dim > view.full_width:
         raise UsageError(

@@ -143,11 +143,6 @@ def find_in_encoder(encoder: EncoderConfig) -> Iterator[str]:
     """What breaks a rule in the section `encoder`; what depends on `max_seq_length` only if that is not null."""
     buckets, longest = encoder.length_buckets, encoder.max_seq_length
     example = [32, 64, longest or 128]
-    if longest is not None and encoder.of_long_text == "window" and encoder.window_overlap >= longest - 2:
-        yield (
-            f"window_overlap: is {encoder.window_overlap}; it must be below max_seq_length - 2 = {longest - 2}, "
-            "or a window makes no progress"
-        )
     if encoder.calibration is not None and encoder.compute_dtype != "int8":
         yield f"calibration: applies to compute_dtype int8, which is {encoder.compute_dtype}"
     if encoder.compute_dtype == "int8":

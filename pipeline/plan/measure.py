@@ -184,7 +184,7 @@ class _SimilarVectors:
         self.pad_id, self.dense_modules = encoder.pad_id, encoder.dense_modules
         encoding = job.encoding
         contexts = tokens.contexts
-        sequences = cut_sequences(contexts, np.arange(1), encoding.max_seq_length, encoding.window_overlap)
+        sequences = cut_sequences(contexts, np.arange(1), encoding)
         layers, pooled = encoder(*pad_batch(contexts, sequences, np.arange(1), self.pad_id, encoding.length_buckets))
         self._layers = {layer: np.asarray(values) for layer, values in layers.items()}
         self._pooled = None if pooled is None else np.asarray(pooled)

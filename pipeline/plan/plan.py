@@ -322,7 +322,7 @@ def _summarize_lengths(lengths: Int64Array, weights: npt.NDArray[np.float64]) ->
 def _truncations(job: Job, lengths: Int64Array, weights: npt.NDArray[np.float64]) -> list[Truncation]:
     most = job.encoder.max_position_embeddings or MAX_SEQ_LENGTHS[-1]
     limits = sorted({*(limit for limit in MAX_SEQ_LENGTHS if limit <= most), job.sequences.max_seq_length})
-    texts, tokens = weights.sum() or 1, ((lengths - 2) * weights).sum() or 1
+    texts, tokens = weights.sum() or 1, ((lengths - job.encoder.special.around_text) * weights).sum() or 1
     return [
         Truncation(
             limit,

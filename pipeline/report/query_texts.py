@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.report.context import ReportContext, SampledView
 from layerbeam.pipeline.report.stats import Array
-from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.blocks import TextBlock, row_of_each
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import EncoderError
@@ -33,8 +31,9 @@ def encode_texts(context: ReportContext, view: SampledView, column: str) -> Arra
     tokens = Tokenizer(job.encoder, job.views, sequences)(TextBlock.of(context.texts))
     for rejected in tokens.text.rejected:
         raise UsageError(f"--text {context.texts[rejected.line]!r}: {rejected.reason}")
-    for text, length in zip(context.texts, np.diff(tokens.row_splits), strict=True):
-        if length <= 2:  # [CLS] and [SEP]
+    with_tokens = row_of_each(tokens.row_splits)[tokens.start >= 0]
+    for number, text in enumerate(context.texts):
+        if number not in with_tokens:
             raise UsageError(f"--text {text!r}: has no tokens; give a text with words")
     vectors = encode_block(tokens, Forward(encoder), job.views, job.encoding).vectors[view.name]
     return vectors[view.vectors.index(column)]

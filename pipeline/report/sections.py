@@ -53,9 +53,9 @@ def lengths(context: ReportContext) -> Section:
         return Section(missing_hint=hint)
     kept, dropped, source = found
     tokens = kept if dropped is None else kept + dropped
-    encoder, given = (context.run.manifest["settings"][name] for name in ("encoder", "input"))
-    special = 3 if given.get("pair_field") or given.get("pair_separator") else 2
-    cut = encoder["max_seq_length"] - special if encoder["long_text"] == "truncate" else None
+    encoder = context.run.manifest["settings"]["encoder"]
+    # What a text keeps depends on the special tokens and the prompt around it: those that were cut off show it.
+    cut = None if dropped is None or not dropped.any() else int(kept[dropped > 0].max())
     common = int(np.quantile(tokens, 0.999))  # a few very long texts would flatten the rest
     width = max(1, -(-(common + 1) // _MAX_BARS))
     last = max(common, min(cut or 0, int(tokens.max()))) // width + 1
@@ -67,7 +67,7 @@ def lengths(context: ReportContext) -> Section:
         "longest": int(tokens.max()),
         "max_seq_length": encoder["max_seq_length"],
     }
-    if cut is not None and dropped is not None:
+    if encoder["long_text"] == "truncate" and dropped is not None:
         figures |= {"cut": float((dropped > 0).mean()), "tokens_lost": float(dropped.sum() / max(tokens.sum(), 1))}
     bars, _ = np.histogram(tokens, edges)
     ranges = [f"{low} to {low + width - 1}" if width > 1 else str(low) for low in edges[:-1]]

@@ -213,8 +213,8 @@ class BlockCounter:
         distinct, _ = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
         is_distinct = np.isin(contexts.of_text, distinct)
         encoding = job.encoding
-        cut = cut_sequences(contexts, everything, encoding.max_seq_length, encoding.window_overlap)
-        distinct_cut = cut_sequences(contexts, distinct, encoding.max_seq_length, encoding.window_overlap)
+        cut = cut_sequences(contexts, everything, encoding)
+        distinct_cut = cut_sequences(contexts, distinct, encoding)
         lengths = np.diff(distinct_cut.splits)
         is_short = ~np.isin(distinct_cut.context, list(distinct_cut.vector_index))
         names = (metrics.RECORDS, *metrics.OF_SENTENCES)

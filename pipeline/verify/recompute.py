@@ -175,7 +175,8 @@ class RecomputedBlock:
         number = int(contexts.of_text[text])
         if self._encoded is None or self._encoded[0] != number:
             own = slice(*contexts.row_splits[number : number + 2])
-            windows, owner = cut_windows(contexts.word_index[own], job.max_seq_length, job.encoding.window_overlap)
+            overlap, around = job.encoding.window_overlap, job.encoding.around
+            windows, owner = cut_windows(contexts.word_index[own], job.max_seq_length, overlap, around)
             encoded = self._of.encoder.encode(contexts.token_ids[own], contexts.segment_ids[own], windows, owner)
             self._encoded = (number, encoded)
         return self._encoded[1]
@@ -218,7 +219,7 @@ class ReferenceEncoder:
             self.description = "the SavedModel, one text at a time"
 
     def encode(self, ids: Array, segments: Array, windows: Sequence[npt.NDArray[np.int64]], owner: Any) -> EncodedText:
-        """One text with [CLS] and [SEP]; a long text is encoded window by window and put together."""
+        """One text with its special tokens; a long text is encoded window by window and put together."""
         with ThreadPoolExecutor(cores()) as threads:
             passes = list(threads.map(lambda window: self._forward(ids[window], segments[window]), windows))
         layers = {layer: np.concatenate([window[layer] for window, _ in passes]) for layer in passes[0][0]}
@@ -261,7 +262,7 @@ def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | Referen
         vocabulary.entries,
         encoder.do_lower_case,
         vocabulary.max_chars_per_word,
-        special=([special.first], list(special.between), [special.last]),
+        special=(list(special.before), list(special.between or ()), list(special.behind)),
     )
 
 

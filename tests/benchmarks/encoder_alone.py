@@ -42,7 +42,7 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
         for block in read_blocks(Slice(work.file, 0, work.file.size, 0), job.limits, job.records):
             contexts = tokenizer.tokenize(block).contexts  # type: ignore[arg-type]
             first, _ = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
-            sequences = cut_sequences(contexts, first, job.encoding.max_seq_length, job.encoding.window_overlap)
+            sequences = cut_sequences(contexts, first, job.encoding)
             for batch in plan_batches(np.diff(sequences.splits), job.encoding.batch_tokens):
                 batches.append(pad_batch(contexts, sequences, batch, job.encoder.special.pad))
     return batches

@@ -167,7 +167,7 @@ def encode_contexts(
     contexts: Contexts, forward: Forward, chosen: Int64Array, settings: EncodeSettings, cost: EncodeCost
 ) -> Iterator[EncodedContexts]:
     """The output for the U chosen contexts, numbered from 0: batches of short ones, then a windowed one at a time."""
-    sequences = cut_sequences(contexts, chosen, settings.max_seq_length, settings.window_overlap)
+    sequences = cut_sequences(contexts, chosen, settings)
     lengths = np.diff(sequences.splits)
 
     def encode(which: Int64Array) -> Iterator[tuple[Int64Array, Mapping[int, Layer], Float32Array | None]]:

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from layerbeam.transforms.blocks import Contexts, Int32Array, Int64Array, row_splits_of, token_positions
+from layerbeam.transforms.settings import EncodeSettings
 
 
 @dataclasses.dataclass
@@ -23,21 +24,27 @@ class Sequences:
     vector_index: dict[int, Int64Array]
 
 
-def cut_sequences(contexts: Contexts, chosen: Int64Array, max_seq_length: int, overlap: int) -> Sequences:
-    """The sequences of the chosen contexts. One longer than `max_seq_length` gets windows that share `overlap` tokens.
+def cut_sequences(contexts: Contexts, chosen: Int64Array, settings: EncodeSettings) -> Sequences:
+    """The sequences of the chosen contexts. One longer than `max_seq_length` gets windows that overlap.
 
-    Each window has the context's own [CLS] and [SEP]. A token's vector comes from the window that gives it the most
-    context on its shorter side. All pieces of a word come from one window, [CLS] from the first, [SEP] from the last.
+    Each window has the context's own special tokens. A token's vector comes from the window that gives it the most
+    context on its shorter side. All pieces of a word come from one window, the special tokens before the text from the
+    first, those behind it from the last.
     """
     lengths = np.diff(contexts.row_splits)[chosen]
-    if not (lengths > max_seq_length).any():
+    if not (lengths > settings.max_seq_length).any():
         positions = token_positions(contexts.row_splits, chosen)
         return Sequences(np.arange(len(chosen)), positions, row_splits_of(lengths), {})
     context: list[int] = []
     pieces: list[Int64Array] = []
     vector_indices: dict[int, Int64Array] = {}
     for index, (begin, length) in enumerate(zip(contexts.row_splits[chosen], lengths, strict=True)):
-        windows, vector_index = cut_windows(contexts.word_index[begin : begin + length], max_seq_length, overlap)
+        windows, vector_index = cut_windows(
+            contexts.word_index[begin : begin + length],
+            settings.max_seq_length,
+            settings.window_overlap,
+            settings.around,
+        )
         context += [index] * len(windows)
         pieces += [begin + window for window in windows]
         if len(windows) > 1:
@@ -46,10 +53,13 @@ def cut_sequences(contexts: Contexts, chosen: Int64Array, max_seq_length: int, o
     return Sequences(np.array(context), np.concatenate(pieces), splits, vector_indices)
 
 
-def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tuple[list[Int64Array], Int64Array]:
+def cut_windows(
+    word_index: Int32Array, max_seq_length: int, overlap: int, around: tuple[int, int] = (1, 1)
+) -> tuple[list[Int64Array], Int64Array]:
     """(tokens of each window, for each token the place of its vector in the concatenated windows) of one text.
 
-    `word_index`: int32 [N] of the text's tokens, -1 for [CLS] and [SEP].
+    `word_index`: int32 [N] of the text's tokens, -1 for special tokens; `around`: how many of these it begins and ends
+    with.
 
     >>> windows, vector_index = cut_windows(np.array([-1, 0, 1, 2, 3, 4, -1]), 5, 1)
     >>> [window.tolist() for window in windows], vector_index.tolist()
@@ -58,9 +68,11 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
     length = len(word_index)
     if length <= max_seq_length:
         return [np.arange(length)], np.arange(length)
-    room = max_seq_length - 2
-    starts = [*range(1, length - 1 - room, room - overlap), length - 1 - room]
-    windows = [np.concatenate([[0], np.arange(start, start + room), [length - 1]]) for start in starts]
+    before, behind = around
+    room, end = max_seq_length - before - behind, length - behind
+    starts = [*range(before, end - room, room - overlap), end - room]
+    first, last = np.arange(before), np.arange(end, length)
+    windows = [np.concatenate([first, np.arange(start, start + room), last]) for start in starts]
     # Three windows of 5 tokens between [CLS] and [SEP], overlap 2; the digits are each token's context in a window (the
     # fewer of the tokens on its two sides); the vector is from the window with the highest, the first of equals:
     #
@@ -69,16 +81,16 @@ def cut_windows(word_index: Int32Array, max_seq_length: int, overlap: int) -> tu
     #   window 1         0 1 2 1 0
     #   window 2               0 1 2  1  0
     #   from       0 0 0 0 1 1 1 2 2  2  2
-    place, begins = np.arange(1, length - 1), np.array(starts)
+    place, begins = np.arange(before, end), np.array(starts)
     # A word is judged by its worst piece, so that one window owns all of its pieces if one window holds them all.
-    words = np.flatnonzero(np.diff(word_index[1:-1], prepend=-2) != 0)
+    words = np.flatnonzero(np.diff(word_index[before:end], prepend=-2) != 0)
     pieces = np.diff(np.append(words, len(place)))
     of_word, context = _best_windows(begins, room, place[words], place[words] + pieces - 1)
     # No window holds a word that is longer than a window: each of its pieces is judged by itself.
     alone, _ = _best_windows(begins, room, place, place)
     best_window = np.where(np.repeat(context < 0, pieces), alone, np.repeat(of_word, pieces))
-    inner = best_window * max_seq_length + 1 + place - begins[best_window]
-    return windows, np.concatenate([[0], inner, [len(windows) * max_seq_length - 1]])
+    inner = best_window * max_seq_length + before + place - begins[best_window]
+    return windows, np.concatenate([first, inner, last - length + len(windows) * max_seq_length])
 
 
 def _best_windows(begins: Int64Array, room: int, first: Int64Array, last: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -51,11 +51,12 @@ def _sequences(source: EncoderSource, texts: Sequence[str]) -> Iterator[tuple[In
     from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer  # it imports this package
 
     pieces = load_text_tokenizer(source).tokenize(pa.array([*texts, " ".join(texts)]))
-    room = min(source.max_position_embeddings or _LONGEST, _LONGEST) - 2
+    special = source.special
+    room = min(source.max_position_embeddings or _LONGEST, _LONGEST) - special.around_text
     for number, (begin, end) in enumerate(itertools.pairwise(pieces.row_splits)):
         for cut in range(begin, end, room):
             ids = pieces.ids[cut : min(cut + room, end)]
-            token_ids = np.array([[source.special.first, *ids, source.special.last]], np.int32)
+            token_ids = np.array([[*special.before, *ids, *special.behind]], np.int32)
             segment_ids = np.zeros_like(token_ids)
             if source.has_segments and number == len(texts):
                 segment_ids[:, len(ids) // 2 :] = 1

@@ -41,14 +41,15 @@ class LocalFolder:
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens:
-    """The ids around a text, `first` A `last`, and around a pair, `first` A `between` B `last`, and that of padding.
+    """The ids around a text, `before` A `behind`, around a pair, `before` A `between` B `behind`, and that of padding.
 
-    `has_second_segment`: whether B and `last` are segment 1 for the encoder.
+    `between`: None if the encoder's files do not say how pairs are put together, or in another form.
+    `has_second_segment`: whether B and `behind` are segment 1 for the encoder.
     """
 
-    first: int
-    between: tuple[int, ...]
-    last: int
+    before: tuple[int, ...]
+    between: tuple[int, ...] | None
+    behind: tuple[int, ...]
     pad: int
     has_second_segment: bool
 
@@ -56,12 +57,17 @@ class SpecialTokens:
     def of_bert(cls, ids: Mapping[str, int]) -> SpecialTokens:
         """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]; `ids`: of the entries."""
         sep = ids["[SEP]"]
-        return cls(ids["[CLS]"], (sep,), sep, ids["[PAD]"], has_second_segment=True)
+        return cls((ids["[CLS]"],), (sep,), (sep,), ids["[PAD]"], has_second_segment=True)
+
+    @property
+    def around_text(self) -> int:
+        """The number of special tokens of a single text."""
+        return len(self.before) + len(self.behind)
 
     @property
     def around_pair(self) -> int:
         """The number of special tokens of a pair."""
-        return 2 + len(self.between)
+        return self.around_text + len(self.between or ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,8 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
     except PanicError:
         return cut_chunks(reject(block, find_panics(block.texts, tokenizer), STAGE), tokenizer, settings)
     of_prompt = len(tokenizer.tokenize(pa.array([settings.prompt])).ids)
-    most = max(chunk.tokens - 2 - of_prompt, 1)
+    room_in_chunk = chunk.tokens - tokenizer.special.around_text
+    most = max(room_in_chunk - of_prompt, 1)
     chunks: list[list[tuple[int, int]]] = []
     of_records = itertools.pairwise(pieces.row_splits.tolist())
     for text, starts, (begin, end) in zip(block.texts.to_pylist(), sentences, of_records, strict=True):
@@ -52,7 +53,7 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
                 alone = tokenizer.tokenize(pa.array([settings.prompt + text[a:b] for a, b in found])).row_splits
             except PanicError:  # of one chunk, which is rejected when all are tokenized
                 break
-            excess = int(np.diff(alone).max()) - (chunk.tokens - 2)
+            excess = int(np.diff(alone).max()) - room_in_chunk
             if excess <= 0 or room == 1:
                 break
             room = max(room - excess, 1)

@@ -57,7 +57,8 @@ def tokenize_in_context(
     # Ascending places of the tokens: the context, and in it the code point that says to which text a token belongs.
     size = int(ends.max(initial=0)) + 2
     point = np.where(whole.word_char >= 0, whole.word_char, np.maximum(whole.start, 0)).astype(np.int64)
-    point[whole.row_splits[1:] - 1] = size - 1
+    for number in range(1, len(tokenizer.special.behind) + 1):
+        point[whole.row_splits[1:] - number] = size - 1
     places = np.maximum.accumulate(row_of_each(whole.row_splits) * size + point)
     low = np.searchsorted(places, of_text * size + texts.offset)
     high = np.searchsorted(places, of_text * size + ends)

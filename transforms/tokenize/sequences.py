@@ -29,12 +29,12 @@ from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, f
 
 
 def kept_pieces(
-    first: Int64Array, second: Int64Array, max_seq_length: int, around_pair: int = 3
+    first: Int64Array, second: Int64Array, max_seq_length: int, around_text: int = 2, around_pair: int = 3
 ) -> tuple[Int64Array, Int64Array]:
     """The number of pieces kept of each first and second text, [T] each; `second` is 0 for a single text.
 
     A pair loses pieces from the end of its longer text, or of the second if both are equally long, until both fit:
-    `_truncate_seq_pair`. `around_pair`: its special tokens.
+    `_truncate_seq_pair`. `around_text`, `around_pair`: the number of special tokens.
 
     >>> [kept.tolist() for kept in kept_pieces(np.array([9, 9, 2, 9]), np.array([0, 9, 9, 2]), 10)]
     [[8, 4, 2, 5], [0, 3, 5, 2]]
@@ -42,7 +42,7 @@ def kept_pieces(
     room = max_seq_length - around_pair
     kept = np.minimum(first, np.maximum((room + 1) // 2, room - second))
     kept_second = np.minimum(second, room - kept)
-    single = np.minimum(first, max_seq_length - 2)
+    single = np.minimum(first, max_seq_length - around_text)
     return np.where(second > 0, kept, single), np.where(second > 0, kept_second, 0)
 
 
@@ -50,9 +50,10 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     """The tokens of a block's texts. The word index of a second text continues that of the first.
 
     `start`, `end`, `word_char`, `word_index` and `form` of special tokens are -1, and so are those of a prompt.
-    Segment 1 is the second text with its [SEP].
+    Segment 1 is the second text with what is behind it.
     """
     num_texts, special = len(block.texts), tokenizer.special
+    before, between, behind = special.before, special.between or (), special.behind
     texts, offset = block.texts, block.offset
     if settings.prompt:
         texts = pc.binary_join_element_wise(pa.scalar(settings.prompt), texts, "")
@@ -68,21 +69,26 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     if settings.prompt:
         pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
     counts, counts_second = np.pad(np.diff(pieces.row_splits), (0, 2 * num_texts - len(texts))).reshape(2, num_texts)
-    keep, keep_second = kept_pieces(counts, counts_second, settings.max_seq_length, special.around_pair)
+    lengths = special.around_text + counts + counts_second + len(between) * (counts_second > 0)
+    if not lengths.all():
+        reasons = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), "the encoder's tokenizer gives no tokens for it")
+        return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
+    around = special.around_text, special.around_pair
+    keep, keep_second = kept_pieces(counts, counts_second, settings.max_seq_length, *around)
     lost = counts + counts_second - keep - keep_second
     if settings.long_text == "window":
         keep, keep_second, lost = counts, counts_second, np.zeros_like(lost)
     elif settings.long_text == "reject" and lost.any():
-        lengths = 2 + counts + counts_second + len(special.between) * (counts_second > 0)
-        reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with [CLS] and [SEP])"
+        reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with special ones)"
         reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(lost)}
         return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
-    extra = len(special.between) * (keep_second > 0)
-    row_splits = row_splits_of(2 + keep + keep_second + extra)
-    behind_first = row_splits[:-1] + 1 + keep
+    is_pair = keep_second > 0
+    row_splits = row_splits_of(special.around_text + keep + keep_second + len(between) * is_pair)
+    begin = row_splits[:-1] + len(before)
+    begin_second = begin + keep + len(between)
     within = np.arange(len(side)) - pieces.row_splits[side]
     is_kept = within < np.concatenate([keep, keep_second])[side]
-    place = (np.concatenate([row_splits[:-1] + 1, behind_first + extra])[side] + within)[is_kept]
+    place = (np.concatenate([begin, begin_second])[side] + within)[is_kept]
     is_text, is_word = pieces.start >= 0, pieces.word_index >= 0
     words = np.zeros(2 * num_texts, np.int32)  # before each first and second text
     if len(texts) > num_texts:
@@ -96,14 +102,17 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         return result
 
     token_ids = spread(pieces.ids)
-    token_ids[row_splits[:-1]] = special.first
-    for place_between, token in enumerate(special.between):
-        token_ids[(behind_first + place_between)[keep_second > 0]] = token
-    token_ids[row_splits[1:] - 1] = special.last
+    for number, token in enumerate(before):
+        token_ids[row_splits[:-1] + number] = token
+    for number, token in enumerate(between):
+        token_ids[(begin + keep + number)[is_pair]] = token
+    for number, token in enumerate(reversed(behind), start=1):
+        token_ids[row_splits[1:] - number] = token
     text, segment = side % max(num_texts, 1), (side >= num_texts).astype(np.int8)
     segment_ids = np.zeros(row_splits[-1], np.int8)
     segment_ids[place] = segment[is_kept]
-    segment_ids[row_splits[1:][keep_second > 0] - 1] = 1
+    for number in range(1, len(behind) + 1):
+        segment_ids[row_splits[1:][is_pair] - number] = 1
     is_cut = ~is_kept & is_word
     return TokenBlock(
         text=block,

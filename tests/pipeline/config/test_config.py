@@ -153,8 +153,6 @@ encoder: {compute_dtype: int8, xla: true, length_buckets: [128]}
     encoder.compute_dtype: int8 is not for XLA, which has no such products: remove `xla`, or take float32
 encoder: {compute_dtype: int8, device: gpu}
     encoder.compute_dtype: int8 is for processors, and device is gpu: take bfloat16 or float32
-encoder: {long_text: window, window_overlap: 126, max_seq_length: 128}
-    encoder.window_overlap: is 126; it must be below max_seq_length - 2 = 126, or a window makes no progress
 input: {format: jsonl, keep_fields: {id: string}}
     input.keep_fields.id: the output has a column of this name; rename the field
 input: {format: jsonl, keep_fields: {Line: string}}

@@ -241,7 +241,7 @@ def test_texts_without_vectors_go_to_the_second_output(max_delay):
 
     def check_bad(found):
         assert sorted(found) == [
-            ("long", texts["long"], "over max_seq_length 16 (32 tokens with [CLS] and [SEP])"),
+            ("long", texts["long"], "over max_seq_length 16 (32 tokens with special ones)"),
             ("null", None, "the text is null"),
         ]
 

@@ -54,7 +54,7 @@ def test_a_text_that_cannot_be_encoded_is_a_dead_letter_alone():
         )
         (failed,) = dead.failed_postprocessing
         reasons = failed | beam.Map(lambda pair: (pair[0].example, str(pair[1][1])))
-        expected = ("river " * 30, "TextError('over max_seq_length 16 (32 tokens with [CLS] and [SEP])')")
+        expected = ("river " * 30, "TextError('over max_seq_length 16 (32 tokens with special ones)')")
         assert_that(results | beam.Map(lambda result: result.example), equal_to(TEXTS), label="good")
         assert_that(reasons, equal_to([expected]), label="bad")
 

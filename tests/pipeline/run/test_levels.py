@@ -203,8 +203,8 @@ def test_long_texts_rejected(workplace):
     assert json.loads(workplace.plan("--json").out)["rejects_seen"] == {"over max_seq_length 5": 2}
     workplace.run()
     assert [(reject["line"], reject["stage"], reject["reason"]) for reject in workplace.rejects()] == [
-        (1, "tokenize", "over max_seq_length 5 (10 tokens with [CLS] and [SEP])"),
-        (2, "tokenize", "over max_seq_length 5 (7 tokens with [CLS] and [SEP])"),
+        (1, "tokenize", "over max_seq_length 5 (10 tokens with special ones)"),
+        (2, "tokenize", "over max_seq_length 5 (7 tokens with special ones)"),
     ]
     counts = workplace.manifest()["counts"]
     assert (counts["embedded"], counts["rejected"]) == (1, 2)

@@ -40,7 +40,7 @@ def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.nda
     wordpiece = WordPiece(source.vocabulary, source.do_lower_case)
     for text in texts:
         pieces = wordpiece.tokenize(pa.array([text])).ids[: max_seq_length - 2]
-        ids = np.concatenate([[wordpiece.special.first], pieces, [wordpiece.special.last]])
+        ids = np.concatenate([wordpiece.special.before, pieces, wordpiece.special.behind])
         layers, _ = forward(source.architecture, weights, ids, np.zeros_like(ids))
         yield layers
 

@@ -128,7 +128,10 @@ def test_an_error_in_a_thread_is_raised():
 
 def test_padded_batch(tokens):
     token_ids, lengths, segment_ids = pad_batch(
-        tokens.contexts, cut_sequences(tokens.contexts, np.arange(5), 128, 0), np.array([1, 3]), 99
+        tokens.contexts,
+        cut_sequences(tokens.contexts, np.arange(5), EncodeSettings(max_seq_length=128)),
+        np.array([1, 3]),
+        99,
     )
     assert token_ids.tolist() == [[5, 99, 99, 99], [1, 2, 3, 4]]
     assert lengths.tolist() == [1, 4]

@@ -16,7 +16,7 @@ from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
-from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
@@ -59,7 +59,7 @@ def test_tokens_and_layers(tmp_path, monkeypatch, case, kind, engine):
     source = open_encoder(str(handle), engine=engine)
     tokens = read_pairs(source)
     encoder = load_encoder(source, layers=[3, 2, 1], pooler=False)
-    sequences = cut_sequences(tokens.contexts, np.arange(15), 32, 0)
+    sequences = cut_sequences(tokens.contexts, np.arange(15), EncodeSettings(max_seq_length=32))
     layers, _ = encoder(*pad_batch(tokens.contexts, sequences, np.arange(15), encoder.pad_id))
     with (DATA / f"extract_features_{case}.jsonl").open() as lines:
         expected = [json.loads(line) for line in lines]

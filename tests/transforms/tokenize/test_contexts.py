@@ -60,7 +60,7 @@ def tokens_by_rule(
             pieces = tokenizer.tokenize(pa.array([prompt + text[begin:stop]]))
             special = tokenizer.special
             is_first, is_last = start == begin, end == stop
-            tokens = [(special.first, -1, -1)] if is_first else []
+            tokens = [(token, -1, -1) for token in special.before if is_first]
             columns = (pieces.ids, pieces.start, pieces.end, pieces.word_char)
             reached = 0
             for token, first, last, char in zip(*(column.tolist() for column in columns), strict=True):
@@ -71,7 +71,7 @@ def tokens_by_rule(
                 reached = max(reached, max(first if char < 0 else char, len(prompt)) + shift)
                 if (is_first or reached >= start) and (is_last or reached < end):
                     tokens.append((token, min(max(first + shift, start), end), min(max(last + shift, start), end)))
-            found.append(tokens + ([(special.last, -1, -1)] if is_last else []))
+            found.append(tokens + [(token, -1, -1) for token in special.behind if is_last])
     return found
 
 

@@ -28,7 +28,7 @@ from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.views import View
 
-ROBERTA = SpecialTokens(first=0, between=(2, 2), last=2, pad=1, has_second_segment=False)
+ROBERTA = SpecialTokens(before=(0,), between=(2, 2), behind=(2,), pad=1, has_second_segment=False)
 
 
 def unigram() -> Tokenizer:
@@ -177,7 +177,7 @@ def test_backtracking_expression_is_an_encoder_error(tmp_path):
 def test_pairs_are_put_together_as_the_library_does(name, max_seq_length):
     tokenizer = TOKENIZERS[name]()
     reference = ReferenceLibraryTokenizer(tokenizer)
-    special = ROBERTA if name != "whole" else SpecialTokens(0, (2,), 2, 1, has_second_segment=True)
+    special = ROBERTA if name != "whole" else SpecialTokens((0,), (2,), (2,), 1, has_second_segment=True)
     firsts, seconds = ["a river bank", "b", "", "river " * 9], ["river banks.", "", "b", "bank " * 8]
     block = block_of(firsts)
     block.pairs, block.pair_offset = pa.array(seconds), np.full(4, 1000, np.int32)

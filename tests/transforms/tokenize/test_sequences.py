@@ -170,7 +170,7 @@ def test_long_texts_are_rejected(wordpiece: WordPiece) -> None:
     assert tokens.text.counts == {"records": 3, "embedded": 2, "rejected": 1}
     (rejected,) = tokens.text.rejected
     assert (rejected.line, rejected.stage, rejected.raw) == (0, "tokenize", b"the cat sat.")
-    assert rejected.reason == "over max_seq_length 5 (6 tokens with [CLS] and [SEP])"
+    assert rejected.reason == "over max_seq_length 5 (6 tokens with special ones)"
 
 
 def test_long_texts_in_windows_keep_all_tokens(wordpiece: WordPiece) -> None:

@@ -258,7 +258,7 @@ def test_a_missing_special_entry_is_named(entry: str) -> None:
 
 def test_ids_of_special_entries_are_their_places() -> None:
     wordpiece = WordPiece(["a", "[SEP]", "[UNK]", "[CLS]", "[PAD]"], True)
-    assert wordpiece.special == SpecialTokens(first=3, between=(1,), last=1, pad=4, has_second_segment=True)
+    assert wordpiece.special == SpecialTokens((3,), (1,), (1,), pad=4, has_second_segment=True)
 
 
 def test_empty_and_repeated_entries_keep_their_places() -> None:

@@ -24,6 +24,9 @@ _LIBRARY_MODELS = ("BPE", "Unigram", "WordLevel")
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>")
 # The error for a field, what was found and what is allowed.
 Refuse: TypeAlias = Callable[[str, Any, str], EncoderError]
+_Token: TypeAlias = tuple[str, int]  # its entry and id
+_Part: TypeAlias = tuple[str, str, int]  # of a template: kind, name, segment
+_FIRST_TEXT: _Part = ("Sequence", "A", 0)
 _ADDED = (*SPECIAL_TOKENS, "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
@@ -102,7 +105,7 @@ def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size:
     special = _special_tokens(content.get("post_processor"), ids, ids.get("<pad>", ids.get("[PAD]")))
     if special is None:
         raise _refusal(
-            handle, path, "post_processor", content.get("post_processor"), "one special token before and one behind"
+            handle, path, "post_processor", content.get("post_processor"), "special tokens before and behind a text"
         )
     normalizer = tokenizer.normalizer
     lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
@@ -160,7 +163,8 @@ def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: 
         raise EncoderError(f"{handle}: {path}: no entry {', '.join(missing)} among {len(ids):,} of model.vocab")
     pad, _, cls, sep = names
     special = _special_tokens(content.get("post_processor"), ids, ids[pad])
-    if special is None or (special.first, special.last) != (ids[cls], ids[sep]) or {*special.between} != {ids[sep]}:
+    around = None if special is None else (special.before, {*(special.between or ())}, special.behind)
+    if special is None or around != ((ids[cls],), {ids[sep]}, (ids[sep],)):
         pair = f"{cls} A {sep} and {cls} A {sep} B {sep}"
         raise refuse("post_processor", content.get("post_processor"), pair)
 
@@ -220,50 +224,68 @@ def check_same_entries(handle: str, vocabulary: Vocabulary, other: Vocabulary) -
 
 
 def _special_tokens(processor: Any, ids: Mapping[str, int], pad: int | None) -> SpecialTokens | None:
-    """The special tokens that a post-processor adds; None unless it puts one before a text and one behind it.
+    """The special tokens that a post-processor adds to texts; None if it does something else.
 
     `pad`: the id of padding; None for any, since padding has no influence.
     """
     try:
-        if processor["type"] == "Sequence":  # ByteLevel only corrects offsets
-            (processor,) = (one for one in processor["processors"] if one["type"] != "ByteLevel")
-        if processor["type"] in ("BertProcessing", "RobertaProcessing"):
-            cls, sep = ((processor[name][0], processor[name][1]) for name in ("cls", "sep"))
-            segment = int(processor["type"] == "BertProcessing")
-            tokens = [cls, sep, sep] if segment else [cls, sep, sep, sep]
-        else:
-            tokens, segment = _template(processor)
-        numbers = [ids[token] for token, _ in tokens]
-        if numbers != [number for _, number in tokens]:
+        before, between, behind, has_second_segment = _around(processor)
+        tokens = [*before, *(between or []), *behind]
+        if [ids[token] for token, _ in tokens] != [number for _, number in tokens]:
             return None
     except (TypeError, KeyError, ValueError, IndexError):
         return None
+    first = tokens[0][1] if tokens else 0
     return SpecialTokens(
-        numbers[0], tuple(numbers[1:-1]), numbers[-1], numbers[0] if pad is None else pad, segment == 1
+        before=tuple(number for _, number in before),
+        between=None if between is None else tuple(number for _, number in between),
+        behind=tuple(number for _, number in behind),
+        pad=first if pad is None else pad,
+        has_second_segment=has_second_segment,
     )
 
 
-def _template(processor: Mapping[str, Any]) -> tuple[list[tuple[str, int]], int]:
-    """((token, id) of the special tokens of a pair, the second text's segment). ValueError for another form."""
-    parts = [(kind, part["id"], part["type_id"]) for item in processor["pair"] for kind, part in item.items()]
-    places = [place for place, (kind, _, _) in enumerate(parts) if kind == "Sequence"]
-    first, second = places
-    segment = parts[second][2]
-    single = [{"SpecialToken": {"id": parts[0][1], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    single.append({"SpecialToken": {"id": parts[-1][1], "type_id": 0}})
-    if (
-        processor["type"] != "TemplateProcessing"
-        or (first, len(parts) - second) != (1, 2)
-        or second < 3
-        or [parts[place][1] for place in places] != ["A", "B"]
-        or [part[2] for part in parts] != [0] * second + [segment] * 2
-        or segment not in (0, 1)
-        or processor["single"] != single
-    ):
-        raise ValueError("not one special token before and one behind each text")
-    tokens = []
-    for kind, name, _ in parts:
-        if kind == "SpecialToken":
-            (number,) = processor["special_tokens"][name]["ids"]
-            tokens.append((name, number))
-    return tokens, segment
+def _around(processor: Any) -> tuple[list[_Token], list[_Token] | None, list[_Token], bool]:
+    """(tokens before a text, between two, behind; whether the second is segment 1). ValueError for another form."""
+    if processor is None:
+        return [], [], [], True
+    steps = processor["processors"] if processor["type"] == "Sequence" else [processor]
+    steps = [step for step in steps if step["type"] != "ByteLevel"]  # it only corrects offsets
+    if not steps:
+        return [], [], [], True
+    (step,) = steps
+    if step["type"] in ("BertProcessing", "RobertaProcessing"):
+        cls, sep = ((step[name][0], step[name][1]) for name in ("cls", "sep"))
+        is_bert = step["type"] == "BertProcessing"
+        return [cls], [sep] if is_bert else [sep, sep], [sep], is_bert
+    if step["type"] != "TemplateProcessing":
+        raise ValueError(f"no post-processor of special tokens: {step['type']}")
+    single, pair = (_parts(step[name]) for name in ("single", "pair"))
+    place = single.index(_FIRST_TEXT)
+    before, behind = single[:place], single[place + 1 :]
+    if any((kind, segment) != ("SpecialToken", 0) for kind, _, segment in before + behind):
+        raise ValueError("not special tokens around one text")
+
+    def tokens(parts: list[_Part]) -> list[_Token]:
+        ids = (step["special_tokens"][name]["ids"] for _, name, _ in parts)
+        return [(name, number) for (_, name, _), (number,) in zip(parts, ids, strict=True)]
+
+    between, segment = _between(pair, before, behind)
+    return tokens(before), None if between is None else tokens(between), tokens(behind), segment == 1
+
+
+def _between(pair: list[_Part], before: list[_Part], behind: list[_Part]) -> tuple[list[_Part] | None, int]:
+    """(special tokens between two texts; the second's segment). None if pairs differ from texts in more than these."""
+    first = [*before, _FIRST_TEXT]
+    for segment in (0, 1):
+        second = [("Sequence", "B", segment), *((kind, name, segment) for kind, name, _ in behind)]
+        between = pair[len(first) : len(pair) - len(second)]
+        is_special = all((kind, at) == ("SpecialToken", 0) for kind, _, at in between)
+        if is_special and pair == [*first, *between, *second]:
+            return between, segment
+    return None, 0
+
+
+def _parts(template: Any) -> list[_Part]:
+    """(kind, name, segment) of each part of a template."""
+    return [(kind, part["id"], part["type_id"]) for item in template for kind, part in item.items()]
