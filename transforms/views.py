@@ -58,11 +58,17 @@ def leaves_folder(path: str) -> bool:
 
 def _check_dense(folders: list[str]) -> list[str]:
     for folder in folders:
+        if folder == WITHIN_ENCODER:
+            continue
         if not PureWindowsPath(folder).parts or leaves_folder(folder):
             raise ValueError(
                 f"{folder!r} is not a folder within the encoder's; give its name there, without .., such as 2_Dense"
             )
     return folders
+
+
+# The folder of a Dense module whose weights are among the encoder's own, as Stanford's ColBERT has them.
+WITHIN_ENCODER = "."
 
 
 def is_aggregated(level: str) -> bool:
@@ -109,7 +115,8 @@ class ViewSettings(Settings):
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
     dense: Annotated[list[str], AfterValidator(_check_dense)] = setting(
         [],
-        "linear layers after pooling, in this order: folders of Dense modules in the encoder's folder, such as 2_Dense",
+        "linear layers after pooling, in this order: folders of Dense modules in the encoder's folder, such as "
+        "2_Dense; . is the layer among the encoder's own weights, as in Stanford's ColBERT",
         only=("token", "word", "text"),
     )
     truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
@@ -152,8 +159,9 @@ class ViewSettings(Settings):
 class DenseModule:
     """A linear layer after pooling: the activation of the product of a vector and the weights, plus the bias.
 
-    `folder`: in the encoder's folder. `in_features`, `out_features`: values in one vector before and after it.
-    `activation`: identity, tanh, relu, gelu (with erf) or sigmoid. `sha256`: of its weights.
+    `folder`: in the encoder's folder; WITHIN_ENCODER: its weights are among the encoder's own. `in_features`,
+    `out_features`: values in one vector before and after it. `activation`: identity, tanh, relu, gelu (with erf) or
+    sigmoid. `sha256`: of its weights.
     """
 
     folder: str

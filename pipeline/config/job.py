@@ -67,7 +67,7 @@ class EmbedJob:
     @property
     def sequences(self) -> SequenceSettings:
         settings = self.config.encoder
-        prompt, context = settings.prompt or "", settings.neighbours
+        prompt, context = (settings.prompt or "").removeprefix(self.encoder.marker), settings.neighbours
         return SequenceSettings(self.max_seq_length, settings.of_long_text, prompt, context=context)
 
     @property
@@ -234,6 +234,7 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
         encoder = open_encoder(settings.handle, do_lower_case=settings.do_lower_case, engine=settings.engine)
     except EncoderError as error:
         raise UsageError(f"encoder.handle: {error}") from error
+    encoder = encoder.with_marker(settings.prompt or "")
     if encoder.engine == "savedmodel":
         for setting, only in (("compute_dtype", "float32"), ("xla", False)):
             if getattr(settings, setting) != only:

@@ -81,7 +81,9 @@ class EncoderConfig(Settings):
         "what is encoded together, and then cut into texts: a text alone; its whole record, in windows where it is "
         "longer than max_seq_length; or, as {sentences: 1}, a sentence with its neighbours",
     )
-    prompt: str | None = setting(None, "a text put before each text, as sentence-transformers' prompts are")
+    prompt: str | None = setting(
+        None, "a text put before each text, as sentence-transformers' prompts are; [unused1] at its start is that token"
+    )
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = setting(None, "null: as the encoder's own files say")
     compute_dtype: Literal["float32", "bfloat16", "int8"] = setting(

@@ -17,7 +17,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.settings import Settings
 
 if TYPE_CHECKING:
-    from layerbeam.pipeline.config.sentence_transformers import Model
+    from layerbeam.pipeline.config.model_folder import Model
 
 NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"

@@ -257,7 +257,7 @@ def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | Referen
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
         return ReferenceLibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file))
-    special = vocabulary.special
+    special = encoder.special
     return ReferenceWordPiece(
         vocabulary.entries,
         encoder.do_lower_case,

@@ -20,6 +20,9 @@ from layerbeam import encode as encode_texts
 from layerbeam import open_run
 from layerbeam.pipeline.cli.main import main as layerbeam
 
+# Late interaction models, and what is before a query; None: sentence-transformers encodes queries.
+LATE_INTERACTION = {"late_interaction": "[Q] ", "stanford": None, "stanford_again": "[unused0] ", "pylate": "[Q] "}
+
 
 def run(model: Path, folder: Path) -> tuple[Path, Path]:
     """(the configuration that `layerbeam init --from` writes for a model, its output for the sentences)."""
@@ -45,13 +48,15 @@ def compare_late_interaction(model: Path, folder: Path) -> dict[str, float]:
         sys.exit(f"{model.name}: the lists have other lengths: {lengths}, and {expected['lengths'].tolist()} expected")
     settings = yaml.safe_load(config.read_text())
     view = {name: value for name, value in settings["views"]["sentences"].items() if name != "skip_tokens"}
-    encoder = {**settings["encoder"], "prompt": "[Q] "}
-    queries = encode_texts(QUERIES, encoder=encoder, views={"queries": view})["queries"]["layer_6"]
+    queries = np.split(expected["queries"], np.cumsum(expected["query_lengths"])[:-1])
+    if LATE_INTERACTION[model.name]:
+        encoder = {**settings["encoder"], "prompt": LATE_INTERACTION[model.name]}
+        queries = encode_texts(QUERIES, encoder=encoder, views={"queries": view})["queries"]["layer_6"]
     scores = np.stack([[(document @ query.T).max(axis=0).sum() for document in documents] for query in queries])
     assert np.ptp(scores) > 0.5, "the documents have much the same scores"
     return {
-        "documents": np.abs(np.concatenate(documents) - expected["vectors"]).max(),
-        "MaxSim": np.abs(scores - expected["scores"]).max(),
+        f"{model.name}: documents": np.abs(np.concatenate(documents) - expected["vectors"]).max(),
+        f"{model.name}: MaxSim": np.abs(scores - expected["scores"]).max(),
     }
 
 
@@ -64,7 +69,9 @@ def main(models: str) -> int:
         for name in expected:
             columns = read_view(run(Path(models, name), Path(folder))[1], "sentences")
             found[name], num_cut[name] = columns["layer_6"], int((columns["num_dropped"] > 0).sum())
-        late_interaction = compare_late_interaction(Path(models, "late_interaction"), Path(folder))
+        late_interaction: dict[str, float] = {}
+        for name in LATE_INTERACTION:
+            late_interaction |= compare_late_interaction(Path(models, name), Path(folder))
     assert num_cut["mean"], "no sentence is cut: the comparison says nothing about max_seq_length"
     differences = {name: np.abs(found[name] - vectors).max() for name, vectors in expected.items()}
     print(f"\n{'':13}  {'shape':>10}  {'cut':>4}  {'largest difference':>18}")

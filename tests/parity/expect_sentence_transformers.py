@@ -1,12 +1,14 @@
 """Models of sentence-transformers with each of its poolings, or Dense, and what their `encode` gives for the sentences.
 
-And a late interaction model, with what its `encode_document` and `encode_query` give.
+And late interaction models in the forms of sentence-transformers, PyLate and Stanford's ColBERT, with what
+`encode_document` and `encode_query` give, or for the last ColBERT's own computation.
 
 Runs in its own environment, made from requirements.txt: python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import string
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
@@ -60,6 +63,84 @@ def save_late_interaction(encoder: str, folder: Path) -> None:
     MultiVectorEncoder(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
 
 
+def save_stanford(encoder: Path, folder: Path) -> None:
+    """Save a model as Stanford's ColBERT does: [unused1] begins a document."""
+    shutil.copytree(encoder, folder, ignore=shutil.ignore_patterns("modules.json", "*sentence*", "1_*", "model.*"))
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = {f"bert.{name}": weight for name, weight in load_file(encoder / "model.safetensors").items()}
+    weights["linear.weight"] = torch.randn(32, 384) / 20
+    save_file(weights, folder / "model.safetensors")
+    metadata = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]", "query_token": "[Q]", "doc_token": "[D]"}
+    metadata |= {"doc_maxlen": MAX_SEQ_LENGTH, "query_maxlen": 24, "mask_punctuation": True, "dim": 32}
+    metadata |= {"attend_to_mask_tokens": False, "similarity": "cosine"}
+    (folder / "artifact.metadata").write_text(json.dumps(metadata))
+
+
+def stanford_documents(folder: Path) -> list[np.ndarray]:
+    """What `docFromText` of ColBERT 0.2 gives: the marker takes the place of a token that is put before the text."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    linear = weights.pop("linear.weight")
+    bert = transformers.BertModel(transformers.AutoConfig.from_pretrained(folder), add_pooling_layer=False).eval()
+    bert.load_state_dict({name.removeprefix("bert."): weight for name, weight in weights.items()}, strict=False)
+    skipped = tokenizer.convert_tokens_to_ids(list(string.punctuation))
+    documents = []
+    for text in read_sentences():
+        ids = tokenizer(". " + text, truncation=True, max_length=MAX_SEQ_LENGTH, return_tensors="pt")["input_ids"]
+        ids[:, 1] = tokenizer.convert_tokens_to_ids("[unused1]")
+        with torch.no_grad():
+            vectors = bert(ids).last_hidden_state[0] @ linear.T
+        kept = torch.tensor([number not in skipped for number in ids[0].tolist()])
+        documents.append(torch.nn.functional.normalize(vectors, dim=-1)[kept].numpy())
+    return documents
+
+
+def save_pylate(encoder: str, folder: Path) -> None:
+    """Save a model as PyLate does, with markers that are added to the tokenizer, without query expansion."""
+    tokenizer, bert = (auto.from_pretrained(encoder) for auto in (transformers.AutoTokenizer, transformers.AutoModel))
+    tokenizer.add_tokens(["[Q] ", "[D] "])
+    bert.resize_token_embeddings(len(tokenizer))
+    bert.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "1_Dense").mkdir()
+    Dense(384, 32, bias=False, activation_function=torch.nn.Identity()).save(str(folder / "1_Dense"))
+    dense = json.loads((folder / "1_Dense/config.json").read_text())
+    dense = {name: value for name, value in dense.items() if not name.startswith("module_")}
+    settings = {"model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "prompts": {}}
+    settings |= {"document_length": MAX_SEQ_LENGTH, "do_query_expansion": False}
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Dense", "type": "pylate.models.Dense.Dense"},
+        ],
+        "1_Dense/config.json": dense | {"use_residual": False},
+        "config_sentence_transformers.json": settings,
+        "sentence_bert_config.json": {"max_seq_length": MAX_SEQ_LENGTH - 1, "do_lower_case": False},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+
+
+def save_results(folder: Path, documents: list[np.ndarray] | None = None) -> None:
+    """Write what a late interaction model gives to FOLDER.npz."""
+    model = MultiVectorEncoder(str(folder), device="cpu")
+    encoded = model.encode_document(read_sentences(), show_progress_bar=False, convert_to_numpy=True)
+    for ours, theirs in zip(documents or encoded, encoded, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    documents = documents or encoded
+    queries = model.encode_query(QUERIES, show_progress_bar=False, convert_to_numpy=True)
+    np.savez(
+        folder.with_suffix(".npz"),
+        lengths=[len(document) for document in documents],
+        vectors=np.concatenate(documents),
+        query_lengths=[len(query) for query in queries],
+        queries=np.concatenate(queries),
+        scores=[[(document @ query.T).max(axis=0).sum() for document in documents] for query in queries],
+    )
+    print(f"{folder.name}: {len(documents)} lists, {len(queries)} queries")
+
+
 def main(encoder: str, output: str) -> None:
     """Write a folder OUTPUT/NAME for each model, and its vectors [200, W] to OUTPUT/NAME.npy."""
     transformers.utils.logging.disable_progress_bar()
@@ -89,17 +170,16 @@ def main(encoder: str, output: str) -> None:
         np.save(root / f"{name}.npy", vectors)
         print(f"{name}: {vectors.shape}")
     save_late_interaction(encoder, root / "late_interaction")
-    model = MultiVectorEncoder(str(root / "late_interaction"), device="cpu")
-    documents = model.encode_document(read_sentences(), show_progress_bar=False, convert_to_numpy=True)
-    queries = model.encode_query(QUERIES, show_progress_bar=False, convert_to_numpy=True)
-    scores = np.stack([[(document @ query.T).max(axis=0).sum() for document in documents] for query in queries])
-    np.savez(
-        root / "late_interaction.npz",
-        lengths=[len(document) for document in documents],
-        vectors=np.concatenate(documents),
-        scores=scores,
-    )
-    print(f"late_interaction: {len(documents)} lists, {scores.shape}")
+    save_results(root / "late_interaction")
+    save_stanford(Path(encoder), root / "stanford")
+    save_results(root / "stanford", stanford_documents(root / "stanford"))
+    # The same model as sentence-transformers saves it, without query expansion.
+    model = MultiVectorEncoder(str(root / "stanford"), device="cpu")
+    model[0].query_expansion = None
+    model.save(str(root / "stanford_again"), create_model_card=False)
+    save_results(root / "stanford_again")
+    save_pylate(encoder, root / "pylate")
+    save_results(root / "pylate")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
 from layerbeam.transforms.encoders.formats.weights import Tensor
 from layerbeam.transforms.encoders.source import EncoderSource
 from layerbeam.transforms.hardware import tf
-from layerbeam.transforms.views import DenseModule
+from layerbeam.transforms.views import WITHIN_ENCODER, DenseModule
 
+_WEIGHT, _BIAS = "linear.weight", "linear.bias"
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(?P<name>\w+)")
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
 _DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
@@ -33,6 +34,8 @@ _DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
 
 def read_dense_config(handle: str, encoder_folder: Path, folder: str) -> DenseModule:
     """The module that a folder's config.json describes, without its weights. EncoderError if it is another one."""
+    if folder == WITHIN_ENCODER:
+        return _within_encoder(handle, encoder_folder)
     path = encoder_folder / folder / "config.json"
     if not path.is_file():
         others = sorted(file.parent.name for file in encoder_folder.glob("*/config.json"))
@@ -55,6 +58,20 @@ def read_dense_config(handle: str, encoder_folder: Path, folder: str) -> DenseMo
     )
 
 
+def _within_encoder(handle: str, folder: Path) -> DenseModule:
+    """The linear layer among an encoder's own weights, as Stanford's ColBERT has it. EncoderError if there is none."""
+    files = find_weight_files(handle, folder)
+    found = list_tensors(handle, files)
+    weight = found.get(_WEIGHT)
+    if weight is None or len(weight.shape) != 2:
+        raise EncoderError(
+            f"{handle}: {files[0]}: has no matrix {_WEIGHT} next to the encoder's weights, which is what dense: "
+            f"[{WITHIN_ENCODER}] takes; give the folder of a Dense module, such as 2_Dense"
+        )
+    out_features, in_features = weight.shape
+    return DenseModule(WITHIN_ENCODER, in_features, out_features, _BIAS in found, "identity")
+
+
 def open_dense(source: EncoderSource, folder: str) -> DenseModule:
     """The module in a folder within the encoder's, from its small file and a hash of its weights.
 
@@ -73,9 +90,9 @@ def _find_tensors(source: EncoderSource, module: DenseModule) -> tuple[tuple[str
     folder = Path(source.folder, module.folder)
     files = find_weight_files(source.handle, folder)
     found = list_tensors(source.handle, files)
-    expected: dict[str, tuple[int, ...]] = {"linear.weight": (module.out_features, module.in_features)}
+    expected: dict[str, tuple[int, ...]] = {_WEIGHT: (module.out_features, module.in_features)}
     if module.has_bias:
-        expected["linear.bias"] = (module.out_features,)
+        expected[_BIAS] = (module.out_features,)
     for name, shape in expected.items():
         tensor = found.get(name)
         if tensor is None or tensor.shape != shape or tensor.dtype not in FLOATS:
@@ -95,7 +112,7 @@ def read_dense_weights(source: EncoderSource, module: DenseModule) -> tuple[Floa
     if not all(np.isfinite(values).all() for values in arrays.values()):
         folder = Path(source.folder, module.folder)
         raise EncoderError(f"{source.handle}: {folder}: the weights hold NaN or infinite values; download them again")
-    return arrays["linear.weight"].T, arrays.get("linear.bias", np.zeros(module.out_features, np.float32))
+    return arrays[_WEIGHT].T, arrays.get(_BIAS, np.zeros(module.out_features, np.float32))
 
 
 class Dense:

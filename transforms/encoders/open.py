@@ -6,6 +6,7 @@ reads it. A new source format is one more such module and one more line in each 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -183,7 +184,7 @@ def _open_again(source: EncoderSource) -> EncoderSource:
     here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
     if here.fingerprint != source.fingerprint:
         raise _changed(source)
-    return here
+    return dataclasses.replace(here, special=source.special, marker=source.marker)
 
 
 def _changed(source: EncoderSource) -> EncoderError:

@@ -20,6 +20,8 @@ Engine = Literal["native", "savedmodel"]
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 _SMALL_VOCABULARY = 0.9
+# How an entry is written that may begin a prompt as a token of its own: [unused1], or "[D] ", whose space is its own.
+_MARKER = re.compile(r"\[[^][\s]+\] ?")
 # The texts that decide the codes of products in int8, one per line, unless others are given.
 CALIBRATION = Path(__file__).with_name("calibration.txt")
 # As in Google's reference, a longer word is one [UNK].
@@ -96,7 +98,8 @@ class EncoderSource:
     embedding; None if unknown. `tokenizer`: the library that cuts texts. `vocabulary_file`: in `folder`;
     `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`.
     `weights_sha256`: of their values or, if the format has no names for them, of the files. `fingerprint`: SHA-256 of
-    weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do.
+    weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do. `marker`: the
+    entry whose id is the last before a text, if a prompt gives one.
     """
 
     handle: str
@@ -122,6 +125,7 @@ class EncoderSource:
     has_pooler: bool
     fingerprint: str
     cut_to: int | None = None
+    marker: str = ""
 
     @property
     def max_seq_length(self) -> int | None:
@@ -141,6 +145,21 @@ class EncoderSource:
         """Whether the second text of a pair is another segment to the encoder."""
         has_second = self.special.has_second_segment
         return has_second and (self.architecture is None or self.architecture.has_segments)
+
+    def with_marker(self, prompt: str) -> EncoderSource:
+        """The encoder with the token with which a prompt begins before each text: an entry in brackets, of WordPiece.
+
+        WordPiece would cut it into pieces. Other tokenizers find such tokens in the prompt by themselves.
+        """
+        found = _MARKER.match(prompt)
+        if found is None or self.tokenizer != "tensorflow_text":
+            return self
+        ids = {entry: number for number, entry in enumerate(self.vocabulary)}
+        marker = next((entry for entry in (found[0], found[0].rstrip()) if entry in ids), None)
+        if marker is None:
+            return self
+        special = dataclasses.replace(self.special, before=(*self.special.before, ids[marker]))
+        return dataclasses.replace(self, special=special, marker=marker)
 
     def describe(self) -> dict[str, Any]:
         """The encoder's entry in a manifest, which does not depend on where the files are."""

@@ -25,9 +25,8 @@ def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
     """The tokenizer of an encoder: TF Text's WordPiece, or that of the library tokenizers."""
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
-        return LibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file), vocabulary.special)
-    special, longest = vocabulary.special, vocabulary.max_chars_per_word
-    return WordPiece(vocabulary.entries, encoder.do_lower_case, longest, special)
+        return LibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file), encoder.special)
+    return WordPiece(vocabulary.entries, encoder.do_lower_case, vocabulary.max_chars_per_word, encoder.special)
 
 
 class Tokenizer:

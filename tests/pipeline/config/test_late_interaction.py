@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import string
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dense import IDENTITY, write_dense
 from repository import DATA
+from safetensors.numpy import load_file, save_file
 from tables import cases
 
+from layerbeam import encode
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import template
 from layerbeam.pipeline.config.sentence_transformers import read_model
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.reference import forward
 
 PACKAGE = "sentence_transformers"
 TRANSFORMER = {"path": "", "type": f"{PACKAGE}.base.modules.transformer.Transformer"}
@@ -222,9 +228,6 @@ OTHER_VECTORS = r"""
     config_sentence_transformers.json: prompts.document is 7; it must be a text
 {"config_sentence_transformers.json": {"document_prefix": 7}}
     config_sentence_transformers.json: document_prefix is 7; it must be null or a text
-{"config_sentence_transformers.json": {"prompts": {"document": "[MASK] text "}}}
-    the prompt "[MASK] text " begins with the token "[MASK]", which layerbeam would cut into several;
-    it must be plain text, such as [D]
 {"vocab.txt": null}
     vocab.txt
 """
@@ -239,24 +242,130 @@ def test_other_vectors_are_refused(make, changes, reason):
     assert reason in refused(make(json.loads(changes)))
 
 
-@pytest.mark.parametrize("prompt", ["[D] ", "[D] text: "])
+def with_markers(folder: str) -> str:
+    """The folder with entries [unused0] and [unused1] in its vocabulary."""
+    path = Path(folder, "vocab.txt")
+    path.write_text("\n".join([*path.read_text().splitlines()[:-2], "[unused0]", "[unused1]"]))
+    return folder
+
+
+ADDED = {"7": {"content": "[unused1]", "normalized": False}}
+
+
 @pytest.mark.parametrize(
-    "files",
+    ("model", "settings", "added"),
     [
-        {"tokenizer.json": {"model": {"type": "WordPiece"}, "added_tokens": [{"id": 7, "content": "[D] "}]}},
-        {"tokenizer_config.json": {"do_lower_case": True, "added_tokens_decoder": {"7": {"content": "[D]"}}}},
+        # PyLate's prefix, an entry of the vocabulary, is added to the tokenizer by sentence-transformers.
+        (PYLATE, {"document_prefix": "[unused1]"}, {}),
+        (PYLATE, {"document_prefix": "[unused1] ", "prompts": {"document": "[unused1] river "}}, {}),
+        (MODEL, {"prompts": {"document": "[unused1] "}}, ADDED),
+        (MODEL, {"prompts": {"document": "[MASK] river "}}, {}),
     ],
 )
-def test_a_prompt_that_is_an_added_token_is_refused(make, files, prompt):
-    settings = {"document_prefix": "[D] ", "prompts": {"document": prompt}}
-    assert refused(make({**files, "config_sentence_transformers.json": settings})).startswith(
-        f'config_sentence_transformers.json: the prompt "{prompt}" begins with the token "[D'
-    )
+def test_a_marker_is_a_token(make, model, settings, added):
+    tokenizer = {"do_lower_case": True, "added_tokens_decoder": added}
+    files = {"config_sentence_transformers.json": settings, "tokenizer_config.json": tokenizer}
+    encoder = read_model(with_markers(make(files, model))).encoder
+    expected = settings.get("prompts", {}).get("document") or settings["document_prefix"]
+    assert encoder["prompt"] == expected
+    views = {"tokens": {"level": "token", "layers": [0]}}
+    tokens = encode(["the bank"], encoder=encoder, views=views)["tokens"]
+    of_prompt = ["river"] if "river" in expected else []
+    assert tokens["token"].tolist() == ["[CLS]", expected.split()[0], *of_prompt, "the", "bank", "[SEP]"]
+    assert tokens["start"].tolist() == [-1, -1, *[-1] * len(of_prompt), 0, 4, -1]
 
 
-def test_the_form_of_stanford_is_refused(make):
-    config = json.loads((DATA / "hf_uncased/config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
-    assert refused(make({"modules.json": None, "config.json": config})) == (
-        "config.json: architectures is [\"HF_ColBERT\"]; it must be an encoder's; Stanford's ColBERT has its own form: "
-        "take another model, or encode with sentence-transformers"
-    )
+@pytest.mark.parametrize(
+    ("settings", "added", "reason"),
+    [
+        ({"prompts": {"document": "[unused1] "}}, {}, "is one to layerbeam, and sentence-transformers cuts into sev"),
+        (
+            {"prompts": {"document": "[unused1] "}},
+            {"7": {"content": "[unused1]", "normalized": True}},
+            '"[unused1]", which is one to layerbeam, and sentence-transformers cuts into several; it must be an added',
+        ),
+        (
+            {"prompts": {"document": "<doc> text"}},
+            {"7": {"content": "<doc>"}},
+            'begins with the token "<doc>", which layerbeam cuts into several, and sentence-transformers takes for one',
+        ),
+        ({"document_prefix": "[D] "}, {"7": {"content": "[D]"}}, '"[D]", which layerbeam cuts into several'),
+    ],
+)
+def test_a_marker_that_is_no_token_to_one_of_both_is_refused(make, settings, added, reason):
+    tokenizer = {"do_lower_case": True, "added_tokens_decoder": added}
+    folder = make({"config_sentence_transformers.json": settings, "tokenizer_config.json": tokenizer})
+    assert reason in refused(with_markers(folder))
+
+
+@pytest.fixture
+def stanford(make):
+    """A function that writes a model as Stanford's program saves it; returns its path and the linear layer [64, 16]."""
+
+    def write(metadata: dict[str, Any]) -> tuple[str, np.ndarray]:
+        config = json.loads((DATA / "hf_uncased/config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+        folder = with_markers(make(dict.fromkeys(MODEL) | {"config.json": config, "artifact.metadata": metadata}))
+        weights = load_file(f"{folder}/model.safetensors")
+        weights["linear.weight"] = load_file(f"{folder}/1_Dense/model.safetensors")["linear.weight"]
+        save_file(weights, f"{folder}/model.safetensors")
+        return folder, weights["linear.weight"].T
+
+    return write
+
+
+METADATA = {"doc_token_id": "[unused1]", "doc_maxlen": 12, "mask_punctuation": True, "dim": 16}
+
+
+def test_the_form_of_stanford(stanford, workplace):
+    folder, linear = stanford(METADATA)
+    model = read_model(folder)
+    assert model.encoder == {"handle": folder, "max_seq_length": 12, "prompt": "[unused1]"}
+    skipped = [mark for mark in string.punctuation if mark in open_encoder(folder).vocabulary]
+    assert model.view == {**LISTS, "dense": ["."], "skip_tokens": skipped}
+    assert main(["init", "--from", folder, "c.yaml"], version="test") == 0
+    assert "# Queries are encoded by sentence-transformers' `encode_query`, which" in Path("c.yaml").read_text()
+    workplace.write("texts/a.txt", "The bank, by the river.\nbank\n" + "the river " * 20)
+    assert main(["run", "c.yaml"], version="test") == 0
+    assert main(["verify", "out/first"], version="test") == 0
+    lists = workplace.rows("sentences", "out/first")["layer_3"].to_pylist()
+    source = open_encoder(folder)
+    weights = load_weights(source)
+    ids = {entry: number for number, entry in enumerate(source.vocabulary)}
+    for found, text in zip(lists, ("the bank , by the river .", "bank", "the river " * 20), strict=True):
+        tokens = ["[CLS]", "[unused1]", *text.split()[:9], "[SEP]"]
+        layers, _ = forward(source.architecture, weights, [ids[token] for token in tokens], [0] * len(tokens))
+        vectors = (layers[-1] @ linear)[[token not in skipped for token in tokens]]
+        np.testing.assert_allclose(found, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_other_metadata_of_stanford(stanford):
+    model = read_model(stanford({"mask_punctuation": False})[0])
+    assert (model.encoder["max_seq_length"], model.encoder["prompt"]) == (128, "[unused1]")
+    assert "skip_tokens" not in model.view
+    for metadata, reason in (
+        (
+            {"doc_token_id": "[D]"},
+            'artifact.metadata: doc_token_id is "[D]", which is no entry of the encoder\'s vocab',
+        ),
+        ({"doc_maxlen": "a"}, 'artifact.metadata: doc_maxlen is "a"; it must be null or an integer from 3 up'),
+    ):
+        assert reason in refused(stanford(metadata)[0])
+
+
+def test_the_layer_among_the_weights_is_missing(make):
+    encoder = {"handle": make()}
+    views = {"v": {"level": "token", "layers": [-1], "dense": ["."]}}
+    with pytest.raises(ValueError, match=r"model.safetensors: has no matrix linear.weight next to the encoder's weigh"):
+        encode(["a"], encoder=encoder, views=views)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "advice"),
+    [
+        (["query"], ' with `prompt: "[Q] "` and `skip_tokens: [".", ",", "##s"]`.'),
+        (["query", "document"], ' with `prompt: "[Q] "`.'),
+        (["document"], ' with `prompt: "[Q] "` and without `skip_tokens`.'),
+    ],
+)
+def test_tokens_that_are_skipped_in_queries(make, tasks, advice):
+    assert read_model(make({"2_Mask/config.json": {"skiplist_tasks": tasks}})).queries.endswith(advice)

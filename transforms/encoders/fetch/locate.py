@@ -40,7 +40,13 @@ _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>
 # A name as Hugging Face writes it: org/name.
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Files of sentence-transformers, for `layerbeam init --from`: a few kilobytes.
-_SETTINGS = ("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json")
+_SETTINGS = (
+    "modules.json",
+    "artifact.metadata",
+    "sentence_*_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]*_*/config.json",
+)
 _TIMEOUT_SECONDS = 60
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ _Token: TypeAlias = tuple[str, int]  # its entry and id
 _Part: TypeAlias = tuple[str, str, int]  # of a template: kind, name, segment
 _FIRST_TEXT: _Part = ("Sequence", "A", 0)
 _ADDED = (*SPECIAL_TOKENS, "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
+# What ColBERT's models put before queries and documents. In a text it is cut, as are the tokens above.
+_MARKERS = re.compile(r"\[(unused\d+|Q|D)\] ?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,12 +186,13 @@ def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str,
         raise refuse("added_tokens", added, "a list")
     for token in added:
         entry = token.get("content") if isinstance(token, dict) else None
-        if entry not in _ADDED or ids.setdefault(entry, token.get("id")) != token.get("id"):
+        is_known = entry in _ADDED or (isinstance(entry, str) and _MARKERS.fullmatch(entry))
+        if not is_known or ids.setdefault(entry, token.get("id")) != token.get("id"):
             raise refuse(
                 "a token of added_tokens",
                 token,
-                f"one of {', '.join(_ADDED)} with its id in model.vocab (others are cut out of the text "
-                "before WordPiece; remove them from the file if your texts do not contain them)",
+                f"one of {', '.join(_ADDED)}, [unused1], [Q], [D] with its id in model.vocab (others are cut out of "
+                "the text before WordPiece; remove them from the file if your texts do not contain them)",
             )
     return ids
 
