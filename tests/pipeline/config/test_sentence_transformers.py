@@ -423,6 +423,14 @@ def test_repository_at_hugging_face(make, monkeypatch):
     assert {f"[0-9]*_Dense/{name}" for name in ("config.json", "model.safetensors", "pytorch_model.bin")} < set(
         asked[0]["allow_patterns"]
     )
+    modules = [*MODEL["modules.json"], module("Dense", "2_Dense"), module("Dense", "3_Dense_[32]")]
+    dense = {"2_Dense/config.json": DENSE, "3_Dense_[32]/config.json": DENSE}
+    make({"modules.json": modules, **dense})
+    assert read_model("hf://org/name").view["dense"] == ["2_Dense", "3_Dense_[32]"]
+    files = ("config.json", "model.safetensors", "pytorch_model.bin")
+    assert asked[-1]["allow_patterns"] == [f"3_Dense_[[]32]/{name}" for name in files]
+    make({"modules.json": b"[7]"})
+    assert "modules.json: a module is 7" in refused("hf://org/name")
     make(model=OLD_MODEL)
     assert refused("hf://org/name") == (
         "FOLDER: its encoder is in its folder 0_Transformer; download it all and give its local folder"

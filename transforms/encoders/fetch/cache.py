@@ -45,7 +45,8 @@ WANTED = (
 # Fetched, too, if there are no safetensors.
 WANTED_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 # Dense modules, in folders that sentence-transformers names so: a few megabytes.
-WANTED_DENSE = tuple(f"[0-9]*_Dense/{name}" for name in ("config.json", "model.safetensors", "pytorch_model.bin"))
+DENSE_FOLDER, DENSE_FILES = "[0-9]*_Dense", ("config.json", "model.safetensors", "pytorch_model.bin")
+WANTED_DENSE = tuple(f"{DENSE_FOLDER}/{name}" for name in DENSE_FILES)
 
 
 def one_folder_deep(located: LocalFolder) -> LocalFolder:

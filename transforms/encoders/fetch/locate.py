@@ -6,10 +6,12 @@ TF Hub is read with tensorflow_hub, Hugging Face with huggingface_hub, stores wi
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import glob
 import http.client
 import itertools
+import json
 import os
 import re
 import shutil
@@ -23,6 +25,8 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
+    DENSE_FILES,
+    DENSE_FOLDER,
     SUPPORTED,
     WANTED,
     WANTED_DENSE,
@@ -166,6 +170,16 @@ def _from_zip(handle: str, address: str) -> Path:
     return archives.cached_archive(handle, address, ".zip", fetch, advice)
 
 
+def _other_dense(modules: Path) -> list[str]:
+    """The files of Dense modules that a modules.json lists and WANTED_DENSE does not find; none if it is damaged."""
+    try:
+        paths = [module["path"] for module in json.loads(modules.read_bytes()) if module["type"].endswith("Dense")]
+        others = [glob.escape(path) for path in paths if not fnmatch.fnmatchcase(path, DENSE_FOLDER)]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []
+    return [f"{path}/{name}" for path in others for name in DENSE_FILES]
+
+
 def _from_huggingface(handle: str) -> LocalFolder:
     """A repository of Hugging Face's hub, with huggingface_hub, which has its own cache and shows its progress."""
     match = _HUGGINGFACE.fullmatch(handle)
@@ -183,6 +197,8 @@ def _from_huggingface(handle: str) -> LocalFolder:
             f"{glob.escape(folder)}/*.safetensors"
         ):
             fetch(revision=os.path.basename(folder), allow_patterns=list(WANTED_PICKLES))
+        if others := _other_dense(Path(folder, "modules.json")):
+            fetch(revision=os.path.basename(folder), allow_patterns=others)
     except Exception as error:  # also those of its HTTP client, which differs between versions
         reason = " ".join(str(error).split())
         raise EncoderError(
