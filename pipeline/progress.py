@@ -34,7 +34,7 @@ _SILENT_SECONDS = 300.0
 
 @dataclasses.dataclass
 class Progress:
-    """What a run has done since it started. `total_tokens`: estimated, with [CLS] and [SEP]."""
+    """What a run has done since it started. `total_tokens`: estimated, with special tokens."""
 
     output_path: str
     total_tokens: float

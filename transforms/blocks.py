@@ -1,6 +1,6 @@
 """The blocks that flow from stage to stage.
 
-Shapes, in all modules: T texts in a block, N tokens of those texts with [CLS] and [SEP], B texts in a batch, S padded
+Shapes, in all modules: T texts in a block, N tokens of those texts with special tokens, B texts in a batch, S padded
 tokens in a batch, R rows of a view, W values of a vector, H hidden size, L Transformer blocks.
 
 A block is one Python object, passed by reference from reading to writing. It holds NumPy and Arrow arrays, never a
@@ -274,7 +274,7 @@ class Contexts:
 
 @dataclasses.dataclass
 class TokenBlock:
-    """The tokens of a block's texts, [CLS] and [SEP] included, one text after the other.
+    """The tokens of a block's texts, special tokens included, one text after the other.
 
     Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
     `segment_ids`: int8 [N], 1 in the second text of a pair; `start`, `end`: int32 [N], code points of the record;

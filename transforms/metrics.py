@@ -19,7 +19,7 @@ OF_SENTENCES = {outcome: f"sentences_{outcome}" for outcome in (EMBEDDED, BLANK,
 SENTENCES_EMBEDDED = OF_SENTENCES[EMBEDDED]
 DUPLICATE_IDS = "doubled_ids"  # ids seen before: in the block (commit), in the run (manifest)
 WITHOUT_PAIR = "records_without_pair"  # embedded as single texts although there is a pair_field
-TOKENS = "tokens"  # without [CLS] and [SEP]
+TOKENS = "tokens"  # without special tokens
 UNKNOWN_TOKENS = "unknown_tokens"
 TRUNCATED_TEXTS = "truncated_texts"
 DROPPED_TOKENS = "dropped_tokens"
@@ -39,7 +39,7 @@ ENCODING_BEGAN = "encoding_began"  # a distribution, milliseconds since the epoc
 # Work and time of one attempt. These differ from run to run, so they are in Beam's metrics and in `_runs` only. Times
 # are summed over all threads.
 PADDED_TOKENS = "padded_tokens"  # padding included
-ENCODED_TOKENS = "encoded_tokens"  # without padding; with [CLS] and [SEP], and overlapping windows counted twice
+ENCODED_TOKENS = "encoded_tokens"  # without padding; with special tokens, and overlapping windows counted twice
 HALVED_BATCHES = "halved_batches"  # did not fit in memory
 BATCH_TEXTS = "batch_texts"  # a distribution: texts that `EmbedText` encoded together
 STAGES = {stage: f"{stage}_microseconds" for stage in ("read", "tokenize", "forward", "pooling", "write")}

@@ -184,7 +184,7 @@ def _extract_features(commands: _Commands) -> None:
     )
     command.add_argument("model", metavar="BERT_MODEL_DIR", help="as encoder.handle in a configuration")
     command.add_argument(
-        "max_seq_length", metavar="MAX_SEQUENCE_LENGTH", type=_positive, help="tokens, [CLS] and [SEP] included"
+        "max_seq_length", metavar="MAX_SEQUENCE_LENGTH", type=_positive, help="tokens, special tokens included"
     )
     command.add_argument(
         "batch_size", metavar="BATCH_SIZE", type=_positive, help="texts of full length in one batch; more if shorter"

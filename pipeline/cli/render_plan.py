@@ -78,7 +78,7 @@ def _text_lines(plan: Plan) -> list[str]:
     totals = plan.estimates
     lines = [
         f"{about(totals['texts'])}, of {about(totals['records'], 'record')}",
-        f"{about(totals['tokens'], 'token')} with a vector, without [CLS] and [SEP]",
+        f"{about(totals['tokens'], 'token')} with a vector, without special tokens",
     ]
     lines += [f"{about(totals[name], f'{name} record')}" for name in ("blank", "filtered") if totals[name].value]
     if totals["dropped_tokens"].value:
@@ -111,7 +111,7 @@ def _print_lengths(console: Any, lengths: Lengths) -> None:
     most = max(one["texts"] for one in lengths.bins) or 1
     total = sum(one["texts"] for one in lengths.bins) or 1
     mark = "\u2588" if console.encoding.lower().startswith("utf") else "#"
-    console.print(f"\ntokens of a {lengths.of}, with [CLS] and [SEP]")
+    console.print(f"\ntokens of a {lengths.of}, with special tokens")
     for one in lengths.bins:
         bar = mark * max(round(one["texts"] / most * width), int(one["texts"] > 0))
         label = f"{one['from']:,}-{one['to']:,}"

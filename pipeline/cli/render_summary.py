@@ -83,7 +83,7 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
         memory = f"; peak memory {size_text(attempt['peak_memory_bytes'])}"
     startup = f" after {attempt['startup_seconds']:.1f} s of start-up" if "startup_seconds" in attempt else ""
     lines = [
-        f"{count_noun(tokens, 'token')} encoded (with [CLS] and [SEP], and equal texts of a block once) in "
+        f"{count_noun(tokens, 'token')} encoded (with special tokens, and equal texts of a block once) in "
         f"{attempt['seconds']:.1f} s{startup}, {attempt['tokens_per_second']:,.0f} a second, "
         f"{where}; padding {attempt['padding_share']:.1%}{memory}",
         f"first block after {attempt['seconds_to_first_block'] or 0:.1f} s; busy with: {shares}",

@@ -107,7 +107,7 @@ class InputSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Tokens of a text, or context, with [CLS] and [SEP]. `bins`: {"from", "to", "texts"}, whose ends double."""
+    """Tokens of a text, or context, with special tokens. `bins`: {"from", "to", "texts"}, whose ends double."""
 
     bins: list[dict[str, int]]
     median: int = 0

@@ -30,7 +30,7 @@ def overview(context: ReportContext) -> Section:
     run, summary = context.run, context.run.summary()
     facts = [
         *((name.capitalize(), fact) for name, fact in summary.facts),
-        ("Tokens", f"{summary.counts.get(metrics.TOKENS, 0):,}, without [CLS] and [SEP]"),
+        ("Tokens", f"{summary.counts.get(metrics.TOKENS, 0):,}, without special tokens"),
         *(("Note", note) for note in summary.notes),
         *(("Problem", problem) for problem in summary.problems),
         ("Fingerprint", summary.fingerprint),
@@ -46,7 +46,7 @@ def overview(context: ReportContext) -> Section:
 
 
 def lengths(context: ReportContext) -> Section:
-    """A histogram of tokens per text, without [CLS] and [SEP], and what `max_seq_length` cuts off."""
+    """A histogram of tokens per text, without special tokens, and what `max_seq_length` cuts off."""
     found = _text_lengths(context)
     if found is None:
         hint = "No view contains the lengths of the texts; add one with `level: text` under `views`."

@@ -39,7 +39,7 @@ RUN_BUDGET = Budget(2 << 20, 256, slice_bytes=1 << 16)
 
 # Statistics of a block, in addition to the counters of `layerbeam.transforms.metrics`.
 TEXTS, TEXT_BYTES = "texts", "text_bytes"
-SEQUENCE_TOKENS = "sequence_tokens"  # with [CLS] and [SEP], and overlapping windows counted twice
+SEQUENCE_TOKENS = "sequence_tokens"  # with special tokens, and overlapping windows counted twice
 ENCODED_TEXTS, ENCODED = "encoded_texts", "encoded_tokens"  # the same of the texts that equal no earlier one
 PADDED = "padded_tokens"
 ROWS, PART_ROWS = "rows:{}", "part_rows:{}"  # of a view, and in the parts of its blocks
@@ -64,7 +64,7 @@ class CountedBlock:
     """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
 
     `records`: without those that have no rows; with all rejects. `distinct`: the records of it with a text that equals
-    no earlier one. `lengths`: the tokens of each text, or context, with [CLS] and [SEP], before truncation. `keys`:
+    no earlier one. `lengths`: the tokens of each text, or context, with special tokens, before truncation. `keys`:
     for each view of word types, how often the block has each key.
     """
 

@@ -22,7 +22,7 @@ _PARTS = (1, 2, 4)
 def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] | None = None) -> list[Int64Array]:
     """Batches of texts, longest first, each at most `batch_tokens` padded tokens (rows x longest) or a single text.
 
-    `lengths`: int [T], tokens with [CLS] and [SEP]. Returns index arrays into it; each text is in one of them. The
+    `lengths`: int [T], tokens with special tokens. Returns index arrays into it; each text is in one of them. The
     texts are sorted by length and cut where padding plus the fixed cost of the batches is lowest. The longest come
     first, so that the memory peak of a block is known early. With `buckets`, all texts of a batch are in one bucket,
     see `padded_shape`.

@@ -39,7 +39,7 @@ def test_run_reports_speed(workplace):
     assert set(record["stage_shares"]) == {"read", "tokenize", "forward", "pooling", "write"}
     assert sum(record["stage_shares"].values()) == pytest.approx(1, abs=1e-3)
     assert all(counts[f"{stage}_microseconds"] > 0 for stage in record["stage_shares"])
-    assert f"speed     {counts['encoded_tokens']:,} tokens encoded (with [CLS] and [SEP], and equal " in done.out
+    assert f"speed     {counts['encoded_tokens']:,} tokens encoded (with special tokens, and equal " in done.out
     assert "          first block after " in done.out
     assert json.loads(workplace.show("--json").out)["last_start"]["stage_shares"] == record["stage_shares"]
     assert "seconds" not in json.dumps(workplace.manifest())
