@@ -11,8 +11,6 @@ import string
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from layerbeam.pipeline.config.model_folder import (
     ELSEWHERE,
     LENGTH,
@@ -21,14 +19,14 @@ from layerbeam.pipeline.config.model_folder import (
     check_dense,
     check_kinds,
     cut_length,
-    read_prompt,
     read_transformer,
     text_view,
 )
+from layerbeam.pipeline.config.prompts import check_marker, open_model_encoder, prompt_with_prefix
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError, EncoderSource, open_encoder
+from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.config_file import shown
-from layerbeam.transforms.encoders.source import SPECIAL_TOKENS
+from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.views import WITHIN_ENCODER
 
 # As sentence-transformers and PyLate name them.
@@ -54,10 +52,10 @@ def read_modules(handle: str, folder: Path, whole: JsonFile, modules: list[tuple
         "handle": os.path.join(handle, inner) if inner else handle,
         "max_seq_length": _document_length(folder / inner, transformer, whole),
     }
-    prompt = _prompt_with_prefix(whole, "document")
-    source = _open(encoder["handle"])
+    prompt = prompt_with_prefix(whole, "document")
+    source = open_model_encoder(encoder["handle"])
     if prompt:
-        _check_marker(source, folder / inner, whole, prompt)
+        check_marker(source, folder / inner, whole, prompt)
         encoder["prompt"] = prompt
     view = text_view("none", is_normalized=is_pylate or "Normalize" in kinds)
     dense = [path for kind, path in modules if kind == "Dense"]
@@ -74,7 +72,7 @@ def read_modules(handle: str, folder: Path, whole: JsonFile, modules: list[tuple
         other = f" and {f'`skip_tokens: {json.dumps(of_queries)}`' if of_queries else 'without `skip_tokens`'}"
         queries = (
             "Queries have other settings: encode them with sentence-transformers' `encode_query`, or with "
-            f"layerbeam.encode with `prompt: {json.dumps(_prompt_with_prefix(whole, 'query'))}`"
+            f"layerbeam.encode with `prompt: {json.dumps(prompt_with_prefix(whole, 'query'))}`"
             f"{other if of_queries != skipped else ''}."
         )
     return Model(encoder, view, is_plain=False, method=_METHOD, queries=queries)
@@ -84,7 +82,7 @@ def read_stanford(handle: str, folder: Path) -> Model:
     """The settings that give the vectors of ColBERT's `docFromText`, of a model as Stanford's program saves it."""
     metadata = JsonFile.read(folder / "artifact.metadata")
     length = metadata.get("doc_maxlen", LENGTH, least=3) or _STANFORD_LENGTH
-    source = _open(handle)
+    source = open_model_encoder(handle)
     prompt = metadata.fields.get("doc_token_id") or "[unused1]"
     if source.with_marker(str(prompt)).marker != prompt:
         raise UsageError(
@@ -95,20 +93,16 @@ def read_stanford(handle: str, folder: Path) -> Model:
     if metadata.fields.get("mask_punctuation", True):
         known = set(source.vocabulary)
         view["skip_tokens"] = [mark for mark in string.punctuation if mark in known]
-    view["dense"] = check_dense(handle, folder, "", [WITHIN_ENCODER], MODEL_TYPES[0])
+    try:
+        view["dense"] = [read_dense_config(handle, folder, WITHIN_ENCODER).folder]
+    except EncoderError as error:
+        raise UsageError(str(error)) from error
     encoder = {
         "handle": handle,
         "max_seq_length": cut_length(folder, JsonFile(metadata.path, {"max_seq_length": length})),
         "prompt": prompt,
     }
     return Model(encoder, view, is_plain=False, method=_METHOD, queries=_EXPANDED)
-
-
-def _open(handle: str) -> EncoderSource:
-    try:
-        return open_encoder(handle)
-    except EncoderError as error:
-        raise UsageError(str(error)) from error
 
 
 def _check_token_level(folder: Path, modules: list[tuple[str, str]]) -> None:
@@ -153,48 +147,3 @@ def _skip_tokens(mask: JsonFile, task: str, vocabulary: tuple[str, ...]) -> list
         raise mask.wrong("skiplist_words", "null or a list of words")
     known = set(vocabulary) if task in ([tasks] if isinstance(tasks, str) else tasks) else set()
     return [word for word in dict.fromkeys(words) if word in known]
-
-
-def _check_marker(source: EncoderSource, folder: Path, whole: JsonFile, prompt: str) -> None:
-    """UsageError if sentence-transformers begins the texts with another token than layerbeam does."""
-    ours, theirs = source.with_marker(prompt).marker, _marker(source, folder, whole, prompt)
-    if theirs == ours or (theirs and not ours and _is_one_piece(source, theirs)):
-        return
-    difference = (
-        "layerbeam cuts into several, and sentence-transformers takes for one"
-        if theirs
-        else "is one to layerbeam, and sentence-transformers cuts into several"
-    )
-    raise UsageError(
-        f"{whole.path}: the prompt {shown(prompt)} begins with the token {shown(theirs or ours)}, which {difference}; "
-        f"it must be an added token of the tokenizer such as [unused1], or plain text: {ELSEWHERE}"
-    )
-
-
-def _marker(source: EncoderSource, folder: Path, whole: JsonFile, prompt: str) -> str:
-    """The token with which a prompt begins to sentence-transformers; empty if that is text."""
-    fast = JsonFile.read(folder / "tokenizer.json", optional=True).fields.get("added_tokens")
-    slow = JsonFile.read(folder / "tokenizer_config.json", optional=True).fields.get("added_tokens_decoder")
-    tokens = [*(fast or ()), *(slow.values() if isinstance(slow, dict) else ())]
-    tokens = [token for token in tokens if isinstance(token, dict) and isinstance(token.get("content"), str)]
-    prefix = whole.fields.get("document_prefix")
-    if prefix:  # PyLate's, which it adds to the tokenizer if it is an entry
-        known = {*source.vocabulary, *(token["content"] for token in tokens)}
-        return next((marker for marker in (prefix, *prefix.split()[:1]) if marker in known), "")
-    added = {*SPECIAL_TOKENS, "[MASK]", *(token["content"] for token in tokens if not token.get("normalized"))}
-    return max((marker for marker in added if marker and prompt.startswith(marker)), key=len, default="")
-
-
-def _is_one_piece(source: EncoderSource, entry: str) -> bool:
-    # Imported here: it loads Beam.
-    from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
-
-    return len(load_text_tokenizer(source).tokenize(pa.array([entry], pa.string())).ids) == 1
-
-
-def _prompt_with_prefix(file: JsonFile, name: str) -> str:
-    """The text of a prompt after the prefix that PyLate saves, which the prompt may have already."""
-    prefix = file.fields.get(f"{name}_prefix") or ""
-    if not isinstance(prefix, str):
-        raise file.wrong(f"{name}_prefix", "null or a text")
-    return prefix + read_prompt(file, name).removeprefix(prefix)

@@ -15,7 +15,7 @@ from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
-from layerbeam.transforms.views import WITHIN_ENCODER, leaves_folder
+from layerbeam.transforms.views import leaves_folder
 
 # What the transformer's own file must say. `encode` does not depend on the other fields, or they are read below.
 _TRANSFORMER_FIELDS: dict[str, Any] = {
@@ -178,22 +178,12 @@ def check_dense(handle: str, folder: Path, inner: str, paths: list[str], loader:
             f"the encoder's own folder: save the model again, {loader}({handle!r}).save(...), and give that"
         )
     for path in paths:
-        if path != WITHIN_ENCODER:
-            JsonFile.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
+        JsonFile.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
         try:
             read_dense_config(handle, folder, path)
         except EncoderError as error:
             raise UsageError(str(error)) from error
     return paths
-
-
-def read_prompt(file: JsonFile, name: str) -> str:
-    """The text of a prompt, mostly empty."""
-    prompts = file.fields.get("prompts")
-    prompt = (prompts.get(name) if isinstance(prompts, dict) else None) or ""
-    if not isinstance(prompt, str) or any("\ud800" <= character <= "\udfff" for character in prompt):
-        raise UsageError(f"{file.path}: prompts.{name} is {shown(prompt)}; it must be a text")
-    return prompt
 
 
 def text_view(pooling: str, *, is_normalized: bool) -> dict[str, Any]:

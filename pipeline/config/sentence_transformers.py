@@ -18,10 +18,10 @@ from layerbeam.pipeline.config.model_folder import (
     check_kinds,
     cut_length,
     list_modules,
-    read_prompt,
     read_transformer,
     text_view,
 )
+from layerbeam.pipeline.config.prompts import check_marker, open_model_encoder, read_prompt
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.config_file import shown
@@ -81,6 +81,8 @@ def read_model(handle: str) -> Model:
     if prompt:
         if not pooling.fields.get("include_prompt", True):
             raise pooling.wrong("include_prompt", f"true, because the model has a default prompt: {ELSEWHERE}")
+        if prompt.startswith("["):
+            check_marker(open_model_encoder(str(encoder["handle"])), folder / inner, whole, prompt)
         encoder["prompt"] = prompt
     width = whole.get("truncate_dim", "null or an integer from 1 up", least=1)
     if width is not None:

@@ -369,3 +369,16 @@ def test_the_layer_among_the_weights_is_missing(make):
 )
 def test_tokens_that_are_skipped_in_queries(make, tasks, advice):
     assert read_model(make({"2_Mask/config.json": {"skiplist_tasks": tasks}})).queries.endswith(advice)
+
+
+def test_a_marker_of_a_model_with_one_vector_per_text(make):
+    pooling = {"path": "1_Pooling", "type": f"{PACKAGE}.models.Pooling"}
+    model = {
+        "modules.json": [TRANSFORMER, pooling],
+        "1_Pooling/config.json": {"pooling_mode": "mean"},
+        "config_sentence_transformers.json": {"prompts": {"a": "[MASK] a", "b": "[unused1] b"}},
+    }
+    named = {"config_sentence_transformers.json": {"default_prompt_name": "a"}}
+    assert read_model(with_markers(make(named, model))).encoder["prompt"] == "[MASK] a"
+    named = {"config_sentence_transformers.json": {"default_prompt_name": "b"}}
+    assert '"[unused1]", which is one to layerbeam' in refused(with_markers(make(named, model)))
