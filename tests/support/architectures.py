@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from weights import random_weights
 
 from layerbeam.transforms.encoders.architectures import read_architecture
@@ -27,6 +27,7 @@ NORMALIZER |= {"strip_accents": None, "lowercase": True}
 # What config.json has besides `_COMMON`, by the name in the tests.
 CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load("""
 bert: {model_type: bert, type_vocab_size: 2}
+albert: {model_type: albert, type_vocab_size: 2, embedding_size: 16, num_hidden_groups: 2, inner_group_num: 1}
 distilbert: {model_type: distilbert, dim: 24, n_layers: 3, n_heads: 3, hidden_dim: 40, activation: gelu}
 electra: {model_type: electra, type_vocab_size: 2, embedding_size: 16}
 electra-wide: {model_type: electra, type_vocab_size: 2, embedding_size: 24}
@@ -89,9 +90,37 @@ def _mpnet(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
+def _unigram(folder: Path) -> None:
+    """As ALBERT's tokenizer: lower-cased, without accents."""
+    entries = [
+        "<pad>",
+        "<unk>",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "\u2581",
+        "\u2581a",
+        "\u2581river",
+        "\u2581bank",
+        "\u2581the",
+    ]
+    entries += ["\u2581in", "river", "bank", "s", "er", *".,'kb"]
+    tokenizer = Tokenizer(models.Unigram([(entry, -float(i)) for i, entry in enumerate(entries)], unk_id=1))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.add_special_tokens(entries[:5])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "roberta": lambda folder: byte_level().save(str(folder / "tokenizer.json")),
     "mpnet": _mpnet,
+    "albert": _unigram,
     "modernbert": lambda folder: byte_level(trim_offsets=False).save(str(folder / "tokenizer.json")),
 }
 

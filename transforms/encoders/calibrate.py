@@ -97,5 +97,7 @@ class InputRanges(Network):
         if reader is not None:
             self._readers.add(reader)
         if name.startswith("bert/encoder/"):  # a projection of the embeddings costs little, and all layers depend on it
-            self._seen[name] = tf.reduce_min(values, axis=0), tf.reduce_max(values, axis=0)
+            low, high = tf.reduce_min(values, axis=0), tf.reduce_max(values, axis=0)
+            lowest, highest = self._seen.get(name, (low, high))  # blocks may share a product
+            self._seen[name] = tf.minimum(low, lowest), tf.maximum(high, highest)
         return super().dense(name, values, activation, reader=reader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -98,6 +98,7 @@ class Network:
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
         # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
         self._variables = {}
+        self._functions: dict[str, Any] = {}  # of `repeated`
         fused = architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler)
         for name, values in quantize_weights(fused, self._codes):
             is_float = name.endswith(("/kernel", "/bias")) and values.dtype != np.int8
@@ -172,6 +173,15 @@ class Network:
         if is_hidden is not None:
             is_masked |= is_hidden
         return tf.cast(tf.where(is_masked, _MASKED, 0.0 if bias is None else bias), self._dtype)
+
+    def repeated(self, name: str, compute: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """compute(*inputs), where calls of one name have the same weights: those kept packed are kept once."""
+        if not (self._is_packed or self._codes):
+            return compute(*inputs)
+        if name not in self._functions:  # as nodes of one function, not of each call
+            attributes = {"_noinline": True}
+            self._functions[name] = tf.function(compute, autograph=False, experimental_attributes=attributes)
+        return self._functions[name](*inputs)
 
     def heads(self, batch: Batch, query_key_value: Tensor) -> list[Tensor]:
         """Query, key and value of each head: [B S, 3 H] -> three of [B, heads, S, d]."""

@@ -108,7 +108,7 @@ def test_positions_counted_from_the_padding_leave_fewer_tokens(folders):
 
 def test_second_text_is_a_segment_if_encoder_has_segments(folders):
     has_segments = {name: open_encoder(str(folder)).has_segments for name, folder in folders.items()}
-    assert {name for name, has in has_segments.items() if has} == {"bert", "electra", "electra-wide"}
+    assert {name for name, has in has_segments.items() if has} == {"bert", "albert", "electra", "electra-wide"}
 
 
 def test_distances_share_buckets():
@@ -122,6 +122,9 @@ def test_distances_share_buckets():
     [
         ("distilbert", {"n_heads": 5}, "dim is 24; it must be a multiple of n_heads, 5"),
         ("distilbert", {"activation": "relu"}, 'activation is "relu"; it must be one of gelu,'),
+        ("albert", {"num_hidden_groups": 0}, "num_hidden_groups is 0; it must be a positive integer"),
+        ("albert", {"num_hidden_groups": 99}, "says 67 blocks with weights of their own, and the weights have no more"),
+        ("albert", {"inner_group_num": 500}, "num_hidden_layers is 3; it must be at most 1,000 when multiplied by"),
         ("electra", {"embedding_size": None}, "embedding_size is null; it must be a positive integer"),
         ("roberta", {"pad_token_id": -1}, "pad_token_id is -1; it must be an integer from 0"),
         ("roberta", {"max_position_embeddings": 4}, "max_position_embeddings is 4; it must be at least pad"),
@@ -152,7 +155,7 @@ def test_configurations_that_compute_something_else(folders, name, fields, messa
     assert message in refused(folder)
 
 
-@pytest.mark.parametrize("name", ["roberta", "mpnet", "modernbert"])
+@pytest.mark.parametrize("name", ["albert", "roberta", "mpnet", "modernbert"])
 def test_a_missing_tokenizer_is_named_with_the_way_to_make_it(folders, name, tmp_path):
     folder = Path(shutil.copytree(folders[name], tmp_path / "encoder"))
     (folder / "tokenizer.json").unlink()

@@ -173,9 +173,10 @@ def test_fingerprint_is_of_what_decides_vectors(encoder, norm, ignored, decisive
     [
         (
             "huggingface",
-            {"model_type": "albert"},
-            'model_type is "albert"; it must be one of bert, distilbert, electra, roberta, xlm-roberta, camembert, '
-            "mpnet, modernbert (BERT, DistilBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet and ModernBERT)",
+            {"model_type": "t5"},
+            'model_type is "t5"; it must be one of bert, distilbert, albert, electra, roberta, xlm-roberta, '
+            "camembert, mpnet, modernbert (BERT, DistilBERT, ALBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet and "
+            "ModernBERT)",
         ),
         ("huggingface", {"model_type": None}, "model_type is missing"),
         ("huggingface", {"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),
@@ -203,7 +204,7 @@ def test_fingerprint_is_of_what_decides_vectors(encoder, norm, ignored, decisive
                 ({"num_attention_heads": 5}, "hidden_size is 64; it must be a multiple of num_attention_heads, 5"),
                 (
                     {"num_hidden_layers": 2_000_000_000},
-                    "num_hidden_layers is 2,000,000,000, and the weights have no more than "
+                    "says 2,000,000,000 blocks with weights of their own, and the weights have no more than "
                     f"{55 if kind == 'huggingface' else 57} tensors; they do not belong together: download both again",
                 ),
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from layerbeam.transforms.encoders.architectures.albert import Albert
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.architectures.bert import Bert
 from layerbeam.transforms.encoders.architectures.distilbert import DistilBert
@@ -15,7 +16,7 @@ from layerbeam.transforms.encoders.config_file import ConfigFile
 
 __all__ = ["ARCHITECTURES", "Architecture", "Bert", "read_architecture"]
 
-ARCHITECTURES: tuple[type[Architecture], ...] = (Bert, DistilBert, Electra, Roberta, MPNet, ModernBert)
+ARCHITECTURES: tuple[type[Architecture], ...] = (Bert, DistilBert, Albert, Electra, Roberta, MPNet, ModernBert)
 _BY_TYPE: Mapping[str, type[Architecture]] = {name: kind for kind in ARCHITECTURES for name in kind.model_types}
 
 

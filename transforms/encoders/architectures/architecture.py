@@ -71,6 +71,11 @@ class Architecture(abc.ABC):
         """Whether the second text of a pair may have a segment of its own."""
         return False
 
+    @property
+    def num_stored_blocks(self) -> int:
+        """Blocks with weights of their own in a file."""
+        return self.num_hidden_layers
+
     def blocks_needed(self, layers: Sequence[int], *, pooler: bool) -> int:
         """Number of Transformer blocks for these layers; the pooler reads the last. ValueError for an unknown layer."""
         wrong = [layer for layer in layers if not 0 <= layer <= self.num_hidden_layers]

@@ -43,7 +43,7 @@ class Electra(Bert):
         return self.embedding_size != self.hidden_size
 
     def weight_shapes(self, *, num_blocks: int | None = None, pooler: bool = True) -> dict[str, tuple[int, ...]]:
-        shapes = super().weight_shapes(num_blocks=num_blocks, pooler=False)
+        shapes = super().weight_shapes(num_blocks=num_blocks, pooler=pooler)
         return shapes | (dense_shapes(_PROJECTION, self.embedding_size, self.hidden_size) if self._projects else {})
 
     def embed(self, net: Network, batch: Batch) -> Tensor:

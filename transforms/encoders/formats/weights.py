@@ -60,10 +60,11 @@ def find_weights(
     EncoderError if a tensor is missing or not as the configuration says.
     """
     tensor_word, weights_word, allowed = words
-    if architecture.num_hidden_layers > len(found):  # before billions of names are made for them
+    blocks = architecture.num_stored_blocks
+    if blocks > len(found):  # before billions of names are made for them
         raise EncoderError(
-            f"{handle}: {config_file}: num_hidden_layers is {architecture.num_hidden_layers:,}, and the weights have "
-            f"no more than {len(found):,} tensors; they do not belong together: download both again"
+            f"{handle}: {config_file}: says {blocks:,} blocks with weights of their own, and the weights have no more "
+            f"than {len(found):,} tensors; they do not belong together: download both again"
         )
     tensors = {}
     for name, shape in architecture.weight_shapes().items():
