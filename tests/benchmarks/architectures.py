@@ -34,6 +34,7 @@ BASE = dataclasses.asdict(random_encoder.BASE)
 CONFIGS: dict[str, dict[str, Any]] = yaml.safe_load("""
 BERT-base: {model_type: bert}
 DistilBERT-base: {model_type: distilbert, dim: 768, n_layers: 6, n_heads: 12, hidden_dim: 3072, activation: gelu}
+ALBERT-base: {model_type: albert, embedding_size: 128, num_hidden_groups: 1, inner_group_num: 1}
 ELECTRA-base: {model_type: electra, embedding_size: 768}
 ELECTRA-small:
     {model_type: electra, embedding_size: 128, hidden_size: 256, num_attention_heads: 4, intermediate_size: 1024}

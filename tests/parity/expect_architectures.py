@@ -57,12 +57,12 @@ def byte_pairs(specials: list[str]) -> Tokenizer:
     return train(tokenizer, trainer)
 
 
-def unigram(specials: list[str]) -> list[tuple[str, float]]:
+def unigram(specials: list[str], unknown: str = "<unk>") -> list[tuple[str, float]]:
     """The entries of a Unigram vocabulary with their scores."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token=unknown, show_progress=False)
     train(tokenizer, trainer)
     return [(token, score) for token, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
 
@@ -74,6 +74,10 @@ def bert_tokenizer(kind: Any) -> Any:
 def mpnet_tokenizer() -> Any:
     entries = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *wordpiece(["[UNK]"])[1:], "<mask>"]
     return transformers.MPNetTokenizer(vocab={entry: index for index, entry in enumerate(entries)})
+
+
+def albert_tokenizer() -> Any:
+    return transformers.AlbertTokenizer(vocab=unigram(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
 
 
 def roberta_tokenizer() -> Any:
@@ -127,6 +131,11 @@ def config(kind: Any, **differences: Any) -> Callable[[int], Any]:
 CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "bert": (lambda: bert_tokenizer(transformers.BertTokenizer), config(transformers.BertConfig)),
     "distilbert": (lambda: bert_tokenizer(transformers.DistilBertTokenizer), distilbert),
+    "albert": (albert_tokenizer, config(transformers.AlbertConfig, embedding_size=40)),
+    "albert-groups": (
+        albert_tokenizer,
+        config(transformers.AlbertConfig, embedding_size=96, num_hidden_groups=3, inner_group_num=2),
+    ),
     "electra": (
         lambda: bert_tokenizer(transformers.ElectraTokenizer),
         config(transformers.ElectraConfig, embedding_size=40),
@@ -185,9 +194,18 @@ def make(name: str, folder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
     model = transformers.AutoModel.from_pretrained(encoder, dtype=torch.float32, attn_implementation="eager").eval()
 
+    # ALBERT's tokenizer gives them only when asked.
+    segments = True if getattr(model.config, "type_vocab_size", 0) > 1 else None
     saved: dict[str, Any] = {}
     for number, (text, pair) in enumerate(texts()):
-        encoded = tokenizer(text, pair, truncation=True, max_length=MAX_SEQ_LENGTH, return_tensors="pt")
+        encoded = tokenizer(
+            text,
+            pair,
+            truncation=True,
+            max_length=MAX_SEQ_LENGTH,
+            return_tensors="pt",
+            return_token_type_ids=segments,
+        )
         with torch.inference_mode():
             got = model(**encoded, output_hidden_states=True)
         saved[f"ids_{number}"] = encoded["input_ids"][0].numpy()
