@@ -196,15 +196,21 @@ class ReferenceNetwork:
         gamma, beta = self.weights[f"{name}/LayerNorm/gamma"], self.weights.get(f"{name}/LayerNorm/beta", 0)
         return np.asarray(normal * gamma + beta)
 
-    def gelu(self, x: Array) -> Array:
+    def rms_norm(self, name: str, x: Array, gamma_from: float) -> Array:
+        normal = x / np.sqrt((x**2).mean(-1, keepdims=True) + self.architecture.layer_norm_eps)
+        return np.asarray(normal * (self.weights[f"{name}/LayerNorm/gamma"] + gamma_from))
+
+    def activation(self, x: Array) -> Array:
+        if self.architecture.hidden_act == "silu":
+            return np.asarray(x * (0.5 + 0.5 * np.tanh(x / 2)), x.dtype)
         return gelu(x, self.architecture.hidden_act)
 
-    def heads(self, x: Array) -> Array:
-        """[S, H] -> [heads, S, d]."""
-        return np.transpose(x.reshape(len(x), self.architecture.num_attention_heads, -1), (1, 0, 2))
+    def heads(self, x: Array, count: int | None = None) -> Array:
+        """[S, heads d] -> [heads, S, d]."""
+        return np.transpose(x.reshape(len(x), count or self.architecture.num_attention_heads, -1), (1, 0, 2))
 
     def attend(self, query: Array, key: Array, value: Array, bias: Array | float) -> Array:
-        """softmax(Q K' / sqrt(d) + bias) V: three of [heads, S, d] -> [S, H]."""
+        """softmax(Q K' / sqrt(d) + bias) V: three of [heads, S, d] -> [S, heads d]."""
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1]) + bias
         weight = np.exp(scores - scores.max(-1, keepdims=True))
         context = weight / weight.sum(-1, keepdims=True) @ value

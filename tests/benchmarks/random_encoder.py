@@ -6,11 +6,16 @@ Random weights are enough for benchmarks: speed does not depend on them.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from layerbeam.transforms.encoders.architectures import Architecture, Bert
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
+from tensor_files import file_tensors
 
 BASE = Bert(
     vocab_size=30522,
@@ -48,8 +53,4 @@ def write_huggingface(folder: Path, config: Bert, weights: dict[str, np.ndarray]
 def write_safetensors(folder: Path, architecture: Architecture, weights: dict[str, np.ndarray]) -> None:
     from safetensors.numpy import save_file
 
-    turned = {
-        architecture.spellings(name)[0]: np.ascontiguousarray(values.T if name.endswith("/kernel") else values)
-        for name, values in weights.items()
-    }
-    save_file(turned, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(file_tensors(architecture, weights), folder / "model.safetensors", metadata={"format": "pt"})

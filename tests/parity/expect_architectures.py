@@ -23,6 +23,7 @@ NUM_HOSTILE = 10_000
 MAX_SEQ_LENGTH = 300
 WORDPIECE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+SCALES = {"modernbert": 0.05, "eurobert": 0.05, "qwen3": 0.05, "gte": 0.1, "nomic": 0.1}
 SIZES: dict[str, Any] = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 160}
 
 
@@ -123,6 +124,59 @@ def modernbert(tokens: int) -> Any:
     )
 
 
+def qwen_tokenizer() -> Any:
+    """As that of Qwen3-Embedding: byte pairs, one token behind a text and none before it, padding on the left."""
+    tokenizer = byte_pairs(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", pair="$A $B <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|endoftext|>",
+        eos_token="<|endoftext|>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def gemma_tokenizer() -> Any:
+    """As that of Gemma: pieces of text with spaces as \u2581, bytes for the rest, <bos> before and <eos> behind."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", "\u2581")
+    letters = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=[*specials, *letters], show_progress=False)
+    model = json.loads(train(trained, trainer).to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(
+        models.BPE(vocab=model["vocab"], merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_special_tokens(specials)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> <bos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **names
+    )
+
+
+def gemma(**differences: Any) -> Callable[[int], Any]:
+    """Few heads of keys and values, of another size than H divided by the heads; short windows."""
+    return config(
+        transformers.Gemma3TextConfig,
+        head_dim=24,
+        num_key_value_heads=2,
+        query_pre_attn_scalar=20,
+        sliding_window=32,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        **differences,
+    )
+
+
 def config(kind: Any, **differences: Any) -> Callable[[int], Any]:
     return lambda tokens: kind(**{"vocab_size": tokens + 3, "max_position_embeddings": 320} | SIZES | differences)
 
@@ -165,6 +219,35 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
             **{**modernbert(tokens).to_dict(), "norm_bias": True, "attention_bias": True, "mlp_bias": True}
         ),
     ),
+    "nomic": (lambda: bert_tokenizer(transformers.BertTokenizer), config(transformers.NomicBertConfig)),
+    "gte": (
+        lambda: transformers.XLMRobertaTokenizer(vocab=unigram(ROBERTA[:4])),
+        config(transformers.GteConfig),
+    ),
+    "gte-english": (
+        lambda: bert_tokenizer(transformers.BertTokenizer),
+        config(transformers.GteConfig, type_vocab_size=0),
+    ),
+    "jina-v3": (
+        lambda: transformers.XLMRobertaTokenizer(vocab=unigram(ROBERTA[:4])),
+        config(transformers.JinaEmbeddingsV3Config),
+    ),
+    "eurobert": (roberta_tokenizer, config(transformers.EuroBertConfig, pad_token_id=1, num_key_value_heads=2)),
+    "eurobert-biases": (
+        roberta_tokenizer,
+        config(transformers.EuroBertConfig, pad_token_id=1, attention_bias=True, mlp_bias=True),
+    ),
+    "qwen3": (qwen_tokenizer, config(transformers.Qwen3Config, head_dim=24, num_key_value_heads=3)),
+    "gemma3": (gemma_tokenizer, gemma(use_bidirectional_attention=True)),
+    "gemma3-causal": (
+        gemma_tokenizer,
+        gemma(
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        ),
+    ),
 }
 
 
@@ -182,9 +265,9 @@ def make(name: str, folder: Path) -> None:
     make_tokenizer, make_config = CASES[name]
     tokenizer = make_tokenizer()
     model = transformers.AutoModel.from_config(make_config(len(tokenizer))).eval()
-    # As large as in trained encoders, so that attention and GELU matter. ModernBERT's blocks add to each other without
-    # a layer norm, and rounding grows with the sum.
-    scale = 0.05 if name.startswith("modernbert") else 0.15
+    # As large as in trained encoders, so that attention and GELU matter. Where blocks add to each other without a norm,
+    # rounding grows with the sum, and where a gate multiplies, with the product.
+    scale = next((scale for kind, scale in SCALES.items() if name.startswith(kind)), 0.15)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * (scale if parameter.ndim > 1 else 0.1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 from safetensors.numpy import save_file
+from tensor_files import file_tensors
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from weights import random_weights
 
@@ -47,6 +48,25 @@ modernbert-biases:
     norm_bias: true
     attention_bias: true
     mlp_bias: true
+nomic: {model_type: nomic_bert, hidden_act: silu, type_vocab_size: 2}
+gte: {model_type: gte, type_vocab_size: 1}
+gte-new: {model_type: new, type_vocab_size: 0, rope_theta: 20000, rope_scaling: {type: ntk, factor: 8.0}}
+jina: {model_type: jina_embeddings_v3, type_vocab_size: 1, rope_parameters: {rope_type: default, rope_theta: 20000.0}}
+eurobert: {model_type: eurobert, hidden_act: silu, num_attention_heads: 6, num_key_value_heads: 2, rope_theta: 250000}
+qwen3: {model_type: qwen3, hidden_act: silu, head_dim: 12, num_key_value_heads: 1, rope_theta: 1000000}
+gemma3:
+    {model_type: gemma3_text, hidden_activation: gelu_pytorch_tanh, head_dim: 12, num_key_value_heads: 1,
+     query_pre_attn_scalar: 16, sliding_window: 8, use_bidirectional_attention: true, sliding_window_pattern: 2}
+gemma3-causal:
+    model_type: gemma3_text
+    hidden_activation: gelu_pytorch_tanh
+    head_dim: 8
+    query_pre_attn_scalar: 8
+    sliding_window: 8
+    layer_types: [sliding_attention, full_attention, sliding_attention]
+    rope_parameters:
+        full_attention: {rope_type: linear, factor: 8.0, rope_theta: 1000000.0}
+        sliding_attention: {rope_type: default, rope_theta: 10000.0}
 """)
 
 
@@ -121,7 +141,11 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "roberta": lambda folder: byte_level().save(str(folder / "tokenizer.json")),
     "mpnet": _mpnet,
     "albert": _unigram,
-    "modernbert": lambda folder: byte_level(trim_offsets=False).save(str(folder / "tokenizer.json")),
+    **dict.fromkeys(
+        ("modernbert", "jina", "eurobert", "qwen3", "gemma3"),
+        lambda folder: byte_level(trim_offsets=False).save(str(folder / "tokenizer.json")),
+    ),
+    "gte": _unigram,
 }
 
 
@@ -130,16 +154,11 @@ def write_encoder(folder: Path, name: str, *, prefixed: bool = False) -> Path:
     folder.mkdir(parents=True)
     # DistilBERT has other names for the sizes.
     common = _COMMON if "dim" not in CONFIGS[name] else {"vocab_size": 300, "max_position_embeddings": 64}
-    (folder / "config.json").write_text(json.dumps(CONFIGS[name] | common))
+    (folder / "config.json").write_text(json.dumps(common | CONFIGS[name]))
     architecture = read_architecture(ConfigFile("test", folder / "config.json"))
     weights = random_weights(architecture, seed=len(name))
     prefix = architecture.prefix if prefixed else ""
-    tensors = {
-        prefix + architecture.spellings(weight)[0]: np.ascontiguousarray(
-            values.T if weight.endswith("/kernel") else values
-        )
-        for weight, values in weights.items()
-    }
+    tensors = {prefix + name: values for name, values in file_tensors(architecture, weights).items()}
     if prefixed:
         tensors["classifier.weight"] = np.zeros((2, 24), np.float32)
     save_file(tensors, folder / "model.safetensors")

@@ -39,7 +39,8 @@ def random_weights(config: Bert, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     shapes = config.weight_shapes()
     weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
-    return {name: 1 + values if name.endswith("gamma") else values for name, values in weights.items()}
+    gamma = 1 - getattr(config, "gamma_from", 0)
+    return {name: gamma + values if name.endswith("gamma") else values for name, values in weights.items()}
 
 
 def in_float64(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

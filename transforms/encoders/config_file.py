@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-Activation = Literal["gelu", "gelu_tanh"]
+Activation = Literal["gelu", "gelu_tanh", "silu"]
 MAX_SHOWN = 80
 
 # Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
@@ -19,6 +20,8 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -32,6 +35,12 @@ class ConfigFile:
     def __init__(self, handle: str, path: Path) -> None:
         self.handle, self.path = handle, path
         self.fields = read_json(handle, path)
+
+    def with_fields(self, fields: Mapping[str, Any]) -> ConfigFile:
+        """The same file with other fields."""
+        changed = copy.copy(self)
+        changed.fields = dict(fields)
+        return changed
 
     def wrong(self, field: str, allowed: str) -> EncoderError:
         """The error for a field."""
@@ -55,7 +64,7 @@ class ConfigFile:
         return float(value)
 
     def activation(self, field: str) -> Activation:
-        """The form of GELU."""
+        """The activation of a block's inner layer."""
         activation = _ACTIVATIONS.get(str(self.fields.get(field)))
         if activation is None:
             raise self.wrong(field, f"one of {', '.join(_ACTIVATIONS)}")

@@ -183,21 +183,27 @@ class Network:
             self._functions[name] = tf.function(compute, autograph=False, experimental_attributes=attributes)
         return self._functions[name](*inputs)
 
-    def heads(self, batch: Batch, query_key_value: Tensor) -> list[Tensor]:
-        """Query, key and value of each head: [B S, 3 H] -> three of [B, heads, S, d]."""
-        heads, size = self.architecture.num_attention_heads, self.architecture.hidden_size
-        split = tf.reshape(query_key_value, [batch.rows, batch.longest, 3, heads, size // heads])
-        three: list[Tensor] = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
+    def heads(self, batch: Batch, query_key_value: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """Query, key and value of each head: [B S, sum(counts) d] -> [B, count, S, d] for each of three counts."""
+        size = query_key_value.shape[-1] // sum(counts)
+        split = tf.reshape(query_key_value, [batch.rows, batch.longest, sum(counts), size])
+        three: list[Tensor] = tf.split(tf.transpose(split, [0, 2, 1, 3]), counts, axis=1)
         return three
 
     def attend(self, batch: Batch, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """softmax(Q K' + bias) V: three of [B, heads, S, d] -> [B S, H]; the query's weights include the scale."""
+        """softmax(Q K' + bias) V: three of [B, heads, S, d] -> [B S, heads d]; the query includes the scale.
+
+        Keys and values may have fewer heads, each for as many of the query's.
+        """
+        _, heads, _, size = query.shape
+        if key.shape[1] != heads:
+            key, value = (tf.repeat(values, heads // values.shape[1], axis=1) for values in (key, value))
         if self._has_kernels:
             scores = onednn.biased_scores(query, key, bias)
         else:
             scores = tf.matmul(query, key, transpose_b=True) + bias
         context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
-        return tf.reshape(context, [batch.rows * batch.longest, self.architecture.hidden_size])
+        return tf.reshape(context, [batch.rows * batch.longest, heads * size])
 
     def dense(
         self, name: str, values: Tensor, activation: Activation | None = None, *, reader: str | None = None
@@ -207,20 +213,23 @@ class Network:
         `reader`: the one product that takes the result, which then may be what that takes: codes.
         """
         kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
+        fused = _FUSED_GELU.get(activation)
         if name in self._codes:
             if values.dtype != tf.quint8:
                 values = values * self._variables[f"{name}/inverse"] + self._variables[f"{name}/zero"]
                 values = onednn.nearest_codes(values)
             largest = self._variables[f"{name}/largest"]
-            limits = self._codes[reader].limits if reader is not None and reader in self._codes else None
-            return onednn.int8_dense(values, kernel, largest, bias, _FUSED_GELU.get(activation), limits)
+            gives_codes = reader is not None and reader in self._codes and (fused or not activation)
+            limits = self._codes[reader].limits if reader is not None and gives_codes else None
+            product = onednn.int8_dense(values, kernel, largest, bias, fused, limits)
+            return product if fused else _activate(product, activation)
         values = tf.cast(values, self._dtype)
         if self._is_packed:
-            return onednn.packed_dense(values, kernel, bias, _FUSED_GELU.get(activation))
+            product = onednn.packed_dense(values, kernel, bias, fused)
+            return product if fused else _activate(product, activation)
         # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in
         # the optimized graph, TensorFlow 2.21, weights as variables).
-        product = tf.nn.bias_add(tf.matmul(values, kernel), bias)
-        return tf.nn.gelu(product, approximate=activation == "gelu_tanh") if activation else product
+        return _activate(tf.nn.bias_add(tf.matmul(values, kernel), bias), activation)
 
     def layer_norm(self, name: str, values: Tensor) -> Tensor:
         """Over the last axis, in float32."""
@@ -230,3 +239,16 @@ class Network:
             return onednn.layer_norm(values, gamma, beta, epsilon)
         mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
         return tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
+
+    def rms_norm(self, name: str, values: Tensor) -> Tensor:
+        """Over the last axis, in float32."""
+        values = tf.cast(values, tf.float32)
+        square = tf.reduce_mean(tf.square(values), axis=-1, keepdims=True)
+        normal = values * tf.math.rsqrt(square + self.architecture.layer_norm_eps)
+        return normal * self._variables[f"{name}/LayerNorm/gamma"]
+
+
+def _activate(values: Tensor, activation: Activation | None) -> Tensor:
+    if activation is None:
+        return values
+    return tf.nn.silu(values) if activation == "silu" else tf.nn.gelu(values, approximate=activation == "gelu_tanh")

@@ -9,14 +9,23 @@ from layerbeam.transforms.encoders.architectures.architecture import Architectur
 from layerbeam.transforms.encoders.architectures.bert import Bert
 from layerbeam.transforms.encoders.architectures.distilbert import DistilBert
 from layerbeam.transforms.encoders.architectures.electra import Electra
+from layerbeam.transforms.encoders.architectures.eurobert import EuroBert
+from layerbeam.transforms.encoders.architectures.gemma3 import Gemma3
+from layerbeam.transforms.encoders.architectures.gte import Gte
+from layerbeam.transforms.encoders.architectures.jina_v3 import JinaV3
 from layerbeam.transforms.encoders.architectures.modernbert import ModernBert
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
+from layerbeam.transforms.encoders.architectures.nomic_bert import NomicBert
+from layerbeam.transforms.encoders.architectures.qwen3 import Qwen3
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.config_file import ConfigFile
 
 __all__ = ["ARCHITECTURES", "Architecture", "Bert", "read_architecture"]
 
-ARCHITECTURES: tuple[type[Architecture], ...] = (Bert, DistilBert, Albert, Electra, Roberta, MPNet, ModernBert)
+ARCHITECTURES: tuple[type[Architecture], ...] = (
+    *(Bert, DistilBert, Albert, Electra, Roberta, MPNet),
+    *(ModernBert, NomicBert, Gte, JinaV3, EuroBert, Qwen3, Gemma3),
+)
 _BY_TYPE: Mapping[str, type[Architecture]] = {name: kind for kind in ARCHITECTURES for name in kind.model_types}
 
 

@@ -40,6 +40,9 @@ class Architecture(abc.ABC):
     """The sizes that decide an encoder's computation.
 
     `hidden_act`: `gelu` is the erf form, `gelu_tanh` the tanh approximation.
+
+    `renamed_tensors`: {a pattern in a tensor's name in older files: its replacement}. `fused_tensors`: {a product in a
+    file: those of ours that its rows hold, in equal shares}.
     """
 
     vocab_size: int
@@ -55,6 +58,8 @@ class Architecture(abc.ABC):
     model_types: ClassVar[tuple[str, ...]]  # in config.json
     prefix: ClassVar[str]  # of the tensors in files that hold a head, too
     vocabulary_file: ClassVar[str] = "tokenizer.json"  # the file that a folder cannot lack
+    renamed_tensors: ClassVar[Mapping[str, str]] = {}
+    fused_tensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod
     @abc.abstractmethod

@@ -132,7 +132,8 @@ class Bert(Architecture):
 
     def block(self, net: Network, batch: Batch, index: int, hidden: Tensor, shared: Any) -> Tensor:
         name = f"bert/encoder/layer_{index}"
-        query, key, value = net.heads(batch, net.dense(f"{name}/attention/self", hidden))
+        counts = [self.num_attention_heads] * 3
+        query, key, value = net.heads(batch, net.dense(f"{name}/attention/self", hidden), counts)
         context = net.attend(batch, query, key, value, shared)
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + tf.cast(attended, tf.float32))
@@ -163,5 +164,5 @@ class Bert(Architecture):
         context = net.attend(query, key, value, self.reference_scores(net, len(hidden)))
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + attended)
-        inner = net.gelu(net.dense(f"{name}/intermediate/dense", hidden))
+        inner = net.activation(net.dense(f"{name}/intermediate/dense", hidden))
         return net.layer_norm(f"{name}/output", hidden + net.dense(f"{name}/output/dense", inner))

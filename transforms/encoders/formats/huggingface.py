@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,13 @@ def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[s
 def tensor_reader(handle: str, weight_files: Iterable[str]) -> Callable[[Tensor], Float32Array]:
     """What reads the values of a tensor in these files."""
     files = {path: _open_file(handle, path) for path in weight_files}
-    return lambda tensor: files[tensor.file].read(tensor.name)
+
+    def read(tensor: Tensor) -> Float32Array:
+        share, of = tensor.share
+        values = files[tensor.file].read(tensor.name)
+        return values if of == 1 else values[share * tensor.shape[0] : (share + 1) * tensor.shape[0]]
+
+    return read
 
 
 def _open_file(handle: str, path: str) -> SafetensorsFile | PickledWeights:
@@ -209,7 +216,12 @@ def list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
 def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Architecture) -> dict[str, Tensor]:
     """The tensors by their names in `weight_shapes`; kernels are [out, in], as in PyTorch."""
     found = list_tensors(handle, weight_files)
-    prefix = architecture.prefix if any(name.startswith(f"{architecture.prefix}embeddings.") for name in found) else ""
+    prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in found) else ""
+    found = {
+        prefix + name: tensor
+        for theirs, whole in found.items()
+        for name, tensor in _current_names(architecture, theirs.removeprefix(prefix), whole)
+    }
     return find_weights(
         handle,
         Path(weight_files[0]).parent / "config.json",
@@ -220,3 +232,15 @@ def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Archit
         dtypes=tuple(FLOATS),
         words=("tensor", "weights", f"one of {', '.join(FLOATS)}"),
     )
+
+
+def _current_names(architecture: Architecture, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """(its name in transformers, the tensor), for each product that it holds."""
+    for pattern, replacement in architecture.renamed_tensors.items():
+        name = re.sub(pattern, replacement, name)
+    for fused, parts in architecture.fused_tensors.items():
+        if fused in name and tensor.shape and tensor.shape[0] % len(parts) == 0:
+            for share, part in enumerate(parts):
+                yield name.replace(fused, part), tensor.cut(share, len(parts))
+            return
+    yield name, tensor

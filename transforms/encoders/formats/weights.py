@@ -15,12 +15,17 @@ from layerbeam.transforms.hardware import tf
 
 
 class Tensor(NamedTuple):
-    """A tensor in a file. `dtype`: as the format names it."""
+    """A tensor in a file. `dtype`: as the format names it. `share`: (i, n): the i-th of n equal shares of its rows."""
 
     file: str
     name: str
     dtype: str
     shape: tuple[int, ...]
+    share: tuple[int, int] = (0, 1)
+
+    def cut(self, share: int, of: int) -> Tensor:
+        """One of `of` equal shares of its rows."""
+        return self._replace(shape=(self.shape[0] // of, *self.shape[1:]), share=(share, of))
 
 
 class LazyWeights(Mapping[str, Float32Array]):
