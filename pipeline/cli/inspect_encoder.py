@@ -24,7 +24,8 @@ def describe_encoder(handle: str) -> dict[str, Any]:
     parameters = None
     if source.architecture is not None:
         shapes = source.architecture.weight_shapes(pooler=source.has_pooler)
-        parameters = sum(math.prod(shape) for shape in shapes.values())
+        stored = {source.architecture.spellings(name)[0]: shape for name, shape in shapes.items()}  # some are shared
+        parameters = sum(math.prod(shape) for shape in stored.values())
     folder = Path(source.folder)
     licences = sorted(path.name for path in folder.iterdir() if path.name.upper().startswith(("LICENSE", "LICENCE")))
     return source.describe() | {

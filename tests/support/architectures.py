@@ -34,6 +34,12 @@ electra: {model_type: electra, type_vocab_size: 2, embedding_size: 16}
 electra-wide: {model_type: electra, type_vocab_size: 2, embedding_size: 24}
 roberta: {model_type: roberta, type_vocab_size: 1, pad_token_id: 1}
 mpnet: {model_type: mpnet, pad_token_id: 1, relative_attention_num_buckets: 32}
+deberta:
+    {model_type: deberta-v2, type_vocab_size: 0, relative_attention: true, pos_att_type: p2c|c2p, position_buckets: 16,
+     share_att_key: true, norm_rel_ebd: layer_norm, position_biased_input: false, max_relative_positions: -1}
+deberta-convolution:
+    {model_type: deberta-v2, type_vocab_size: 2, relative_attention: true, pos_att_type: [c2p, p2c],
+     max_relative_positions: 40, embedding_size: 16, conv_kernel_size: 3, conv_act: gelu}
 modernbert:
     {model_type: modernbert, hidden_activation: gelu, norm_eps: 1.0e-5, local_attention: 8,
      global_attn_every_n_layers: 2, global_rope_theta: 160000.0, local_rope_theta: 10000.0}
@@ -146,6 +152,7 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
         lambda folder: byte_level(trim_offsets=False).save(str(folder / "tokenizer.json")),
     ),
     "gte": _unigram,
+    "deberta": _unigram,
 }
 
 

@@ -7,7 +7,9 @@ import re
 import shutil
 
 import pytest
+from architectures import write_encoder
 from repository import DATA
+from safetensors.numpy import load_file
 
 from layerbeam.transforms.encoders import open_encoder
 
@@ -18,6 +20,13 @@ def test_json_output(workplace):
     assert what.pop("weight_bytes") > 2_000_000
     more = {"layers": [0, 1, 2, 3], "parameters": 205_504, "folder": folder, "licence_files": []}
     assert what == open_encoder(folder).describe() | more
+
+
+def test_a_tensor_that_two_products_share_is_counted_once(workplace, tmp_path):
+    folder = write_encoder(tmp_path / "encoder", "deberta")
+    stored = load_file(folder / "model.safetensors")
+    what = json.loads(workplace.encoder("--json", str(folder)).out)
+    assert what["parameters"] == sum(values.size for values in stored.values())
 
 
 PRINTED = {

@@ -13,7 +13,7 @@ from weights import in_float64, refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
-from layerbeam.transforms.encoders.architectures import ARCHITECTURES
+from layerbeam.transforms.encoders.architectures import ARCHITECTURES, deberta
 from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
 from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.reference import forward
@@ -119,13 +119,22 @@ def test_positions_counted_from_the_padding_leave_fewer_tokens(folders):
 
 def test_second_text_is_a_segment_if_encoder_has_segments(folders):
     has_segments = {name: open_encoder(str(folder)).has_segments for name, folder in folders.items()}
-    assert {name for name, has in has_segments.items() if has} == {"bert", "albert", "electra", "electra-wide", "nomic"}
+    with_segments = {"bert", "albert", "electra", "electra-wide", "deberta-convolution", "nomic"}
+    assert {name for name, has in has_segments.items() if has} == with_segments
 
 
 def test_distances_share_buckets():
     buckets = distance_buckets(512)
     assert (buckets.min(), buckets.max(), buckets[511]) == (0, 31, 0)
     assert np.flatnonzero(np.diff(buckets[511:])).tolist()[:10] == [0, 1, 2, 3, 4, 5, 6, 7, 11, 15]
+
+
+def test_distances_of_deberta_share_buckets_beyond_half_of_their_number():
+    buckets = deberta.distance_buckets(np.arange(512), 256, 512)
+    assert buckets[:131].tolist() == [*range(129), 129, 130]
+    # ceil(127 ln(distance / 128) / ln(511 / 128)) + 128, as transformers computes it
+    assert buckets[[140, 200, 256, 300, 400, 510, 511]].tolist() == [137, 169, 192, 207, 233, 255, 255]
+    np.testing.assert_array_equal(deberta.distance_buckets(-np.arange(512), 256, 512), -buckets)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +151,23 @@ def test_distances_share_buckets():
         ("roberta", {"is_decoder": True}, "is_decoder is true; it must be false"),
         ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64; it must be 32"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id is 0; it must be 1"),
+        ("deberta", {"relative_attention": False}, "relative_attention is false; it must be true"),
+        ("deberta", {"pos_att_type": "p2p|c2p"}, 'pos_att_type is "p2p|c2p"; it must be "c2p", "p2c" or "p2c|c2p"'),
+        ("deberta", {"pos_att_type": []}, "pos_att_type is []; it must be"),
+        ("deberta", {"pos_att_type": [["c2p"]]}, 'pos_att_type is [["c2p"]]; it must be'),
+        ("deberta", {"position_buckets": 1}, "position_buckets is 1; it must be -1, or from 2 to 125 by max_relative"),
+        ("deberta", {"position_buckets": 126}, "position_buckets is 126; it must be -1, or from 2 to 125"),
+        ("deberta", {"position_buckets": 2.5}, "position_buckets is 2.5; it must be a positive integer"),
+        ("deberta", {"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000; it must be at most 10"),
+        ("deberta", {"max_relative_positions": 10**9}, "max_relative_positions is 1000000000; it must be at most 100,"),
+        ("deberta", {"norm_rel_ebd": "batch_norm"}, 'norm_rel_ebd is "batch_norm"; it must be "none" or "layer_norm"'),
+        ("deberta", {"type_vocab_size": -1}, "type_vocab_size is -1; it must be an integer from 0"),
+        ("deberta", {"attention_head_size": 16}, "attention_head_size is 16; it must be 8"),
+        ("deberta", {"conv_kernel_size": 3, "conv_act": "tanh"}, 'conv_act is "tanh"; it must be one of gelu,'),
+        ("deberta", {"conv_kernel_size": 3, "conv_act": "gelu_new"}, "it must be the same form of GELU as hidden_act"),
+        ("deberta-convolution", {"conv_kernel_size": 4}, "conv_kernel_size is 4; it must be odd"),
+        ("deberta-convolution", {"conv_groups": 2}, "conv_groups is 2; it must be 1"),
+        ("deberta", {"share_att_key": False}, "no tensor encoder.layer.0.attention.self.pos_key_proj.weight among"),
         ("modernbert", {"layer_types": ["full_attention"]}, "layer_types is"),
         ("modernbert", {"layer_types": ["full_attention", "other", "x"]}, "a list of full_attention or sliding"),
         ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0; it must be a positive"),
@@ -177,7 +203,7 @@ def test_configurations_that_compute_something_else(folders, name, fields, messa
     assert message in refused(folder)
 
 
-@pytest.mark.parametrize("name", ["albert", "roberta", "mpnet", "modernbert"])
+@pytest.mark.parametrize("name", ["albert", "roberta", "mpnet", "deberta", "modernbert"])
 def test_a_missing_tokenizer_is_named_with_the_way_to_make_it(folders, name, tmp_path):
     folder = Path(shutil.copytree(folders[name], tmp_path / "encoder"))
     (folder / "tokenizer.json").unlink()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from layerbeam.transforms.encoders.architectures.albert import Albert
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.architectures.bert import Bert
+from layerbeam.transforms.encoders.architectures.deberta import Deberta
 from layerbeam.transforms.encoders.architectures.distilbert import DistilBert
 from layerbeam.transforms.encoders.architectures.electra import Electra
 from layerbeam.transforms.encoders.architectures.eurobert import EuroBert
@@ -23,7 +24,7 @@ from layerbeam.transforms.encoders.config_file import ConfigFile
 __all__ = ["ARCHITECTURES", "Architecture", "Bert", "read_architecture"]
 
 ARCHITECTURES: tuple[type[Architecture], ...] = (
-    *(Bert, DistilBert, Albert, Electra, Roberta, MPNet),
+    *(Bert, DistilBert, Albert, Electra, Roberta, MPNet, Deberta),
     *(ModernBert, NomicBert, Gte, JinaV3, EuroBert, Qwen3, Gemma3),
 )
 _BY_TYPE: Mapping[str, type[Architecture]] = {name: kind for kind in ARCHITECTURES for name in kind.model_types}

@@ -76,6 +76,11 @@ class Bert(Architecture):
         """Width of the tables of words, positions and segments."""
         return self.hidden_size
 
+    @property
+    def score_terms(self) -> int:
+        """The terms in a score of attention, which is divided by the square root of their number."""
+        return self.hidden_size // self.num_attention_heads
+
     def weight_shapes(self, *, num_blocks: int | None = None, pooler: bool = True) -> dict[str, tuple[int, ...]]:
         hidden, inner, width = self.hidden_size, self.intermediate_size, self.embedding_width
         shapes: dict[str, tuple[int, ...]] = {"bert/embeddings/word_embeddings": (self.vocab_size, width)}
@@ -113,7 +118,7 @@ class Bert(Architecture):
     ) -> Iterator[tuple[str, Float32Array]]:
         for name in self.weight_shapes(num_blocks=num_blocks, pooler=pooler):
             if "/self/query/" in name:
-                query = scale_query(weights[name], self.hidden_size // self.num_attention_heads)
+                query = scale_query(weights[name], self.score_terms)
                 others = (weights[name.replace("query", which)] for which in ("key", "value"))
                 yield name.replace("query/", ""), np.concatenate([query, *others], axis=-1)
             elif "/self/" not in name:
@@ -134,12 +139,18 @@ class Bert(Architecture):
         name = f"bert/encoder/layer_{index}"
         counts = [self.num_attention_heads] * 3
         query, key, value = net.heads(batch, net.dense(f"{name}/attention/self", hidden), counts)
-        context = net.attend(batch, query, key, value, shared)
+        context = self.attend(net, batch, name, query, key, value, shared)
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + tf.cast(attended, tf.float32))
         inner = net.dense(f"{name}/intermediate/dense", hidden, self.hidden_act, reader=f"{name}/output/dense")
         outer = net.dense(f"{name}/output/dense", inner)
         return net.layer_norm(f"{name}/output", hidden + tf.cast(outer, tf.float32))
+
+    def attend(
+        self, net: Network, batch: Batch, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any
+    ) -> Tensor:
+        """What a block attends to, [B S, H]. `name`: of the block."""
+        return net.attend(batch, query, key, value, shared)
 
     def reference_embed(self, net: ReferenceNetwork, token_ids: Array, segment_ids: Array) -> Array:
         x = net.weights["bert/embeddings/word_embeddings"][token_ids]
@@ -152,16 +163,16 @@ class Bert(Architecture):
         """The positions of a text's tokens."""
         return np.arange(len(token_ids))
 
-    def reference_scores(self, net: ReferenceNetwork, length: int) -> Array | float:
-        """What is added to the scores of attention, [heads, S, S]."""
-        return 0.0
+    def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
+        """`attend` in NumPy for one text, [S, H]."""
+        return net.attend(query, key, value, 0.0)
 
     def reference_block(self, net: ReferenceNetwork, index: int, hidden: Array) -> Array:
         name = f"bert/encoder/layer_{index}"
         query, key, value = (
             net.heads(net.dense(f"{name}/attention/self/{part}", hidden)) for part in ("query", "key", "value")
         )
-        context = net.attend(query, key, value, self.reference_scores(net, len(hidden)))
+        context = self.reference_attend(net, name, query, key, value)
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + attended)
         inner = net.activation(net.dense(f"{name}/intermediate/dense", hidden))

@@ -65,10 +65,10 @@ class MPNet(Roberta):
         by_distance = tf.transpose(tf.gather(net.weight(_BIAS), buckets))  # [heads, distances]
         return net.mask_bias(batch, tf.gather(by_distance, distance, axis=1)[None])
 
-    def reference_scores(self, net: ReferenceNetwork, length: int) -> Array | float:
-        place = np.arange(length)
+    def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
+        length, place = query.shape[1], np.arange(query.shape[1])
         buckets = distance_buckets(length)[place[None, :] - place[:, None] + length - 1]
-        return np.asarray(net.weights[_BIAS][buckets].transpose(2, 0, 1))
+        return net.attend(query, key, value, net.weights[_BIAS][buckets].transpose(2, 0, 1))
 
 
 def distance_buckets(length: int) -> Array:
