@@ -40,12 +40,16 @@ ELECTRA-small:
     {model_type: electra, embedding_size: 128, hidden_size: 256, num_attention_heads: 4, intermediate_size: 1024}
 RoBERTa-base: {model_type: roberta, type_vocab_size: 1, pad_token_id: 1, max_position_embeddings: 514}
 MPNet-base: {model_type: mpnet, pad_token_id: 1, max_position_embeddings: 514, relative_attention_num_buckets: 32}
+DeBERTa-v3-base:
+    {model_type: deberta-v2, type_vocab_size: 0, pad_token_id: 1, layer_norm_eps: 1.0e-7, relative_attention: true,
+     pos_att_type: p2c|c2p, position_buckets: 256, max_relative_positions: -1, share_att_key: true,
+     norm_rel_ebd: layer_norm, position_biased_input: false}
 ModernBERT-base:
     {model_type: modernbert, hidden_activation: gelu, norm_eps: 1.0e-5, num_hidden_layers: 22, intermediate_size: 1152,
      max_position_embeddings: 8192, local_attention: 128, global_attn_every_n_layers: 3, global_rope_theta: 160000.0,
      local_rope_theta: 10000.0, pad_token_id: 1}
 """)
-BYTE_PAIRS = ("RoBERTa-base", "MPNet-base", "ModernBERT-base")  # the tokenizer is byte-level BPE
+BYTE_PAIRS = ("RoBERTa-base", "MPNet-base", "DeBERTa-v3-base", "ModernBERT-base")  # the tokenizer is byte-level BPE
 
 
 def write_byte_pairs(folder: Path, texts: list[str]) -> None:

@@ -81,6 +81,11 @@ def albert_tokenizer() -> Any:
     return transformers.AlbertTokenizer(vocab=unigram(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
 
 
+def deberta_tokenizer() -> Any:
+    specials = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    return transformers.DebertaV2Tokenizer(vocab=unigram(specials, "[UNK]"), unk_id=3)
+
+
 def roberta_tokenizer() -> Any:
     model = json.loads(byte_pairs(ROBERTA).to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
@@ -177,6 +182,19 @@ def gemma(**differences: Any) -> Callable[[int], Any]:
     )
 
 
+def deberta(**differences: Any) -> Callable[[int], Any]:
+    """As DeBERTa-v3's, but for the sizes."""
+    v3 = {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 64,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+    }
+    return config(transformers.DebertaV2Config, **v3 | differences)
+
+
 def config(kind: Any, **differences: Any) -> Callable[[int], Any]:
     return lambda tokens: kind(**{"vocab_size": tokens + 3, "max_position_embeddings": 320} | SIZES | differences)
 
@@ -211,6 +229,22 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
         lambda: transformers.XLMRobertaTokenizer(vocab=unigram(ROBERTA[:4])),
         config(transformers.BertConfig),
     ),
+    "deberta-v3": (deberta_tokenizer, deberta()),
+    "deberta-v2-xlarge": (deberta_tokenizer, deberta(conv_kernel_size=3, conv_act="gelu")),
+    "deberta-v2-plain": (
+        deberta_tokenizer,
+        deberta(
+            pos_att_type="c2p",
+            position_buckets=-1,
+            max_relative_positions=100,
+            share_att_key=False,
+            norm_rel_ebd="none",
+            position_biased_input=True,
+            type_vocab_size=2,
+            embedding_size=40,
+        ),
+    ),
+    "deberta-v2-p2c": (deberta_tokenizer, deberta(pos_att_type="p2c", share_att_key=False, max_relative_positions=200)),
     "mpnet": (mpnet_tokenizer, config(transformers.MPNetConfig, max_position_embeddings=330)),
     "modernbert": (modernbert_tokenizer, modernbert),
     "modernbert-biases": (
