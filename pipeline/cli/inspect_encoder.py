@@ -12,6 +12,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
 
 _LICENCES = {"minilm": "Apache-2.0; of the package that holds the weights: MIT"}
+_LIBRARIES = {"tensorflow_text": "TensorFlow Text", "tokenizers": "tokenizers"}
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
 
@@ -53,6 +54,7 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "positions": encoder["max_position_embeddings"],
         "segment types": encoder.get("type_vocab_size"),
         "vocabulary": f"{encoder['vocabulary_size']:,}",
+        "tokenizer": f"{_LIBRARIES[encoder['tokenizer']]}: {encoder['tokenizer_because']}",
         "casing": f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})",
         "pooled output": "yes" if encoder["has_pooler"] else "no",
         "GELU": _GELU.get(encoder.get("hidden_act", "")),

@@ -38,10 +38,10 @@ def train(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
     return tokenizer
 
 
-def wordpiece(specials: list[str]) -> list[str]:
+def wordpiece(specials: list[str], *, strip_accents: bool = True) -> list[str]:
     """The entries of a WordPiece vocabulary, in the order of their ids."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=strip_accents)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     train(tokenizer, trainers.WordPieceTrainer(vocab_size=2000, special_tokens=specials, show_progress=False))
     ids = tokenizer.get_vocab()
@@ -68,13 +68,56 @@ def unigram(specials: list[str], unknown: str = "<unk>") -> list[tuple[str, floa
     return [(token, score) for token, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
 
 
+def ids_of(entries: list[str]) -> dict[str, int]:
+    return {entry: index for index, entry in enumerate(entries)}
+
+
 def bert_tokenizer(kind: Any) -> Any:
-    return kind(vocab={entry: index for index, entry in enumerate(wordpiece(WORDPIECE))})
+    return kind(vocab=ids_of(wordpiece(WORDPIECE)))
+
+
+def accents_tokenizer() -> Any:
+    """As German and Turkish BERTs that lower-case and keep accents."""
+    return transformers.BertTokenizer(vocab=ids_of(wordpiece(WORDPIECE, strip_accents=False)), strip_accents=False)
+
+
+def japanese_tokenizer() -> Any:
+    """Cased, with accents taken off, and Chinese characters in words."""
+    vocab = ids_of(wordpiece(WORDPIECE))
+    options = {"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False}
+    return transformers.BertTokenizer(vocab=vocab, **options)
+
+
+def added_tokenizer() -> Any:
+    """With tokens that are cut out of texts, in all ways that there are."""
+    tokenizer = bert_tokenizer(transformers.BertTokenizer)
+    tokenizer.add_tokens(["covid", AddedToken("the", single_word=True), AddedToken("New York", normalized=False)])
+    tokenizer.add_tokens([AddedToken("...", lstrip=True, rstrip=True), AddedToken("[ENT]", special=True)])
+    tokenizer.add_tokens(["covid-19", "\u4f60", "e", AddedToken("--", normalized=False)])
+    return tokenizer
+
+
+def other_wordpiece_tokenizer() -> Any:
+    """WordPiece of another form than BERT's, which transformers takes from tokenizer.json as it is."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>", continuing_subword_prefix="@@"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=2000, special_tokens=ROBERTA, continuing_subword_prefix="@@", show_progress=False
+    )
+    train(tokenizer, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = dict(zip(("cls", "pad", "sep", "unk", "mask"), ROBERTA, strict=True))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **{f"{kind}_token": token for kind, token in names.items()},
+    )
 
 
 def mpnet_tokenizer() -> Any:
     entries = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *wordpiece(["[UNK]"])[1:], "<mask>"]
-    return transformers.MPNetTokenizer(vocab={entry: index for index, entry in enumerate(entries)})
+    return transformers.MPNetTokenizer(vocab=ids_of(entries))
 
 
 def albert_tokenizer() -> Any:
@@ -202,6 +245,10 @@ def config(kind: Any, **differences: Any) -> Callable[[int], Any]:
 # {name: (its tokenizer, its configuration for that many tokens)}
 CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "bert": (lambda: bert_tokenizer(transformers.BertTokenizer), config(transformers.BertConfig)),
+    "bert-accents": (accents_tokenizer, config(transformers.BertConfig)),
+    "bert-japanese": (japanese_tokenizer, config(transformers.BertConfig)),
+    "bert-added": (added_tokenizer, config(transformers.BertConfig)),
+    "bert-other": (other_wordpiece_tokenizer, config(transformers.BertConfig)),
     "distilbert": (lambda: bert_tokenizer(transformers.DistilBertTokenizer), distilbert),
     "albert": (albert_tokenizer, config(transformers.AlbertConfig, embedding_size=40)),
     "albert-groups": (
@@ -284,6 +331,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     ),
 }
 
+# Those that TensorFlow Text cannot cut.
+OTHER_WORDPIECE = ("bert-accents", "bert-japanese", "bert-added", "bert-other")
+
 
 def texts() -> list[tuple[str, str | None]]:
     """Texts and pairs: short, long, odd lengths, cut off."""
@@ -330,8 +380,9 @@ def make(name: str, folder: Path) -> None:
         if getattr(got, "pooler_output", None) is not None:
             saved[f"pooler_{number}"] = got.pooler_output[0].numpy()
 
-    # WordPiece follows Google's code, with which transformers does not agree; other tests compare it.
-    if json.loads(Path(encoder, "tokenizer.json").read_text())["model"]["type"] != "WordPiece":
+    # BERT's own WordPiece follows Google's code, with which transformers does not agree; other tests compare it.
+    is_wordpiece = json.loads(Path(encoder, "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
+    if not is_wordpiece or name in OTHER_WORDPIECE:
         saved |= tokenize_hostile(tokenizer, folder / name)
     np.savez(folder / name / "expected.npz", **saved)
     print(f"{name}: {type(model).__name__}, {type(tokenizer).__name__}, {len(tokenizer):,} tokens")

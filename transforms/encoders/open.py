@@ -109,7 +109,8 @@ def load_vocabulary(source: EncoderSource) -> Vocabulary:
         source = _open_again(source)
     file = Path(source.folder, source.vocabulary_file)
     if file.suffix == ".json":
-        vocabulary = read_tokenizer_json(source.handle, file, source.vocab_size).vocabulary
+        casing = source.do_lower_case if source.tokenizer == "tensorflow_text" else None
+        vocabulary = read_tokenizer_json(source.handle, file, source.vocab_size, casing).vocabulary
     else:
         vocabulary = read_vocabulary(source.handle, file, source.vocab_size)
     if vocabulary.sha256 != source.vocabulary_sha256:

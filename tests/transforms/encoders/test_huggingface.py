@@ -107,13 +107,15 @@ def test_forms_of_gelu(folder, theirs, ours):
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
         (
             {"word_tokenizer_type": "mecab"},
-            'word_tokenizer_type is "mecab"; with do_lower_case true it must be "basic"',
+            'word_tokenizer_type is "mecab"; it must be "basic"',
         ),
     ],
 )
 def test_tokenizers_that_cut_otherwise(folder, fields, message):
     edit(folder / "tokenizer_config.json", **fields)
     assert f"tokenizer_config.json: {message}" in refused(folder)
+    makes = "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+    assert (makes in refused(folder)) == ("word_tokenizer_type" not in fields)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, 6000, -1])

@@ -102,6 +102,7 @@ def test_description(name, kind, casing):
         "handle": folder,
         "architecture": "Bert",
         "tokenizer": "tensorflow_text",
+        "tokenizer_because": "it does WordPiece as Google's code",
         "kind": kind,
         "engine": "native",
         "engine_because": because,

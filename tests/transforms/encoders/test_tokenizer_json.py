@@ -16,8 +16,9 @@ from repository import DATA
 from tampering import edit
 from weights import refused
 
-from layerbeam.transforms.encoders import load_vocabulary, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_vocabulary, open_encoder
 from layerbeam.transforms.reference import ReferenceWordPiece
+from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 UNCASED = DATA / "hf_uncased"
@@ -158,23 +159,52 @@ def test_neither_file(folder):
     assert "vocab.txt is missing" in refused(folder)
 
 
+AS_IN_FILE = {"tokenizer_class": "PreTrainedTokenizerFast"}
+KEEPS_ACCENTS = {"do_lower_case": True, "strip_accents": False}
+FRENCH = {"do_lower_case": False, "strip_accents": True}
+
+
+def keep_accents(content: CONTENT) -> None:
+    content["normalizer"].update(strip_accents=False)
+
+
+def add_token_in_a_gap(content: CONTENT) -> None:
+    """tokenizers gives it another id, that of an entry."""
+    number = content["model"]["vocab"].pop("##a")
+    content["added_tokens"].append(content["added_tokens"][4] | {"content": "e-e", "id": number})
+
+
+def add_token(content: CONTENT) -> None:
+    """A token that is cut out of texts, with the last id."""
+    ids = content["model"]["vocab"]
+    number = ids.pop(max(ids, key=ids.get))
+    content["added_tokens"].append(content["added_tokens"][4] | {"content": "e-e", "id": number})
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         (lambda c: c["model"].update(type="Word"), 'model.type is "Word"; it must be "WordPiece" or "BPE"'),
+        (lambda c: c.update(model=7), "model is 7; it must be an object"),
         (lambda c: c["model"].update(type="BPE"), "tokenizers cannot read it (Missing vocab/merges"),
-        (lambda c: c["model"].update(unk_token="<unk>"), 'model.unk_token is "<unk>"; it must be "[UNK]"'),
-        (lambda c: c["model"].update(continuing_subword_prefix="@@"), "model.continuing_subword_prefix is"),
-        (lambda c: c.update(normalizer={"type": "NFC"}), 'normalizer.type is "NFC"; it must be "BertNormalizer"'),
-        (lambda c: c.update(normalizer=None), "normalizer is null; it must be an object"),
-        (lambda c: c["normalizer"].update(handle_chinese_chars=False), "normalizer.handle_chinese_chars is false"),
-        (lambda c: c["normalizer"].update(clean_text=1), "normalizer.clean_text is 1; it must be true"),
-        (lambda c: c["normalizer"].update(strip_accents=False), "tokenizer.json: strip_accents is false; with"),
-        (lambda c: c.update(pre_tokenizer={"type": "Whitespace"}), 'pre_tokenizer.type is "Whitespace"; it must be'),
-        (lambda c: c.update(post_processor=None), "post_processor is null; it must be [CLS] A [SEP]"),
+        (
+            lambda c: c["model"].update(unk_token="<unk>"),
+            'model.unk_token is "<unk>"; it must be an entry of model.vocab',
+        ),
+        (lambda c: c["normalizer"].update(clean_text=1), "tokenizers cannot read it (data did not"),
+        (lambda c: c.update(normalizer=7), "tokenizers cannot read it"),
+        (lambda c: c.update(pre_tokenizer={"type": "Spaces"}), "tokenizers cannot read it"),
         (lambda c: c["post_processor"]["single"].pop(), "post_processor is"),
-        (lambda c: c["added_tokens"].append({"id": 7, "content": "covid"}), "a token of added_tokens is"),
+        (
+            lambda c: c["added_tokens"].append({"id": 7, "content": "covid"}),
+            "the id of 'covid' is 7; it must be another",
+        ),
         (lambda c: c["added_tokens"].append({"id": 7, "content": "[CLS]"}), "a token of added_tokens is"),
+        (
+            lambda c: c["added_tokens"].append({"id": 818, "content": "covid"}),
+            "the id of 'covid' is 818; it must be from",
+        ),
+        (add_token_in_a_gap, "with the id that tokenizers gives it"),
         (lambda c: c.update(added_tokens=["x"]), 'a token of added_tokens is "x"'),
         (lambda c: c.update(added_tokens=7), "added_tokens is 7; it must be a list"),
         (lambda c: c["model"].update(vocab=[]), "model.vocab is []; it must be an object"),
@@ -183,13 +213,119 @@ def test_neither_file(folder):
         (lambda c: c["model"]["vocab"].update(a=5.0), "the id of 'a' is 5.0"),
         (lambda c: c["model"]["vocab"].update(a=5), "it must be another than that of"),
         (lambda c: c["model"].update(max_input_chars_per_word=10**9), "max_input_chars_per_word is 1000000000"),
-        (lambda c: c["model"].update(max_input_chars_per_word="100"), 'max_input_chars_per_word is "100"'),
+        (
+            lambda c: c["model"].update(max_input_chars_per_word="100"),
+            "tokenizers cannot read it (invalid type: string",
+        ),
     ],
 )
 def test_other_tokenizers_are_refused_with_the_reason(folder, changed, message):
     change(folder, changed)
     assert message in refused(folder)
     assert len(refused(folder).replace(str(folder), "")) < 500
+
+
+@pytest.mark.parametrize(
+    ("changed", "config", "text", "tokens", "because"),
+    [
+        (keep_accents, KEEPS_ACCENTS, "THE \u00c9", ["the", "\u00e9"], "normalizer.strip_accents is false"),
+        (keep_accents, AS_IN_FILE, "THE \u00c9", ["the", "\u00e9"], "normalizer.strip_accents is false"),
+        (
+            lambda c: c["normalizer"].update(lowercase=False, strip_accents=True),
+            FRENCH,
+            "A the\u0301",
+            ["[UNK]", "the"],
+            "normalizer.strip_accents is true",
+        ),
+        (
+            lambda c: c["normalizer"].update(handle_chinese_chars=False),
+            {"tokenize_chinese_chars": False},
+            "a\u4f60 \u4f60",
+            ["[UNK]", "\u4f60"],
+            "normalizer.handle_chinese_chars is false",
+        ),
+        (
+            lambda c: c["normalizer"].update(clean_text=False),
+            AS_IN_FILE,
+            "th\x01e the",
+            ["[UNK]", "the"],
+            "normalizer.clean_text is false",
+        ),
+        (lambda c: c.update(normalizer=None), AS_IN_FILE, "The the", ["[UNK]", "the"], "normalizer.type is null"),
+        (
+            lambda c: c.update(pre_tokenizer={"type": "WhitespaceSplit"}),
+            AS_IN_FILE,
+            "the, the",
+            ["[UNK]", "the"],
+            'pre_tokenizer.type is "WhitespaceSplit"',
+        ),
+        (
+            lambda c: c["model"].update(continuing_subword_prefix="@@"),
+            AS_IN_FILE,
+            "theya the",
+            ["[UNK]", "the"],
+            'model.continuing_subword_prefix is "@@"',
+        ),
+        (lambda c: c["model"].update(unk_token="[PAD]"), AS_IN_FILE, "\u20ac\u20ac", ["[PAD]"], "model.unk_token is"),
+        (add_token, {}, "thee-ethe [SEP]", ["the", "e-e", "the", "[SEP]"], 'added_tokens is ["e-e"]'),
+        (lambda c: c.update(post_processor=None), AS_IN_FILE, "the", ["the"], "post_processor is null"),
+    ],
+)
+def test_other_wordpiece_is_cut_by_the_library(folder, changed, config, text, tokens, because):
+    change(folder, changed)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    source = open_encoder(str(folder))
+    assert source.tokenizer == "tokenizers"
+    assert source.tokenizer_because.startswith(f"in tokenizer.json, {because}")
+    assert source.casing_from == "tokenizer.json"
+    found = load_text_tokenizer(source).tokenize(pa.array([text]))
+    assert [source.vocabulary[number] for number in found.ids.tolist()] == tokens
+    shutil.copy(UNCASED / "vocab.txt", folder)  # which transformers does not read then
+    assert open_encoder(str(folder)).fingerprint == source.fingerprint
+
+
+def test_berts_own_wordpiece_stays_with_tensorflow_text(folder):
+    source = open_encoder(str(folder))
+    assert (source.tokenizer, source.tokenizer_because) == ("tensorflow_text", "it does WordPiece as Google's code")
+    vocabulary = source.vocabulary
+    change(folder, keep_accents)
+    cased = open_encoder(str(folder), do_lower_case=False)
+    assert (cased.tokenizer, cased.vocabulary) == ("tensorflow_text", vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("changed", "config", "message"),
+    [
+        (keep_accents, {}, "normalizer.strip_accents is false; transformers ignores it and takes true, by"),
+        (keep_accents, {"tokenizer_class": "BertTokenizerFast"}, "normalizer.strip_accents is false; transformers"),
+        (
+            keep_accents,
+            {"do_lower_case": False},
+            "normalizer.lowercase is true; transformers ignores it and takes false",
+        ),
+        (lambda c: c.update(normalizer={"type": "NFC"}), {}, 'normalizer.type is "NFC"; transformers ignores'),
+        (lambda c: c.update(post_processor=None), {}, "post_processor is null; transformers ignores it and takes"),
+        (
+            lambda c: c["model"].update(max_input_chars_per_word=2000),
+            {},
+            "is 2000; transformers ignores it and takes 100",
+        ),
+        (add_token, {"added_tokens_decoder": {}}, 'added_tokens is ["e-e"]; transformers ignores it and takes []'),
+        (keep_accents, KEEPS_ACCENTS | {"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; it must be'),
+    ],
+)
+def test_what_transformers_does_not_read_is_refused(folder, changed, config, message):
+    """Which file counts was tried with transformers 5.20.2."""
+    change(folder, changed)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert message in refused(folder)
+
+
+def test_the_setting_cannot_change_what_the_library_does(folder):
+    change(folder, add_token)
+    assert open_encoder(str(folder), do_lower_case=True).tokenizer == "tokenizers"
+    with pytest.raises(EncoderError, match=r"decides whether texts are lower-cased: remove do_lower_case"):
+        open_encoder(str(folder), do_lower_case=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b'{"model": {}, "normalizer": 7}', b"\xff"])

@@ -20,7 +20,7 @@ from layerbeam.transforms.encoders.architectures import Architecture, Bert, read
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS, SafetensorsFile
-from layerbeam.transforms.encoders.formats.tokenizer_json import check_same_entries, read_tokenizer_json
+from layerbeam.transforms.encoders.formats.tokenizer_json import check_built, check_same_entries, read_tokenizer_json
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
     EncoderSource,
@@ -37,6 +37,10 @@ TRANSFORMER_FILES = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+_MAKE = (
+    "make it where transformers is installed: "
+    "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
 # The weights in a file; a folder may have both.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -86,12 +90,17 @@ def _read_tokenizer(
     names = ("tokenizer_config.json", "tokenizer.json", "vocab.txt")
     config_file, fast_file, vocabulary_file = (located.folder / name for name in names)
     vocab_size = architecture.vocab_size
-    fast = read_tokenizer_json(handle, fast_file, vocab_size) if fast_file.is_file() else None
+    fast = read_tokenizer_json(handle, fast_file, vocab_size, do_lower_case) if fast_file.is_file() else None
+    config = ConfigFile(handle, config_file) if config_file.is_file() else None
+    if config:
+        config.require("do_basic_tokenize", True)
+        config.require("word_tokenizer_type", "basic")
+        config.require("subword_tokenizer_type", "wordpiece")
     if fast is not None and fast.vocabulary.library == "tokenizers":
         if do_lower_case not in (None, fast.lowercase):
             raise EncoderError(f"{handle}: {fast_file} decides whether texts are lower-cased: remove do_lower_case")
+        check_built(handle, fast_file, fast, config.fields if config else {})
         return fast.vocabulary, (fast.lowercase, fast_file.name)
-    config = ConfigFile(handle, config_file) if config_file.is_file() else None
     declared = config.fields.get("do_lower_case") if config else None
     if config and do_lower_case is None and declared not in (None, True, False):
         raise config.wrong("do_lower_case", "true or false")
@@ -103,10 +112,7 @@ def _read_tokenizer(
     if fast and (architecture.vocabulary_file == fast_file.name or not vocabulary_file.is_file()):
         vocabulary = fast.vocabulary
     elif architecture.vocabulary_file == fast_file.name:
-        raise EncoderError(
-            f"{handle}: {fast_file} is missing; it holds the tokenizer: download it too, or make it where transformers "
-            "is installed: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
+        raise EncoderError(f"{handle}: {fast_file} is missing; it holds the tokenizer: download it too, or {_MAKE}")
     else:
         vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
         if fast:
@@ -116,9 +122,7 @@ def _read_tokenizer(
         found = (fast.lowercase, fast_file.name)
     casing = casing_of(do_lower_case, found, located, vocabulary)
     if config:
-        _check_tokenizer(handle, config_file.name, config.fields, casing[0])
-    if fast:
-        _check_tokenizer(handle, fast_file.name, {"strip_accents": fast.strip_accents}, casing[0])
+        _check_casing(config, casing[0])
     return vocabulary, casing
 
 
@@ -171,21 +175,15 @@ def _hash_tensors(
     return digest.hexdigest()
 
 
-def _check_tokenizer(handle: str, file: str, tokenizer: Mapping[str, Any], do_lower_case: bool) -> None:
+def _check_casing(config: ConfigFile, do_lower_case: bool) -> None:
     """Raises EncoderError if Google's WordPiece would give other ids than the encoder was trained on."""
-    needed = {
-        "tokenize_chinese_chars": (True,),
-        "do_basic_tokenize": (True,),
-        "strip_accents": (None, do_lower_case),
-        "word_tokenizer_type": ("basic",),
-        "subword_tokenizer_type": ("wordpiece",),
-    }
-    for field, allowed in needed.items():
-        if field in tokenizer and tokenizer[field] not in allowed:
+    for field, allowed in {"tokenize_chinese_chars": (True,), "strip_accents": (None, do_lower_case)}.items():
+        found = config.fields.get(field, allowed[0])
+        if found not in allowed:
             raise EncoderError(
-                f"{handle}: {file}: {field} is {json.dumps(tokenizer[field])}; with do_lower_case "
-                f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}: texts would be "
-                "cut into other tokens than the encoder was trained on; take another encoder"
+                f"{config.handle}: {config.path.name}: {field} is {json.dumps(found)}; with do_lower_case "
+                f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}, unless a "
+                f"tokenizer.json says the same; {_MAKE}"
             )
 
 

@@ -1,4 +1,4 @@
-"""`tokenizer.json` of Hugging Face's tokenizers: BERT's WordPiece, or a tokenizer that the library itself runs.
+"""`tokenizer.json` of Hugging Face's tokenizers: BERT's own WordPiece, or a tokenizer that the library itself runs.
 
 Source of the format: https://huggingface.co/docs/tokenizers/api/tokenizer
 """
@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +20,20 @@ from layerbeam.transforms.panics import panics_as_errors
 
 # A word of more characters is one [UNK]; transformers writes 100. The limit keeps TensorFlow Text's buffers small.
 _MAX_CHARS_PER_WORD = 1000
-_LIBRARY_MODELS = ("BPE", "Unigram", "WordLevel")
+_MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
+# What transformers' classes for WordPiece build from a vocabulary, and what TensorFlow Text does.
+_OF_BERT: dict[str, Any] = {
+    "model.unk_token": "[UNK]",
+    "model.continuing_subword_prefix": "##",
+    "normalizer.type": "BertNormalizer",
+    "normalizer.clean_text": True,
+    "normalizer.handle_chinese_chars": True,
+    "pre_tokenizer.type": "BertPreTokenizer",
+    "post_processor": "[CLS] A [SEP] and [CLS] A [SEP] B [SEP]",
+    "the list of entries that model.vocab lacks": [],
+}
+# Classes of transformers that take a tokenizer.json as it is; "Fast" at the end is left out.
+_AS_IN_FILE = ("TokenizersBackend", "PreTrainedTokenizer")
 # The special tokens of MPNet's WordPiece; the order is that of SPECIAL_TOKENS.
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>")
 # The error for a field, what was found and what is allowed.
@@ -35,29 +48,73 @@ _MARKERS = re.compile(r"\[(unused\d+|Q|D)\] ?")
 
 @dataclasses.dataclass(frozen=True)
 class FastTokenizer:
-    """What a tokenizer.json says. `strip_accents`: None if that follows `lowercase`."""
+    """What a tokenizer.json says.
+
+    `wordpiece`: what decides the tokens of WordPiece besides its vocabulary, by field; None for other models.
+    """
 
     vocabulary: Vocabulary
     lowercase: bool
-    strip_accents: bool | None
+    wordpiece: Mapping[str, Any] | None = None
 
 
-def read_tokenizer_json(handle: str, path: Path, vocab_size: int | None) -> FastTokenizer:
+def read_tokenizer_json(
+    handle: str, path: Path, vocab_size: int | None, do_lower_case: bool | None = None
+) -> FastTokenizer:
     """The tokenizer in a file, with at most `vocab_size` entries. EncoderError if texts cannot be cut by it.
 
-    Cached per process by size and time of the file: that of XLM-R takes a second.
+    `do_lower_case`: what TensorFlow Text is to do instead of what the file says. Cached per process by size and time of
+    the file: that of XLM-R takes a second.
     """
     stat = path.stat()
-    return _read(handle, path, vocab_size, stat.st_size, stat.st_mtime_ns)
+    return _read(handle, path, vocab_size, do_lower_case, stat.st_size, stat.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=2)
-def _read(handle: str, path: Path, vocab_size: int | None, size: int, modified: int) -> FastTokenizer:
+def _read(
+    handle: str, path: Path, vocab_size: int | None, do_lower_case: bool | None, size: int, modified: int
+) -> FastTokenizer:
     content = read_json(handle, path)
     model = content.get("model")
-    if isinstance(model, dict) and model.get("type") in _LIBRARY_MODELS:
-        return _of_library(handle, path, content, vocab_size)
-    return _wordpiece(handle, path, content, vocab_size)
+    if not isinstance(model, dict):
+        raise _refusal(handle, path, "model", model, "an object")
+    kind = model.get("type", "WordPiece")  # the oldest files do not name it
+    if kind not in _MODELS:
+        raise _refusal(handle, path, "model.type", kind, " or ".join(map(json.dumps, _MODELS)))
+    if kind == "WordPiece":
+        return _wordpiece(handle, path, content, vocab_size, do_lower_case)
+    return _of_library(handle, path, content, vocab_size, f"model.type is {json.dumps(kind)}")
+
+
+def check_built(handle: str, path: Path, fast: FastTokenizer, config: Mapping[str, Any]) -> None:
+    """Raises EncoderError if transformers does not cut texts as a tokenizer.json of WordPiece says.
+
+    Its classes take the vocabulary and the added tokens from there, and the rest from `config`, the
+    tokenizer_config.json. Source: convert_to_native_format of transformers 5.20.2.
+    """
+    if fast.wordpiece is None or str(config.get("tokenizer_class")).removesuffix("Fast") in _AS_IN_FILE:
+        return
+    lowercase, strip_accents = config.get("do_lower_case", True), config.get("strip_accents")
+    added = config.get("added_tokens_decoder")
+    built = _OF_BERT | {
+        "normalizer.lowercase": lowercase,
+        "normalizer.strip_accents": lowercase if strip_accents is None else strip_accents,
+        "normalizer.handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "model.max_input_chars_per_word": 100,
+        "added_tokens": _unusual(added.values()) if isinstance(added, dict) else fast.wordpiece["added_tokens"],
+    }
+    for field in _differing(fast.wordpiece, built):
+        raise EncoderError(
+            f"{handle}: {path}: {field} is {shown(fast.wordpiece[field])}; transformers ignores it and takes "
+            f"{shown(built[field])}, by tokenizer_config.json: correct the file that does not say how the encoder was "
+            'trained (with "tokenizer_class": "PreTrainedTokenizerFast" there, tokenizer.json counts)'
+        )
+
+
+def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """The fields that are not as wanted."""
+    # As JSON, because 1 == True.
+    return [field for field in wanted if json.dumps(found[field]) != json.dumps(wanted[field])]
 
 
 def load_library_tokenizer(handle: str, path: Path) -> Any:
@@ -93,7 +150,10 @@ def _load(path: str, size: int, modified: int) -> Any:
 
 
 @panics_as_errors()
-def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
+def _of_library(
+    handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None, other: str
+) -> FastTokenizer:
+    """`other`: what TensorFlow Text does not do."""
     tokenizer = load_library_tokenizer(handle, path)
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     last = max(ids.values(), default=-1)
@@ -114,7 +174,8 @@ def _of_library(handle: str, path: Path, content: Mapping[str, Any], vocab_size:
     lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
     decisive = {name: value for name, value in content.items() if name not in ("version", "padding", "truncation")}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
-    return FastTokenizer(Vocabulary("tokenizers", path, tuple(entries), special, digest), lowercase, None)
+    because = f"in {path.name}, {other}, which TensorFlow Text does not do"
+    return FastTokenizer(Vocabulary("tokenizers", path, tuple(entries), special, digest, because=because), lowercase)
 
 
 def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> EncoderError:
@@ -124,57 +185,68 @@ def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> E
     )
 
 
-def _wordpiece(handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None) -> FastTokenizer:
-    """BERT's WordPiece, which TensorFlow Text runs."""
+def _wordpiece(
+    handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None, do_lower_case: bool | None
+) -> FastTokenizer:
+    """WordPiece: BERT's own is for TensorFlow Text, any other for the library."""
     refuse = functools.partial(_refusal, handle, path)
-
-    def section(name: str) -> Mapping[str, Any]:
-        found = content.get(name)
-        if not isinstance(found, dict):
-            raise refuse(name, found, "an object")
-        return found
-
-    model, normalizer = section("model"), section("normalizer")
-    limit = model.get("max_input_chars_per_word", 100)
-    needed: dict[str, tuple[Any, Sequence[Any]]] = {
-        # The oldest files do not name the model.
-        "model.type": (model.get("type", "WordPiece"), ["WordPiece", *_LIBRARY_MODELS]),
-        "model.unk_token": (model.get("unk_token"), ["[UNK]"]),
-        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix"), ["##"]),
-        "normalizer.type": (normalizer.get("type"), ["BertNormalizer"]),
-        "normalizer.clean_text": (normalizer.get("clean_text"), [True]),
-        "normalizer.handle_chinese_chars": (normalizer.get("handle_chinese_chars"), [True]),
-        "normalizer.lowercase": (normalizer.get("lowercase"), [True, False]),
-        "normalizer.strip_accents": (normalizer.get("strip_accents"), [None, True, False]),
-        "pre_tokenizer.type": (section("pre_tokenizer").get("type"), ["BertPreTokenizer"]),
-    }
-    for field, (found, allowed) in needed.items():
-        # As JSON, because 1 == True.
-        if json.dumps(found) not in map(json.dumps, allowed):
-            raise refuse(field, found, " or ".join(map(json.dumps, allowed)))
-    if type(limit) is not int or not 1 <= limit <= _MAX_CHARS_PER_WORD:
-        raise refuse("model.max_input_chars_per_word", limit, f"a number from 1 to {_MAX_CHARS_PER_WORD:,}")
-    ids = _read_ids(model, content.get("added_tokens") or [], refuse)
+    model, added = content["model"], content.get("added_tokens") or []
+    ids = _read_ids(model, added, refuse)
     entries = _in_order(ids, vocab_size, refuse)
     try:
         "".join(entries).encode()
     except UnicodeEncodeError as error:
         raise EncoderError(f"{handle}: {path}: model.vocab has an entry that is not Unicode text ({error})") from None
+    if model.get("unk_token") not in ids:  # the library would reject each text with an unknown word
+        raise refuse("model.unk_token", model.get("unk_token"), "an entry of model.vocab")
     names = _OF_MPNET if "<s>" in ids and "[CLS]" not in ids else SPECIAL_TOKENS
-    missing = [token for token in names if token not in ids]
-    if missing:
-        raise EncoderError(f"{handle}: {path}: no entry {', '.join(missing)} among {len(ids):,} of model.vocab")
-    pad, _, cls, sep = names
-    special = _special_tokens(content.get("post_processor"), ids, ids[pad])
-    around = None if special is None else (special.before, {*(special.between or ())}, special.behind)
-    if special is None or around != ((ids[cls],), {ids[sep]}, (ids[sep],)):
-        pair = f"{cls} A {sep} and {cls} A {sep} B {sep}"
-        raise refuse("post_processor", content.get("post_processor"), pair)
-
+    pad, _, cls, sep = (ids.get(name) for name in names)
+    special = _special_tokens(content.get("post_processor"), ids, pad)
+    around = special and (special.before, {*(special.between or ())}, special.behind)
+    is_bert = around == ((cls,), {sep}, (sep,))
+    normalizer, pre_tokenizer = (
+        section if isinstance(section := content.get(name), dict) else {} for name in ("normalizer", "pre_tokenizer")
+    )
+    said, limit = normalizer.get("lowercase"), model.get("max_input_chars_per_word", 100)
+    lowercase, strip_accents = said if do_lower_case is None else do_lower_case, normalizer.get("strip_accents")
+    fields = {
+        "model.unk_token": model["unk_token"],
+        "model.continuing_subword_prefix": model.get("continuing_subword_prefix"),
+        "model.max_input_chars_per_word": limit,
+        **{f"normalizer.{name}": normalizer.get(name) for name in ("type", "clean_text", "handle_chinese_chars")},
+        "normalizer.lowercase": said,
+        "normalizer.strip_accents": lowercase if strip_accents is None else strip_accents,
+        "pre_tokenizer.type": pre_tokenizer.get("type"),
+        "post_processor": _OF_BERT["post_processor"] if is_bert else content.get("post_processor"),
+        "the list of entries that model.vocab lacks": [name for name in names if name not in ids],
+        "added_tokens": _unusual(added),
+    }
+    in_tensorflow_text = _OF_BERT | {
+        "normalizer.lowercase": said is True,
+        "normalizer.strip_accents": lowercase,
+        "model.max_input_chars_per_word": limit if type(limit) is int and 1 <= limit <= _MAX_CHARS_PER_WORD else 100,
+        "added_tokens": [],
+    }
+    differing = _differing(fields, in_tensorflow_text)
+    if differing or special is None:
+        other = " and ".join(f"{field} is {shown(fields[field])}" for field in differing[:1])
+        found = _of_library(handle, path, content, vocab_size, other)
+        for token in added:
+            if found.vocabulary.entries[token["id"]] != token["content"]:
+                raise refuse(
+                    "a token of added_tokens", token, "with the id that tokenizers gives it, the next free one"
+                )
+        return dataclasses.replace(found, wordpiece=fields)
     # Not of the file: padding and truncation, which layerbeam does not use, are in it too.
     digest = hashlib.sha256(json.dumps([entries, limit]).encode()).hexdigest()
     vocabulary = Vocabulary("tensorflow_text", path, tuple(entries), special, digest, limit)
-    return FastTokenizer(vocabulary, normalizer["lowercase"], normalizer.get("strip_accents"))
+    return FastTokenizer(vocabulary, said is True)
+
+
+def _unusual(added: Iterable[Any]) -> list[str]:
+    """Those of added tokens that the library cuts out of texts: others than special tokens and markers."""
+    contents = (token["content"] for token in added)
+    return [content for content in contents if content not in _ADDED and not _MARKERS.fullmatch(content)]
 
 
 def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str, Any]:
@@ -186,14 +258,8 @@ def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str,
         raise refuse("added_tokens", added, "a list")
     for token in added:
         entry = token.get("content") if isinstance(token, dict) else None
-        is_known = entry in _ADDED or (isinstance(entry, str) and _MARKERS.fullmatch(entry))
-        if not is_known or ids.setdefault(entry, token.get("id")) != token.get("id"):
-            raise refuse(
-                "a token of added_tokens",
-                token,
-                f"one of {', '.join(_ADDED)}, [unused1], [Q], [D] with its id in model.vocab (others are cut out of "
-                "the text before WordPiece; remove them from the file if your texts do not contain them)",
-            )
+        if not isinstance(entry, str) or ids.setdefault(entry, token.get("id")) != token.get("id"):
+            raise refuse("a token of added_tokens", token, "a token with its id in model.vocab, or another id")
     return ids
 
 
