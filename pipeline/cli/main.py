@@ -219,10 +219,12 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     _refuse_arguments(beam_arguments)
     model = None
+    if options.model is None and options.prompt is not None:
+        raise UsageError("--prompt: names a prompt of the model that --from gives; add --from FOLDER")
     if options.model is not None:
         from layerbeam.pipeline.config.sentence_transformers import read_model
 
-        model = read_model(options.model)
+        model = read_model(options.model, options.prompt)
         if model.is_plain:
             echo(f"{options.model}: has no modules.json: a plain encoder, whose tokens sentence-transformers averages")
     template.write(options.config, model)

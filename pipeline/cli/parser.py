@@ -210,6 +210,11 @@ def _init(commands: _Commands) -> None:
         metavar="FOLDER",
         help="a model of sentence-transformers, also minilm or hf://org/name: the view has the vectors of its `encode`",
     )
+    command.add_argument(
+        "--prompt",
+        metavar="NAME",
+        help="with --from: the model's prompt before each text, such as query or document; default: that of `encode`",
+    )
 
 
 def _completion(commands: _Commands) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.encoders.architectures import ARCHITECTURES
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
+from layerbeam.transforms.encoders.architectures.rotary import Rotary
 from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
@@ -35,6 +37,8 @@ _DENSE_FIELDS = (
 )
 # Encoders whose first position is pad_token_id + 1: max_position_embeddings counts the unused ones too.
 _SHIFTED_POSITIONS = (*Roberta.model_types, *MPNet.model_types)
+# Encoders to which only the distance between two tokens counts: padding on the left changes nothing.
+_ROTATED_POSITIONS = [name for kind in ARCHITECTURES if issubclass(kind, Rotary) for name in kind.model_types]
 LENGTH = "null or an integer from 3 up"
 ELSEWHERE = "take another model, or encode with sentence-transformers"
 
@@ -157,9 +161,11 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
         raise UsageError(f"{folder / 'adapter_config.json'}: is an adapter; merge it into the encoder and save that")
     config = JsonFile.read(folder / "config.json")
     tokenizer = JsonFile.read(folder / "tokenizer_config.json", optional=True)
-    for name in ("padding_side", "truncation_side"):
-        tokenizer.check(name, "right")
-    positions = config.get("max_position_embeddings", "an integer from 3 up", least=3) or 512
+    tokenizer.check("truncation_side", "right")
+    if config.fields.get("model_type") not in _ROTATED_POSITIONS:
+        tokenizer.check("padding_side", "right")
+    fields = ("max_position_embeddings", "n_positions")
+    positions = next(filter(None, (config.get(name, "an integer from 3 up", least=3) for name in fields)), 512)
     if config.fields.get("model_type") in _SHIFTED_POSITIONS:
         padding = config.get("pad_token_id", "null or an integer from 0 up", least=0)
         positions -= 1 + (1 if padding is None else padding)

@@ -6,6 +6,7 @@ sentence-transformers 6.2 does. A model with other vectors is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -51,8 +52,21 @@ _POOLING_FIELDS = ("embedding_dimension", "word_embedding_dimension", "pooling_m
 _ORDER = "Transformer + Pooling, then any number of Dense, then Normalize or nothing"
 
 
-def read_model(handle: str) -> Model:
-    """The settings for a local folder, `minilm` or hf://org/name. UsageError if layerbeam has other vectors."""
+def read_model(handle: str, prompt_name: str | None = None) -> Model:
+    """The settings for a local folder, `minilm` or hf://org/name. UsageError if layerbeam has other vectors.
+
+    `prompt_name`: one of the model's prompts, instead of the one that `encode` takes by default.
+    """
+    model = _read_model(handle, prompt_name)
+    if prompt_name is None:
+        return model
+    if model.method != "encode" or model.is_plain:
+        kind = "is a plain encoder" if model.is_plain else f"is encoded by {model.method}, which has its own prompt"
+        raise UsageError(f"--prompt: {handle} {kind}; leave --prompt out, and set encoder.prompt in the file if needed")
+    return dataclasses.replace(model, method=f"encode(..., prompt_name={prompt_name!r})")
+
+
+def _read_model(handle: str, prompt_name: str | None) -> Model:
     folder = _locate(handle)
     if not (folder / "modules.json").is_file():
         return _read_plain(handle, folder)
@@ -77,7 +91,7 @@ def read_model(handle: str) -> Model:
         for name in ("module_input_name", "module_output_name"):
             config.check(name, "sentence_embedding")
     whole.check("model_type", "SentenceTransformer")
-    prompt = _default_prompt(whole)
+    prompt = _prompt(whole, prompt_name)
     if prompt:
         if not pooling.fields.get("include_prompt", True):
             raise pooling.wrong("include_prompt", f"true, because the model has a default prompt: {ELSEWHERE}")
@@ -140,12 +154,16 @@ def _pooling(file: JsonFile) -> str:
     return found
 
 
-def _default_prompt(file: JsonFile) -> str:
-    """The text that `encode` puts before each text, mostly empty."""
-    name, prompts = file.fields.get("default_prompt_name"), file.fields.get("prompts", {})
-    if name is None:
-        return ""
+def _prompt(file: JsonFile, name: str | None) -> str:
+    """The text that `encode` puts before each text, by the name of a prompt or by default; mostly empty."""
+    given, prompts = file.fields.get("default_prompt_name"), file.fields.get("prompts", {})
     known = {"query": None, "document": None} | (prompts if isinstance(prompts, dict) else {})
-    if not isinstance(name, str) or name not in known:
+    if name is not None:
+        if name not in known:
+            raise UsageError(f"--prompt: {file.path} has no prompt {shown(name)}; allowed: {', '.join(known)}")
+        return read_prompt(file, name)
+    if given is None:
+        return ""
+    if not isinstance(given, str) or given not in known:
         raise file.wrong("default_prompt_name", f"null or one of prompts: {', '.join(known)}")
-    return read_prompt(file, name)
+    return read_prompt(file, given)

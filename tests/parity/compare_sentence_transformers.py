@@ -24,11 +24,15 @@ from layerbeam.pipeline.cli.main import main as layerbeam
 LATE_INTERACTION = {"late_interaction": "[Q] ", "stanford": None, "stanford_again": "[unused0] ", "pylate": "[Q] "}
 
 
+# {a model: the prompt that is compared}, where it is not the default one.
+PROMPTS = {"qwen3_embedding": ["--prompt", "query"], "embedding_gemma": ["--prompt", "document"]}
+
+
 def run(model: Path, folder: Path) -> tuple[Path, Path]:
     """(the configuration that `layerbeam init --from` writes for a model, its output for the sentences)."""
     config, output = folder / f"{model.name}.yaml", folder / model.name
     for command in (
-        ["init", "--from", str(model), str(config)],
+        ["init", "--from", str(model), *PROMPTS.get(model.name, []), str(config)],
         ["run", str(config), "--input", str(SENTENCES), "--output", str(output)],
     ):
         with contextlib.redirect_stdout(io.StringIO()):

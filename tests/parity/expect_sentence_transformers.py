@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from expect_architectures import CASES
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -38,16 +39,42 @@ MODELS: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     "labse": ("cls", True, {}),
     "distiluse": ("mean", False, {}),
     "two_dense": ("mean", True, {}),
+    "qwen3_embedding": ("lasttoken", True, {"prompts": {"query": "Instruct: find it\nQuery:", "document": ""}}),
+    "embedding_gemma": (
+        "mean",
+        True,
+        {"prompts": {"query": "task: search result | query: ", "document": "title: none | text: "}},
+    ),
 }
+# Of six blocks with random weights, and the prompt that is compared: (a case of expect_architectures.py, the prompt).
+DECODERS = {"qwen3_embedding": ("qwen3", "query"), "embedding_gemma": ("gemma3", "document")}
 # Of Dense modules after the pooling: output features, and what differs from tanh with a bias.
 DENSE: dict[str, list[tuple[int, dict[str, Any]]]] = {
     "labse": [(384, {})],
     "distiluse": [(128, {})],
+    "embedding_gemma": [
+        (384, {"activation_function": torch.nn.Identity(), "bias": False}),
+        (96, {"activation_function": torch.nn.Identity(), "bias": False}),
+    ],
     "two_dense": [
         (1536, {"activation_function": torch.nn.Identity(), "bias": False}),
         (384, {"activation_function": torch.nn.Identity(), "bias": False}),
     ],
 }
+
+
+def save_decoder(case: str, folder: Path) -> None:
+    """Save a decoder with random weights and its tokenizer."""
+    make_tokenizer, make_config = CASES[case]
+    tokenizer = make_tokenizer()
+    config = make_config(len(tokenizer))
+    fields = {**config.to_dict(), "num_hidden_layers": 6, "layer_types": None}
+    model = transformers.AutoModel.from_config(type(config)(**fields))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.05
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def save_late_interaction(encoder: str, folder: Path) -> None:
@@ -150,12 +177,17 @@ def main(encoder: str, output: str) -> None:
     root = Path(output).resolve()
     weights = Path(encoder) / "model.safetensors"
     for name, (pooling, is_normalized, given) in MODELS.items():
-        transformer = Transformer(encoder, max_seq_length=MAX_SEQ_LENGTH)
+        if name in DECODERS:
+            save_decoder(DECODERS[name][0], root / "decoders" / name)
+        own = str(root / "decoders" / name) if name in DECODERS else encoder
+        transformer = Transformer(own, max_seq_length=MAX_SEQ_LENGTH)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
         for features, options in DENSE.get(name, []):
             modules.append(Dense(modules[-1].get_embedding_dimension(), features, **options))
         modules += [Normalize()] if is_normalized else []
         SentenceTransformer(modules=modules, device="cpu", **given).save(str(root / name), create_model_card=False)
+        if name in DECODERS:
+            continue
         # The same weights for all.
         (root / name / "model.safetensors").unlink()
         (root / name / "model.safetensors").symlink_to(weights)
@@ -166,7 +198,9 @@ def main(encoder: str, output: str) -> None:
     (root / "plain" / "model.safetensors").symlink_to(weights)
     (root / "version_2").symlink_to(encoder)
     for name in (*MODELS, "plain", "version_2"):
-        vectors = SentenceTransformer(str(root / name), device="cpu").encode(read_sentences(), show_progress_bar=False)
+        model = SentenceTransformer(str(root / name), device="cpu")
+        prompt_name = DECODERS[name][1] if name in DECODERS else None
+        vectors = model.encode(read_sentences(), prompt_name=prompt_name, show_progress_bar=False)
         np.save(root / f"{name}.npy", vectors)
         print(f"{name}: {vectors.shape}")
     save_late_interaction(encoder, root / "late_interaction")

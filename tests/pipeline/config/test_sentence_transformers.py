@@ -245,6 +245,30 @@ def test_default_prompt(make, given, prompt):
     assert loaded.encoder.prompt == prompt
 
 
+def test_named_prompt(make):
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: ", "Clustering": "c: "}
+    folder = make({"config_sentence_transformers.json": {"prompts": prompts}})
+    assert "prompt" not in read_model(folder).encoder
+    named = {name: read_model(folder, name) for name in prompts}
+    assert {name: model.encoder["prompt"] for name, model in named.items()} == prompts
+    assert "`encode(..., prompt_name='document')`" in template.text(model=named["document"])
+    with pytest.raises(UsageError, match=r'has no prompt "STS"; allowed: query, document, Clustering'):
+        read_model(folder, "STS")
+    Path(folder, "modules.json").unlink()
+    with pytest.raises(UsageError, match="is a plain encoder; leave --prompt out"):
+        read_model(folder, "query")
+    assert main(["init", "--prompt", "query"], version="test") == 2
+
+
+@pytest.mark.parametrize("model_type", ["bert", "qwen3"])
+def test_padding_on_the_left(make, model_type):
+    files = {"config.json": {"model_type": model_type}, "tokenizer_config.json": {"padding_side": "left"}}
+    if model_type == "qwen3":
+        assert read_model(make(files)).encoder["max_seq_length"] == 256
+    else:
+        assert 'padding_side is "left"; it must be "right"' in refused(make(files))
+
+
 def test_truncated_vectors(make):
     assert read_model(make({"config_sentence_transformers.json": {"truncate_dim": 64}})).view["truncate_dim"] == 64
 
