@@ -78,9 +78,9 @@ def main(models: str) -> int:
             late_interaction |= compare_late_interaction(Path(models, name), Path(folder))
     assert num_cut["mean"], "no sentence is cut: the comparison says nothing about max_seq_length"
     differences = {name: np.abs(found[name] - vectors).max() for name, vectors in expected.items()}
-    print(f"\n{'':13}  {'shape':>10}  {'cut':>4}  {'largest difference':>18}")
+    print(f"\n{'':15}  {'shape':>10}  {'cut':>4}  {'largest difference':>18}")
     for name, difference in differences.items():
-        print(f"{name:13}  {found[name].shape!s:>10}  {num_cut[name]:4}  {difference:18.1e}")
+        print(f"{name:15}  {found[name].shape!s:>10}  {num_cut[name]:4}  {difference:18.1e}")
     for name, difference in late_interaction.items():
         print(f"{name:31}  {difference:18.1e}")
     worst = [*differences.values(), *late_interaction.values()]

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer
 from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders.aligned import take_over
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
@@ -50,7 +51,8 @@ class Batch(NamedTuple):
 class Network:
     """A forward pass that gives `layers`, and the pooled output if `pooler`; several threads may call it at once.
 
-    `weights`: by name, with the shapes of `weight_shapes`; those of blocks that `layers` do not need are ignored.
+    `weights`: by name, with the shapes of `weight_shapes`; those of blocks that `layers` do not need are ignored. They
+    must not change later.
     `pad_id`: for callers that pad batches; padding has no influence. `has_segments`: if not, all segment ids are 0.
     `compute_dtype`: of the matrix products; the residual stream, layer norm and results are float32. `codes`: for
     int8, by product, of its inputs; products that have none, and those of attention, are float32. `xla`: compile it,
@@ -96,14 +98,14 @@ class Network:
         self._has_kernels = not xla and onednn.is_available(self._dtype.name)
         # float32 products are as fast with weights packed at each call; bfloat16 products are not.
         self._is_packed = self._has_kernels and compute_dtype == "bfloat16"
-        # Variables, not constants: see above. One at a time, so that no weight is in memory three times.
+        # Variables, not constants: see above. One at a time, and in the memory that they were read into if possible.
         self._variables = {}
         self._functions: dict[str, Any] = {}  # of `repeated`
         fused = architecture.fuse(weights, num_blocks=self._num_blocks, pooler=pooler)
         for name, values in quantize_weights(fused, self._codes):
             is_float = name.endswith(("/kernel", "/bias")) and values.dtype != np.int8
             dtype = self._dtype if is_float else values.dtype  # of products, or of the rest
-            self._variables[name] = tf.Variable(tf.cast(values, dtype), trainable=False, name=name)
+            self._variables[name] = tf.Variable(tf.cast(take_over(values), dtype), trainable=False, name=name)
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = [ids, tf.TensorSpec([None], tf.int32), ids]
         # XLA needs static shapes, and the number of real tokens is not one: they are gathered from its result.
@@ -162,7 +164,7 @@ class Network:
 
     def weight(self, name: str) -> Tensor:
         """A weight, such as a table of embeddings."""
-        return self._variables[name]
+        return tf.convert_to_tensor(self._variables[name])  # from a variable itself, tf.gather copies it first
 
     def mask_bias(self, batch: Batch, bias: Tensor | None = None, *, is_hidden: Tensor | None = None) -> Tensor:
         """What is added to the scores, [B or 1, heads or 1, S or 1, S]: `bias`, if any; where it masks, -1e9.

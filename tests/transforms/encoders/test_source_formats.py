@@ -176,8 +176,9 @@ def test_fingerprint_is_of_what_decides_vectors(encoder, norm, ignored, decisive
             "huggingface",
             {"model_type": "t5"},
             'model_type is "t5"; it must be one of bert, distilbert, albert, electra, roberta, xlm-roberta, '
-            "camembert, mpnet, modernbert (BERT, DistilBERT, ALBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet and "
-            "ModernBERT)",
+            "camembert, mpnet, deberta-v2, modernbert, nomic_bert, gte, new, jina_embeddings_v3, eurobert, qwen3, "
+            "gemma3_text (BERT, DistilBERT, ALBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet, DeBERTa-v2, ModernBERT, "
+            "NomicBERT, GTE, jina-embeddings-v3, EuroBERT, Qwen3 and Gemma 3)",
         ),
         ("huggingface", {"model_type": None}, "model_type is missing"),
         ("huggingface", {"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),

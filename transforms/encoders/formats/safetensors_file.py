@@ -1,4 +1,4 @@
-"""Files of safetensors: the library checks them, and their numbers are mapped into memory, not copied.
+"""Files of safetensors: the library checks them, and their numbers are read into memory that TensorFlow takes over.
 
 Source of the format: https://github.com/huggingface/safetensors
 """
@@ -12,11 +12,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.formats.weights import Tensor
 
 # {a number type of floats, as safetensors names it: NumPy's name}
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+
+_PIECE = 1 << 18  # numbers that are converted at once
 
 
 class SafetensorsFile:
@@ -46,8 +49,17 @@ class SafetensorsFile:
     def read(self, name: str) -> Float32Array:
         """A tensor's values."""
         tensor = self._tensors[name]
-        values = np.memmap(self._path, FLOATS[tensor.dtype], "r", self._begins[name], tensor.shape)
-        return np.asarray(values, np.float32)
+        values = empty_aligned(tensor.shape)
+        flat = values.reshape(-1)
+        with open(self._path, "rb") as file:
+            file.seek(self._begins[name])
+            if tensor.dtype == "F32":
+                file.readinto(flat.data)
+                return values
+            for begin in range(0, len(flat), _PIECE):
+                piece = flat[begin : begin + _PIECE]
+                piece[:] = np.fromfile(file, FLOATS[tensor.dtype], len(piece))
+        return values
 
 
 def _list_tensors(path: str) -> dict[str, Tensor]:
