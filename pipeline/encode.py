@@ -146,9 +146,9 @@ def _paths(key: str) -> list[str]:
     """The paths that these settings name."""
     config = _config(key)
     forms = (view.keep_words for view in config.views.values())
-    handle = config.encoder.handle
+    handle, adapter = config.encoder.handle, config.encoder.adapter
     dense = (os.path.join(handle, folder) for view in config.views.values() for folder in view.dense)
-    return [handle, *(name for name in forms if isinstance(name, str)), *dense]
+    return [handle, *([adapter] if adapter else []), *(name for name in forms if isinstance(name, str)), *dense]
 
 
 @functools.lru_cache(maxsize=_LOADED)

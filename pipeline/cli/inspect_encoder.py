@@ -16,10 +16,10 @@ _LIBRARIES = {"tensorflow_text": "TensorFlow Text", "tokenizers": "tokenizers"}
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
 
-def describe_encoder(handle: str) -> dict[str, Any]:
+def describe_encoder(handle: str, adapter: str | None = None) -> dict[str, Any]:
     """The properties of an encoder, as plain values. UsageError if it cannot be used."""
     try:
-        source = open_encoder(handle)
+        source = open_encoder(handle, adapter=adapter)
     except EncoderError as error:
         raise UsageError(str(error)) from error
     parameters = None
@@ -64,6 +64,8 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "licence": ", ".join(encoder["licence_files"])
         or _LICENCES.get(encoder["handle"], "no file next to the weights"),
     }
+    if "adapter" in encoder:
+        lines["adapter"] = f"{encoder['adapter']}: LoRA of {encoder['adapted_products']} products"
     console = plain_console(soft_wrap=True)
     for name, value in lines.items():
         console.print(f"{name:14} {'unknown' if value is None else value}")

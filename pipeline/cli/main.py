@@ -174,9 +174,9 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
 
-    if beam_arguments or _is_in_store(options.handle):
+    if beam_arguments or _is_in_store(options.handle) or _is_in_store(options.adapter or ""):
         _set_up_file_systems(options, beam_arguments)
-    _print(options, describe_encoder(options.handle), print_encoder)
+    _print(options, describe_encoder(options.handle, options.adapter), print_encoder)
     return DONE
 
 
@@ -375,7 +375,8 @@ def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[s
     _announce_loading()
     from layerbeam.pipeline.config.job import resolve
 
-    if any(map(_is_in_store, [config.encoder.handle, *(str(view.keep_words) for view in config.views.values())])):
+    forms = (str(view.keep_words) for view in config.views.values())
+    if any(map(_is_in_store, [config.encoder.handle, config.encoder.adapter or "", *forms])):
         _set_up_file_systems(options, beam_arguments, configured=config.beam)
     job = resolve(config)
     from layerbeam.pipeline.remote import preflight  # it imports Beam

@@ -163,6 +163,7 @@ def _encoder(commands: _Commands) -> None:
         "encoder", help="describe an encoder: source, layers, casing, GELU, fingerprint", epilog=_STORE_OPTIONS
     )
     command.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
+    command.add_argument("--adapter", metavar="ADAPTER", help="as encoder.adapter in a configuration")
     _add_json(command)
 
 

@@ -19,7 +19,14 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.columns import row_bytes
-from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_dense, open_encoder
+from layerbeam.transforms.encoders import (
+    AdapterError,
+    EncoderError,
+    EncoderSource,
+    load_encoder,
+    open_dense,
+    open_encoder,
+)
 from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.source import CALIBRATION, sha256_of
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
@@ -231,9 +238,14 @@ def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = (
 def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
     """The encoder, and the settings with `max_seq_length` and the texts of `calibration`, if it is given."""
     try:
-        encoder = open_encoder(settings.handle, do_lower_case=settings.do_lower_case, engine=settings.engine)
+        encoder = open_encoder(
+            settings.handle,
+            do_lower_case=settings.do_lower_case,
+            engine=settings.engine,
+            adapter=settings.adapter,
+        )
     except EncoderError as error:
-        raise UsageError(f"encoder.handle: {error}") from error
+        raise UsageError(f"encoder.{'adapter' if isinstance(error, AdapterError) else 'handle'}: {error}") from error
     encoder = encoder.with_marker(settings.prompt or "")
     if encoder.engine == "savedmodel":
         for setting, only in (("compute_dtype", "float32"), ("xla", False)):

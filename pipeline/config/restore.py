@@ -30,8 +30,9 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
     handle, splitter = config.encoder.handle, config.input.splitter
     if not trust and splitter not in (None, "sentencex", "tensorflow_text"):
         raise _distrust(output_path, f"import and call the function {splitter} (input.sentences)")
-    if not trust and "://" in handle:
-        raise _distrust(output_path, f"fetch the encoder from {handle}")
+    for address in (handle, config.encoder.adapter):
+        if not trust and address and "://" in address:
+            raise _distrust(output_path, f"fetch the encoder from {address}")
     job = resolve(config)
     if not trust and job.encoder.kind == "savedmodel":
         raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")

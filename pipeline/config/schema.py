@@ -72,6 +72,11 @@ class EncoderConfig(Settings):
         "minilm, hf://org/name, an https:// address of TF Hub, or a folder or archive on any file system",
         min_length=1,
     )
+    adapter: str | None = setting(
+        None,
+        "a LoRA adapter as peft saves it, added to the weights: a folder or hf://org/name, as handle",
+        min_length=1,
+    )
     max_seq_length: int | None = setting(
         None, "tokens of one text that are encoded, special tokens included; null: as the encoder's own files say", ge=3
     )

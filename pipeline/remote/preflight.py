@@ -98,15 +98,16 @@ def _paths(config: Config, remote: RemoteRunner) -> Iterator[str]:
                 f"{setting}: {path}: is relative to this program's current folder, and workers have another; give the "
                 f"absolute path ({os.path.abspath(path)}), on a disk that all workers share"
             )
-    handle = config.encoder.handle
-    if os.path.exists(handle):
-        image = remote.options.view_as(pipeline_options.WorkerOptions).sdk_container_image
+    image = remote.options.view_as(pipeline_options.WorkerOptions).sdk_container_image
+    for setting in ("handle", "adapter"):
+        handle = getattr(config.encoder, setting) or ""
+        if not os.path.exists(handle):
+            continue
+        where = f"encoder.{setting}: {handle}"
         if not os.path.isabs(handle):
-            yield (
-                f"encoder.handle: {handle}: is relative, and workers have other current folders; give the absolute path"
-            )
+            yield f"{where}: is relative, and workers have other current folders; give the absolute path"
         elif remote.is_dataflow and not image:
-            yield f"encoder.handle: {handle}: Dataflow's workers cannot read it; copy it to gs://... and give that"
+            yield f"{where}: Dataflow's workers cannot read it; copy it to gs://... and give that"
 
 
 def _device(config: Config, remote: RemoteRunner) -> Iterator[str]:

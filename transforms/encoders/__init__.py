@@ -1,5 +1,6 @@
 """Encoders: fetched, opened, and run. One module per source format (`formats/`) and per architecture."""
 
+from layerbeam.transforms.encoders.adapter import AdapterError
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.dense import open_dense, read_dense_weights
 from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
@@ -8,6 +9,7 @@ from layerbeam.transforms.encoders.source import EncoderSource, vocabulary_note
 
 __all__ = [
     "ENGINES",
+    "AdapterError",
     "EncoderError",
     "EncoderSource",
     "load_encoder",

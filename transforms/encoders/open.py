@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.adapter import MergedWeights, add_adapter
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.config_file import EncoderError, at, first_line
@@ -44,12 +45,20 @@ ENGINES = ("auto", "native", "savedmodel")
 _DAMAGE = (ValueError, LookupError, TypeError, OverflowError, RecursionError, EOFError)
 
 
-def open_encoder(handle: str, *, do_lower_case: bool | None = None, engine: str = "auto") -> EncoderSource:
+def open_encoder(
+    handle: str, *, do_lower_case: bool | None = None, engine: str = "auto", adapter: str | None = None
+) -> EncoderSource:
     """The encoder behind a handle, from its small files and a hash of its weights. Fetches what is not local.
 
-    `do_lower_case` None: as the encoder's own files say. `engine` auto: native for plain BERT. Imports TensorFlow only
-    for the formats of TF Hub and Google. Raises EncoderError if the encoder cannot be used.
+    `do_lower_case` None: as the encoder's own files say. `engine` auto: native for plain BERT. `adapter`: the handle of
+    a LoRA adapter. Imports TensorFlow only for the formats of TF Hub and Google. Raises EncoderError if the encoder
+    cannot be used, and AdapterError if the adapter cannot.
     """
+    source = _open(handle, do_lower_case, engine)
+    return source if adapter is None else add_adapter(source, adapter)
+
+
+def _open(handle: str, do_lower_case: bool | None, engine: str) -> EncoderSource:
     if engine not in ENGINES:
         raise EncoderError(f"{handle}: engine is {engine!r}; allowed: {', '.join(ENGINES)}")
     try:
@@ -86,6 +95,11 @@ def _open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None, 
         return huggingface.open_folder(handle, located, do_lower_case)
     if "bert_config.json" in names:
         return google.open_folder(handle, located, do_lower_case)
+    if "adapter_config.json" in names:
+        raise EncoderError(
+            f"{handle}: is an adapter, not an encoder: give it as encoder.adapter, and the encoder for which it was "
+            "trained as encoder.handle"
+        )
     found = f"{', '.join(names[:8]) or 'nothing'}{', ...' if len(names) > 8 else ''}"
     weights = next((name for name in names if name.endswith(".safetensors")), None)
     if weights is not None:
@@ -100,7 +114,8 @@ def load_weights(source: EncoderSource) -> Mapping[str, Float32Array]:
     """
     if source.architecture is None:
         raise EncoderError(f"{source.handle}: {source.engine_because}, so its weights have no names here")
-    return _READ_WEIGHTS[source.kind](source, source.architecture)
+    weights = _READ_WEIGHTS[source.kind](source, source.architecture)
+    return weights if source.adapter is None else MergedWeights(source.adapter, weights)
 
 
 def load_vocabulary(source: EncoderSource) -> Vocabulary:
@@ -182,7 +197,8 @@ def _load_network(
 
 def _open_again(source: EncoderSource) -> EncoderSource:
     """The same encoder, with its files on this machine. EncoderError if it has changed."""
-    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine)
+    adapter = source.adapter.handle if source.adapter else None
+    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine, adapter=adapter)
     if here.fingerprint != source.fingerprint:
         raise _changed(source)
     return dataclasses.replace(here, special=source.special, marker=source.marker)

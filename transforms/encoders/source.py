@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.formats.weights import Tensor
 
 Kind = Literal["huggingface", "google", "savedmodel"]
 Engine = Literal["native", "savedmodel"]
@@ -90,6 +91,27 @@ class Vocabulary:
 
 
 @dataclasses.dataclass(frozen=True)
+class AdaptedKernel:
+    """What an adapter adds to a kernel [in, out], by its name in `weight_shapes`: scale (B A)'.
+
+    `a`, `b`: the tensors A, [rank, in], and B, [out, rank].
+    """
+
+    name: str
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter, by its handle, which is a folder as an encoder's is."""
+
+    handle: str
+    kernels: tuple[AdaptedKernel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class EncoderSource:
     """An encoder that is opened but not loaded: a few plain values that are sent to workers.
 
@@ -101,7 +123,8 @@ class EncoderSource:
     `do_lower_case`.
     `weights_sha256`: of their values or, if the format has no names for them, of the files. `fingerprint`: SHA-256 of
     weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do. `marker`:
-    the entry whose id is the last before a text, if a prompt gives one.
+    the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to the weights when they are
+    loaded, and part of `fingerprint`.
     """
 
     handle: str
@@ -129,6 +152,7 @@ class EncoderSource:
     fingerprint: str
     cut_to: int | None = None
     marker: str = ""
+    adapter: Adapter | None = None
 
     @property
     def max_seq_length(self) -> int | None:
@@ -173,6 +197,8 @@ class EncoderSource:
         if self.architecture is not None:
             described = dataclasses.asdict(self.architecture) | described
             described["architecture"] = type(self.architecture).__name__
+        if self.adapter is not None:
+            described |= {"adapter": self.adapter.handle, "adapted_products": len(self.adapter.kernels)}
         return described
 
     def unsupported_reason(self, layers: Iterable[int], *, pooler: bool) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapters import write_adapter
 from dense import encoder_with_dense
 from model_server import Answer, Server, nobody
 from pytorch_files import save
@@ -141,6 +142,15 @@ def test_repository_without_safetensors(server, opened, tmp_path):
     assert "it was fetched into" in bad["error"]
     assert "there is no file of an encoder" in only["error"]
     assert [line for line in server.asked if "only" in line and "pytorch_model" in line] == []
+
+
+def test_repository_with_an_adapter(server, opened, tmp_path):
+    write_adapter(tmp_path / "adapter", {"encoder.layer.0.output.dense": (64, 128)})
+    publish(server, "org/adapter", tmp_path / "adapter", training_args__bin=b"pickled", README__md=b"text")
+    (found,) = opened("hf://org/adapter")
+    assert "is an adapter, not an encoder: give it as encoder.adapter" in found["error"]
+    fetched = [path.rsplit("/", 1)[-1] for path in server.bodies() if f"/resolve/{SHA}/" in path]
+    assert sorted(fetched) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
 def test_repository_or_revision_that_is_not_there(server, opened):

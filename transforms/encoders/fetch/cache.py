@@ -25,6 +25,7 @@ MARKS = ("saved_model.pb", "config.json", "bert_config.json")
 _COMPANIONS = ("vocab.txt", "tokenizer.json", "*.safetensors", "*.ckpt*", "pytorch_model*.bin")
 
 _UNFINISHED = ".tmp"
+SAFETENSORS = "model*.safetensors"
 # What is fetched from a remote folder. Nothing else is read, and weights for other frameworks are as large again.
 WANTED = (
     "saved_model.pb",
@@ -34,15 +35,17 @@ WANTED = (
     "bert_config.json",
     "*.ckpt*",
     "config.json",
-    "model*.safetensors",
+    SAFETENSORS,
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "sentence_*_config.json",
     "vocab.txt",
     "LICENSE*",
+    "adapter_config.json",
+    "adapter_model.safetensors",
 )
-# Fetched, too, if there are no safetensors.
+# Fetched, too, if there are none.
 WANTED_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 # Dense modules, in folders that sentence-transformers names so: a few megabytes.
 DENSE_FOLDER, DENSE_FILES = "[0-9]*_Dense", ("config.json", "model.safetensors", "pytorch_model.bin")
@@ -65,7 +68,7 @@ def wanted_of(names: Iterable[str]) -> list[str]:
     dense = [name for name in names if _matches(name, WANTED_DENSE)]
     others = [name for name in names if not _matches(name, WANTED_DENSE)]
     found = [name for name in others if _matches(name, WANTED)]
-    if not any(name.endswith(".safetensors") for name in found):
+    if not any(PurePosixPath(name).match(SAFETENSORS) for name in found):
         found += [name for name in others if _matches(name, WANTED_PICKLES)]
     return found + dense
 

@@ -27,6 +27,7 @@ from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
     DENSE_FILES,
     DENSE_FOLDER,
+    SAFETENSORS,
     SUPPORTED,
     WANTED,
     WANTED_DENSE,
@@ -194,7 +195,7 @@ def _from_huggingface(handle: str) -> LocalFolder:
         fetch = functools.partial(huggingface_hub.snapshot_download, repository)
         folder = fetch(revision=match["revision"], allow_patterns=[*WANTED, *WANTED_DENSE, *_SETTINGS])
         if os.path.isfile(os.path.join(folder, "config.json")) and not glob.glob(
-            f"{glob.escape(folder)}/*.safetensors"
+            f"{glob.escape(folder)}/{SAFETENSORS}"
         ):
             fetch(revision=os.path.basename(folder), allow_patterns=list(WANTED_PICKLES))
         if others := _other_dense(Path(folder, "modules.json")):

@@ -1,0 +1,189 @@
+"""LoRA adapters of peft, merged into an encoder's weights when these are loaded: W + scale B A.
+
+Source: Hu et al., https://arxiv.org/abs/2106.09685; the files are those of peft 0.21.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.architectures import Architecture
+from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
+from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats.huggingface import hash_tensors, list_tensors, tensor_reader
+from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
+from layerbeam.transforms.encoders.formats.weights import Tensor
+from layerbeam.transforms.encoders.source import AdaptedKernel, Adapter, EncoderSource
+from layerbeam.transforms.hardware import tf
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+_READ = ("peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "bias")
+# These say where an adapter comes from, how it was trained, or which modules have tensors: the tensors show that, too.
+_NOT_DECISIVE = (
+    *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version"),
+    *("lora_dropout", "init_lora_weights", "eva_config", "layers_to_transform", "layers_pattern", "exclude_modules"),
+    *("megatron_core", "qalora_group_size", "runtime_config"),
+)
+# Others, such as pissa, change the encoder's own weights before training.
+_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+
+
+class AdapterError(EncoderError):
+    """An adapter cannot be used: its handle, file, field, what was found, what is allowed."""
+
+
+def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
+    """The encoder with the adapter behind a handle, from its headers and a hash of its values. AdapterError if not."""
+    if source.architecture is None or source.kind == "savedmodel":
+        raise AdapterError(
+            f"{handle}: an adapter needs an encoder as Hugging Face or Google release it; {source.handle} is a "
+            "SavedModel, which verify calls as it is"
+        )
+    try:
+        folder = locate(handle).folder
+        if not (folder / _CONFIG).is_file():
+            raise EncoderError(f"{handle}: {folder / _CONFIG} is missing; an adapter is a folder that peft has saved")
+        file, architecture = str(folder / _WEIGHTS), source.architecture
+        shapes = architecture.weight_shapes(pooler=source.has_pooler)
+        config = _Config(ConfigFile(handle, folder / _CONFIG))
+        kernels = tuple(_find_kernels(architecture, config, shapes, list_tensors(handle, [file])))
+        tensors = {f"{kernel.name}/A": kernel.a for kernel in kernels}
+        tensors |= {f"{kernel.name}/B": kernel.b for kernel in kernels}
+        values = hash_tensors(handle, [file], tensors)
+    except OSError as error:
+        raise AdapterError(f"{handle}: {error.filename}: cannot be read: {error.strerror or error}") from error
+    except EncoderError as error:
+        raise AdapterError(str(error)) from error
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, re.error) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise AdapterError(f"{handle}: cannot be read ({reason}); download it again") from error
+    scales = sorted((kernel.name, kernel.scale) for kernel in kernels)
+    decisive = json.dumps([source.fingerprint, values, scales])
+    return dataclasses.replace(
+        source,
+        adapter=Adapter(handle, kernels),
+        fingerprint=hashlib.sha256(decisive.encode()).hexdigest(),
+    )
+
+
+class MergedWeights(Mapping[str, Float32Array]):
+    """An encoder's weights with those of an adapter, each read and added at its access."""
+
+    def __init__(self, adapter: Adapter, weights: Mapping[str, Float32Array]) -> None:
+        self._weights = weights
+        self._kernels = {kernel.name: kernel for kernel in adapter.kernels}
+        self._read = tensor_reader(adapter.handle, {kernel.a.file for kernel in adapter.kernels})
+
+    def __getitem__(self, name: str) -> Float32Array:
+        weight, kernel = self._weights[name], self._kernels.get(name)
+        if kernel is None:
+            return weight
+        # By TensorFlow with one thread in an operation: the bits of NumPy's products may depend on the cores.
+        with tf.device("/CPU:0"):
+            a, b = tf.constant(self._read(kernel.a)), tf.constant(self._read(kernel.b))
+            added = np.asarray(tf.matmul(a, b, transpose_a=True, transpose_b=True))
+        return np.asarray(weight + np.float32(kernel.scale) * added, np.float32)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+class _Config:
+    """The configuration of an adapter. EncoderError for one that computes something else."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file, self._fields = file, file.fields
+        if self._fields.get("peft_type") != "LORA":
+            raise self._refusal("peft_type", '"LORA"')
+        if self._fields.get("bias", "none") != "none":
+            raise self._refusal("bias", '"none"')
+        if json.dumps(self._fields.get("init_lora_weights")) not in map(json.dumps, _INITS):
+            raise self._refusal("init_lora_weights", f"one of {', '.join(map(json.dumps, _INITS))}")
+        for name, value in self._fields.items():
+            if value and name not in (*_READ, *_NOT_DECISIVE):
+                raise self._refusal(name, "false, null or empty: only plain LoRA is added to weights")
+
+    def _refusal(self, field: str, allowed: str) -> EncoderError:
+        found = shown(self._fields.get(field))
+        return EncoderError(f"{self._file.handle}: {self._file.path}: {field} is {found}; it must be {allowed}")
+
+    def tensor_refusal(self, name: str, what: str) -> EncoderError:
+        """The error for a tensor or a module of the adapter."""
+        return EncoderError(f"{self._file.handle}: {self._file.path.parent / _WEIGHTS}: {name} {what}")
+
+    def is_target(self, module: str) -> bool:
+        """Whether peft puts an adapter at a module of this name."""
+        targets = self._fields.get("target_modules")
+        if isinstance(targets, str):
+            return targets == "all-linear" or re.fullmatch(targets, module) is not None
+        if not isinstance(targets, list):
+            raise self._refusal("target_modules", "a list of modules or a regular expression")
+        return any(f".{module}".endswith(f".{target}") for target in targets)
+
+    def of_module(self, module: str) -> tuple[int, float]:
+        """(rank, scale) of a module."""
+        rank, alpha = self._number("r", "rank_pattern", module), self._number("lora_alpha", "alpha_pattern", module)
+        if not isinstance(rank, int):
+            raise self._refusal("r", "an integer, as those of rank_pattern")
+        return rank, alpha / (math.sqrt(rank) if self._fields.get("use_rslora") else rank)
+
+    def _number(self, field: str, pattern: str, module: str) -> float:
+        """The positive number of a field, or of the first pattern that matches the module."""
+        given = self._fields.get(pattern) or {}
+        if not isinstance(given, dict):
+            raise self._refusal(pattern, "an object of modules and numbers")
+        matching = (value for key, value in given.items() if _matches(key, module))
+        value: Any = next(matching, self._fields.get(field))
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self._refusal(field, f"a positive number, as those of {pattern}")
+        return value
+
+
+def _matches(pattern: str, module: str) -> bool:
+    return re.match(rf"(.*\.)?({pattern})$", module) is not None
+
+
+def _find_kernels(
+    architecture: Architecture, config: _Config, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]
+) -> Iterator[AdaptedKernel]:
+    """What is added to each kernel. EncoderError for what cannot be added. `shapes`: those of the encoder's weights."""
+    names = {
+        theirs.removesuffix(".weight"): name
+        for name in shapes
+        if name.endswith("/kernel")
+        for theirs in architecture.spellings(name)
+    }
+    modules: dict[str, dict[str, Tensor]] = {}
+    for stored, tensor in found.items():
+        match = _TENSOR.fullmatch(stored)
+        if match is None or tensor.dtype not in FLOATS or len(tensor.shape) != 2:
+            raise config.tensor_refusal(stored, f"is no matrix A or B of LoRA in {', '.join(FLOATS)}")
+        modules.setdefault(match["module"], {})[match["part"]] = tensor
+    if not modules:
+        raise config.tensor_refusal(_WEIGHTS, "holds no tensor")
+    for module, parts in modules.items():
+        name = names.pop(module.removeprefix(architecture.prefix), None)  # a second one has another prefix
+        if name is None:
+            some = ", ".join(list(names)[:3])
+            raise config.tensor_refusal(module, f"is no product of this {architecture.title}, such as {some}")
+        if not config.is_target(module):
+            raise config.tensor_refusal(module, "is not among target_modules: peft would not use it")
+        rank, scale = config.of_module(module)
+        expected = {"A": (rank, shapes[name][0]), "B": (shapes[name][1], rank)}
+        given = {part: tensor.shape for part, tensor in parts.items()}
+        if given != expected:
+            raise config.tensor_refusal(module, f"has the shapes {given}; by encoder and rank they must be {expected}")
+        yield AdaptedKernel(name, parts["A"], parts["B"], scale)
