@@ -19,7 +19,7 @@ from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
 from layerbeam.transforms.encoders.fetch.locate import locate
-from layerbeam.transforms.encoders.formats.huggingface import hash_tensors, list_tensors, tensor_reader
+from layerbeam.transforms.encoders.formats.huggingface import current_names, hash_tensors, list_tensors, tensor_reader
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
 from layerbeam.transforms.encoders.formats.weights import Tensor
 from layerbeam.transforms.encoders.source import AdaptedKernel, Adapter, EncoderSource
@@ -160,12 +160,11 @@ def _find_kernels(
     architecture: Architecture, config: _Config, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]
 ) -> Iterator[AdaptedKernel]:
     """What is added to each kernel. EncoderError for what cannot be added. `shapes`: those of the encoder's weights."""
-    names = {
-        theirs.removesuffix(".weight"): name
-        for name in shapes
-        if name.endswith("/kernel")
-        for theirs in architecture.spellings(name)
-    }
+    names: dict[str, list[str]] = {}  # of one tensor, several if products share it
+    for name, shape in shapes.items():
+        if name.endswith("/kernel") and len(shape) == 2:
+            for theirs in architecture.spellings(name):
+                names.setdefault(theirs, []).append(name)
     modules: dict[str, dict[str, Tensor]] = {}
     for stored, tensor in found.items():
         match = _TENSOR.fullmatch(stored)
@@ -175,15 +174,19 @@ def _find_kernels(
     if not modules:
         raise config.tensor_refusal(_WEIGHTS, "holds no tensor")
     for module, parts in modules.items():
-        name = names.pop(module.removeprefix(architecture.prefix), None)  # a second one has another prefix
-        if name is None:
-            some = ", ".join(list(names)[:3])
+        stored_in = current_names(architecture, f"{module.removeprefix(architecture.prefix)}.weight")
+        if not all(name in names for name in stored_in):
+            some = ", ".join(name.removesuffix(".weight") for name in list(names)[:3])
             raise config.tensor_refusal(module, f"is no product of this {architecture.title}, such as {some}")
         if not config.is_target(module):
             raise config.tensor_refusal(module, "is not among target_modules: peft would not use it")
         rank, scale = config.of_module(module)
-        expected = {"A": (rank, shapes[name][0]), "B": (shapes[name][1], rank)}
+        kernels = [names.pop(name) for name in stored_in]  # a second one has another prefix
+        width_in, width_out = shapes[kernels[0][0]]
+        expected = {"A": (rank, width_in), "B": (width_out * len(stored_in), rank)}
         given = {part: tensor.shape for part, tensor in parts.items()}
         if given != expected:
             raise config.tensor_refusal(module, f"has the shapes {given}; by encoder and rank they must be {expected}")
-        yield AdaptedKernel(name, parts["A"], parts["B"], scale)
+        for sharing, (_, share) in zip(kernels, parts["B"].shared_by(stored_in), strict=True):
+            for name in sharing:
+                yield AdaptedKernel(name, parts["A"], share, scale)

@@ -16,10 +16,12 @@ from object_store import upload
 from repository import DATA
 from safetensors.numpy import load_file, save_file
 from tampering import edit
+from tensor_files import file_tensors
 
 from layerbeam.transforms.encoders import AdapterError, EncoderError, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile
+from layerbeam.transforms.encoders.formats.huggingface import current_names
 
 HIDDEN = (24, 24)
 QUERY, VALUE = (f"encoder.layer.1.attention.self.{part}" for part in ("query", "value"))
@@ -46,13 +48,18 @@ def refused(encoder: Path, adapter: Path) -> str:
 def test_every_product_of_every_architecture(tmp_path, name):
     encoder = write_encoder(tmp_path / "encoder", name)
     architecture = read_architecture(ConfigFile("test", encoder / "config.json"))
-    names = {
-        weight: architecture.spellings(weight)[0].removesuffix(".weight")
-        for weight in architecture.weight_shapes()
-        if weight.endswith("/kernel")
+    kernels = {
+        weight: np.zeros(shape, np.float32)
+        for weight, shape in architecture.weight_shapes().items()
+        if weight.endswith("/kernel") and len(shape) == 2
     }
-    shapes = {names[weight]: architecture.weight_shapes()[weight][::-1] for weight in names}
+    names = {weight: architecture.spellings(weight)[0].removesuffix(".weight") for weight in kernels}
+    tensors = file_tensors(architecture, kernels)  # some hold several products
+    shapes = {tensor.removesuffix(".weight"): values.shape for tensor, values in tensors.items()}
     products = write_adapter(tmp_path / "adapter", shapes, target_modules="all-linear", lora_alpha=6)
+    for module in shapes:
+        parts = current_names(architecture, module)
+        products |= dict(zip(parts, np.split(products[module], len(parts)), strict=True))
     source = opened(encoder, tmp_path / "adapter")
     before, after = load_weights(open_encoder(str(encoder))), load_weights(source)
     assert list(after) == list(before)

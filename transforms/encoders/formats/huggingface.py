@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +216,9 @@ def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Archit
     found = list_tensors(handle, weight_files)
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in found) else ""
     found = {
-        prefix + name: tensor
-        for theirs, whole in found.items()
-        for name, tensor in _current_names(architecture, theirs.removeprefix(prefix), whole)
+        prefix + name: part
+        for theirs, tensor in found.items()
+        for name, part in tensor.shared_by(current_names(architecture, theirs.removeprefix(prefix)))
     }
     return find_weights(
         handle,
@@ -232,13 +232,11 @@ def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Archit
     )
 
 
-def _current_names(architecture: Architecture, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(its name in transformers, the tensor), for each product that it holds."""
+def current_names(architecture: Architecture, name: str) -> list[str]:
+    """The names in transformers of the products that a tensor holds, mostly one. `name`: in a file, without prefix."""
     for pattern, replacement in architecture.renamed_tensors.items():
         name = re.sub(pattern, replacement, name)
     for fused, parts in architecture.fused_tensors.items():
-        if fused in name and tensor.shape and tensor.shape[0] % len(parts) == 0:
-            for share, part in enumerate(parts):
-                yield name.replace(fused, part), tensor.cut(share, len(parts))
-            return
-    yield name, tensor
+        if fused in name:
+            return [name.replace(fused, part) for part in parts]
+    return [name]

@@ -23,9 +23,13 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     share: tuple[int, int] = (0, 1)
 
-    def cut(self, share: int, of: int) -> Tensor:
-        """One of `of` equal shares of its rows."""
-        return self._replace(shape=(self.shape[0] // of, *self.shape[1:]), share=(share, of))
+    def shared_by(self, names: Sequence[str]) -> list[tuple[str, Tensor]]:
+        """(name, its equal share of the rows) for each name; the whole tensor where there are no such shares."""
+        rows, rest = divmod(self.shape[0], len(names)) if self.shape else (0, 1)
+        if len(names) == 1 or rest:
+            return [(name, self) for name in names]
+        shape = (rows, *self.shape[1:])
+        return [(name, self._replace(shape=shape, share=(share, len(names)))) for share, name in enumerate(names)]
 
 
 class LazyWeights(Mapping[str, Float32Array]):
