@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerbeam.pipeline.cli.known_encoders import licence_of
 from layerbeam.pipeline.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
 
-_LICENCES = {"minilm": "Apache-2.0; of the package that holds the weights: MIT"}
+_PACKAGE_LICENCE = "; of the package that holds the weights: MIT"
 _LIBRARIES = {"tensorflow_text": "TensorFlow Text", "tokenizers": "tokenizers"}
 _GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
 
@@ -29,12 +30,14 @@ def describe_encoder(handle: str, adapter: str | None = None) -> dict[str, Any]:
         parameters = sum(math.prod(shape) for shape in stored.values())
     folder = Path(source.folder)
     licences = sorted(path.name for path in folder.iterdir() if path.name.upper().startswith(("LICENSE", "LICENCE")))
+    known = licence_of(handle)
     return source.describe() | {
         "layers": list(source.layers),
         "parameters": parameters,
         "folder": source.folder,
         "weight_bytes": sum(Path(file).stat().st_size for file in source.weight_files),
         "licence_files": licences,
+        "licence": f"{known}{_PACKAGE_LICENCE}" if known and handle == "minilm" else known,
     }
 
 
@@ -61,8 +64,7 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "layer norm": f"epsilon {encoder['layer_norm_eps']:g}" if "layer_norm_eps" in encoder else None,
         "parameters": f"{encoder['parameters']:,}" if encoder["parameters"] else None,
         "fingerprint": encoder["fingerprint"],
-        "licence": ", ".join(encoder["licence_files"])
-        or _LICENCES.get(encoder["handle"], "no file next to the weights"),
+        "licence": ", ".join(encoder["licence_files"]) or encoder["licence"] or "no file next to the weights",
     }
     if "adapter" in encoder:
         lines["adapter"] = f"{encoder['adapter']}: LoRA of {encoder['adapted_products']} products"

@@ -173,7 +173,15 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
+    from layerbeam.pipeline.cli.known_encoders import list_encoders, print_encoders
 
+    if options.handle is None:
+        if options.adapter is not None:
+            raise UsageError("--adapter: give the encoder for which it was trained, too")
+        if beam_arguments:
+            _set_up_file_systems(options, beam_arguments)
+        _print(options, list_encoders(), print_encoders)
+        return DONE
     if beam_arguments or _is_in_store(options.handle) or _is_in_store(options.adapter or ""):
         _set_up_file_systems(options, beam_arguments)
     _print(options, describe_encoder(options.handle, options.adapter), print_encoder)

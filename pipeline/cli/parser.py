@@ -160,9 +160,13 @@ def _report(commands: _Commands) -> None:
 
 def _encoder(commands: _Commands) -> None:
     command = commands.add_parser(
-        "encoder", help="describe an encoder: source, layers, casing, GELU, fingerprint", epilog=_STORE_OPTIONS
+        "encoder",
+        help="list well-known encoders, or describe one: source, layers, tokenizer, fingerprint, licence",
+        epilog=_STORE_OPTIONS,
     )
-    command.add_argument("handle", metavar="HANDLE", help="as encoder.handle in a configuration")
+    command.add_argument(
+        "handle", metavar="HANDLE", nargs="?", help="as encoder.handle in a configuration; without it, a list"
+    )
     command.add_argument("--adapter", metavar="ADAPTER", help="as encoder.adapter in a configuration")
     _add_json(command)
 

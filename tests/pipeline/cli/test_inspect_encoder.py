@@ -18,7 +18,7 @@ def test_json_output(workplace):
     folder = str(DATA / "tfhub_cased")
     what = json.loads(workplace.encoder("--json", folder).out)
     assert what.pop("weight_bytes") > 2_000_000
-    more = {"layers": [0, 1, 2, 3], "parameters": 205_504, "folder": folder, "licence_files": []}
+    more = {"layers": [0, 1, 2, 3], "parameters": 205_504, "folder": folder, "licence_files": [], "licence": None}
     assert what == open_encoder(folder).describe() | more
 
 
