@@ -284,6 +284,19 @@ def test_other_wordpiece_is_cut_by_the_library(folder, changed, config, text, to
     assert open_encoder(str(folder)).fingerprint == source.fingerprint
 
 
+def test_added_tokens_in_both_files_in_another_order(folder):
+    def add_two(content: CONTENT) -> None:
+        ids = content["model"]["vocab"]
+        for name in ("e-e", "a-a"):
+            number = ids.pop(max(ids, key=ids.get))
+            content["added_tokens"].insert(5, content["added_tokens"][4] | {"content": name, "id": number})
+
+    change(folder, add_two)
+    decoder = {"817": {"content": "e-e"}, "816": {"content": "a-a"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    assert open_encoder(str(folder)).tokenizer == "tokenizers"
+
+
 def test_berts_own_wordpiece_stays_with_tensorflow_text(folder):
     source = open_encoder(str(folder))
     assert (source.tokenizer, source.tokenizer_because) == ("tensorflow_text", "it does WordPiece as Google's code")

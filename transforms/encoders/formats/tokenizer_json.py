@@ -246,7 +246,7 @@ def _wordpiece(
 def _unusual(added: Iterable[Any]) -> list[str]:
     """Those of added tokens that the library cuts out of texts: others than special tokens and markers."""
     contents = (token["content"] for token in added)
-    return [content for content in contents if content not in _ADDED and not _MARKERS.fullmatch(content)]
+    return sorted(content for content in contents if content not in _ADDED and not _MARKERS.fullmatch(content))
 
 
 def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str, Any]:
