@@ -14,7 +14,7 @@ from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary
 
 _PACKAGE_LICENCE = "; of the package that holds the weights: MIT"
 _LIBRARIES = {"tensorflow_text": "TensorFlow Text", "tokenizers": "tokenizers"}
-_GELU = {"gelu": "erf (exact)", "gelu_tanh": "tanh approximation"}
+_ACTIVATIONS = {"gelu": "GELU, erf (exact)", "gelu_tanh": "GELU, tanh approximation", "silu": "SiLU"}
 
 
 def describe_encoder(handle: str, adapter: str | None = None) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "tokenizer": f"{_LIBRARIES[encoder['tokenizer']]}: {encoder['tokenizer_because']}",
         "casing": f"{'lower-casing' if encoder['do_lower_case'] else 'cased'} ({encoder['casing_from']})",
         "pooled output": "yes" if encoder["has_pooler"] else "no",
-        "GELU": _GELU.get(encoder.get("hidden_act", "")),
+        "activation": _ACTIVATIONS.get(encoder.get("hidden_act", "")),
         "layer norm": f"epsilon {encoder['layer_norm_eps']:g}" if "layer_norm_eps" in encoder else None,
         "parameters": f"{encoder['parameters']:,}" if encoder["parameters"] else None,
         "fingerprint": encoder["fingerprint"],

@@ -47,8 +47,17 @@ KNOWN = (
     KnownEncoder("hf://BAAI/bge-m3", "xlm-roberta", 568, 24, 1024, "Unigram", "MIT"),
     KnownEncoder("hf://almanach/camembert-base", "camembert", 111, 12, 768, "Unigram", "MIT"),
     KnownEncoder("hf://sentence-transformers/all-mpnet-base-v2", "mpnet", 109, 12, 768, "WordPiece", "Apache-2.0"),
+    KnownEncoder("hf://microsoft/deberta-v3-base", "deberta-v2", 184, 12, 768, "Unigram *", "MIT"),
     KnownEncoder("hf://answerdotai/ModernBERT-base", "modernbert", 149, 22, 768, "byte-level BPE", "Apache-2.0"),
     KnownEncoder("hf://answerdotai/ModernBERT-large", "modernbert", 395, 28, 1024, "byte-level BPE", "Apache-2.0"),
+    KnownEncoder("hf://nomic-ai/nomic-embed-text-v1.5", "nomic_bert", 137, 12, 768, "WordPiece", "Apache-2.0"),
+    KnownEncoder("hf://Alibaba-NLP/gte-base-en-v1.5", "new", 137, 12, 768, "WordPiece", "Apache-2.0"),
+    KnownEncoder("hf://Alibaba-NLP/gte-multilingual-base", "new", 305, 12, 768, "Unigram", "Apache-2.0"),
+    KnownEncoder("hf://Snowflake/snowflake-arctic-embed-m-v2.0", "gte", 305, 12, 768, "Unigram", "Apache-2.0"),
+    KnownEncoder("hf://jinaai/jina-embeddings-v3-hf", "jina_embeddings_v3", 572, 24, 1024, "Unigram", "CC-BY-NC-4.0"),
+    KnownEncoder("hf://EuroBERT/EuroBERT-210m", "eurobert", 212, 12, 768, "byte-level BPE", "Apache-2.0"),
+    KnownEncoder("hf://Qwen/Qwen3-Embedding-0.6B", "qwen3", 596, 28, 1024, "byte-level BPE", "Apache-2.0"),
+    KnownEncoder("hf://google/embeddinggemma-300m", "gemma3_text", 303, 24, 768, "BPE", "Gemma"),
 )
 
 
@@ -81,6 +90,7 @@ def print_encoders(listed: Mapping[str, Any]) -> None:
             console.print(print_line(f"  {known.handle}", size, blocks, known.tokenizer, known.licence))
     console.print(
         "\nblocks: their number and the width of their vectors.\n"
+        "*: the model's files have no tokenizer.json; opening it says how transformers makes one.\n"
         "Any other encoder opens, too, if its config.json has one of these values of model_type; so do BERT as Google\n"
         "released it (bert_config.json) and TF Hub's SavedModels. `layerbeam encoder HANDLE` describes one."
     )

@@ -48,8 +48,30 @@ ModernBERT-base:
     {model_type: modernbert, hidden_activation: gelu, norm_eps: 1.0e-5, num_hidden_layers: 22, intermediate_size: 1152,
      max_position_embeddings: 8192, local_attention: 128, global_attn_every_n_layers: 3, global_rope_theta: 160000.0,
      local_rope_theta: 10000.0, pad_token_id: 1}
+NomicBERT-base: {model_type: nomic_bert, hidden_act: silu, max_position_embeddings: 2048, pad_token_id: 0}
+GTE-base: {model_type: gte, type_vocab_size: 0, max_position_embeddings: 8192, pad_token_id: 0}
+jina-embeddings-v3:
+    {model_type: jina_embeddings_v3, type_vocab_size: 1, pad_token_id: 1, hidden_size: 1024, num_hidden_layers: 24,
+     num_attention_heads: 16, intermediate_size: 4096, max_position_embeddings: 8194}
+EuroBERT-210m: {model_type: eurobert, hidden_act: silu, max_position_embeddings: 8192, pad_token_id: 1}
+Qwen3-Embedding-0.6B:
+    {model_type: qwen3, hidden_act: silu, hidden_size: 1024, num_hidden_layers: 28, num_attention_heads: 16,
+     num_key_value_heads: 8, head_dim: 128, intermediate_size: 3072, max_position_embeddings: 32768, pad_token_id: 1,
+     rope_theta: 1000000}
+EmbeddingGemma-300m:
+    {model_type: gemma3_text, hidden_activation: gelu_pytorch_tanh, num_hidden_layers: 24, num_attention_heads: 3,
+     num_key_value_heads: 1, head_dim: 256, intermediate_size: 1152, max_position_embeddings: 2048, pad_token_id: 1,
+     query_pre_attn_scalar: 256, sliding_window: 512, use_bidirectional_attention: true}
 """)
-BYTE_PAIRS = ("RoBERTa-base", "MPNet-base", "DeBERTa-v3-base", "ModernBERT-base")  # the tokenizer is byte-level BPE
+WORDPIECE = (
+    "BERT-base",
+    "DistilBERT-base",
+    "ALBERT-base",
+    "ELECTRA-base",
+    "ELECTRA-small",
+    "NomicBERT-base",
+    "GTE-base",
+)
 
 
 def write_byte_pairs(folder: Path, texts: list[str]) -> None:
@@ -78,7 +100,7 @@ def make_encoder(bench: Bench, name: str) -> None:
     (folder / "config.json").write_text(json.dumps(fields))
     architecture = read_architecture(ConfigFile(name, folder / "config.json"))
     write_safetensors(folder, architecture, make_weights(architecture))
-    if name in BYTE_PAIRS:
+    if name not in WORDPIECE:
         write_byte_pairs(folder, read_bible())
     else:
         for file in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):

@@ -39,7 +39,8 @@ def make_weights(architecture: Architecture) -> dict[str, np.ndarray]:
     weights = {}
     for name, shape in architecture.weight_shapes().items():
         values = 0.02 * random.standard_normal(shape, np.float32)
-        weights[name] = values + np.float32(name.endswith("gamma"))
+        one = 1 - getattr(architecture, "gamma_from", 0.0)
+        weights[name] = values + np.float32(one if name.endswith("gamma") else 0)
     return weights
 
 

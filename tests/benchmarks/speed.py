@@ -232,7 +232,8 @@ def rows_of(column: Any) -> np.ndarray:
 def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
     error = float(np.abs(ours - theirs).max())
     if dtype == "float32":
-        assert error <= MAX_ERROR, f"error {error:.2g}"
+        largest = float(np.abs(theirs).max())  # of inner layers without a norm it is large, and so is the rounding
+        assert error <= MAX_ERROR * max(1, largest / 10), f"error {error:.2g}, largest value {largest:.2g}"
     elif dtype == "bfloat16":
         smallest = float(cosines(ours, theirs).min())
         assert smallest >= MIN_COSINE, f"smallest cosine {smallest:.5f}"

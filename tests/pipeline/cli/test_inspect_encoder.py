@@ -37,7 +37,7 @@ layers +0 to 6
 vocabulary +30,522
 tokenizer +TensorFlow Text: it does WordPiece as Google's code
 casing +lower-casing \(tokenizer_config\.json\)
-GELU +erf \(exact\)
+activation +GELU, erf \(exact\)
 parameters +22,713,216
 licence +Apache-2.0; of the package that holds the weights: MIT
 """,
@@ -47,7 +47,7 @@ heads +4
 positions +128
 segment types +2
 casing +lower-casing \(the name google_uncased\)
-GELU +tanh approximation
+activation +GELU, tanh approximation
 layer norm +epsilon 1e-12
 licence +no file next to the weights
 """,
