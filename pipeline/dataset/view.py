@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.pipeline.dataset import tf_dataset
@@ -33,6 +34,8 @@ from layerbeam.transforms.parts.part_format import PartFormat
 if TYPE_CHECKING:
     import pandas as pd
     import tensorflow as tf
+
+    from layerbeam.pipeline.dataset.nearest import Metric
 
 # Levels with several rows for one text; the others have one row for each element.
 _LEVELS_OF_ROWS = ("token", "word")
@@ -143,10 +146,11 @@ class View:
 
     def __repr__(self) -> str:
         rows = f"{self.num_rows:,} row{'' if self.num_rows == 1 else 's'}, one per {self.level}"
-        return f"{self.name}: {rows}; {self.vectors_text}; other columns: {', '.join(self._other_columns)}"
+        return f"{self.name}: {rows}; {self.vectors_text}; other columns: {', '.join(self.other_columns)}"
 
     @property
-    def _other_columns(self) -> list[str]:
+    def other_columns(self) -> list[str]:
+        """The names of the columns but those in `vectors`."""
         return [name for name in self.schema.names if name not in self.vectors]
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
@@ -163,7 +167,7 @@ class View:
         names = None if columns is None else self._known(columns)
         number_type = self._number_type
         stored = None if names is None else number_type.stored_names(names, self._stored_schema)
-        with self._open(part) as file:
+        with self.open(part) as file:
             if self.format == "parquet":
                 return number_type.load(_read_parquet(pq.ParquetFile(file), stored, rows))
             pieces = self.file_format.read(file, storage.join(self.path, part.path), self._stored_schema, stored)
@@ -173,6 +177,25 @@ class View:
             selected = [number_type.load(piece if stored is None else piece.select(stored)) for piece in pieces]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
+
+    @contextlib.contextmanager
+    def open(self, part: Part) -> Iterator[BinaryIO]:
+        """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
+        path = storage.join(self.path, part.path)
+        try:
+            with self.file_format.open(path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                if not part.sha256 or size == part.bytes:
+                    yield file
+                    return
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # KeyError: a column is missing
+            kind = OSError if isinstance(error, OSError) else ValueError
+            if kind is OSError and not storage.exists(path):
+                raise FileNotFoundError(f"{path}: is missing; {_REWRITE}") from error
+            why = str(error).partition("\n")[0]
+            raise kind(f"{path}: cannot be read ({why}); if it is damaged, delete it and {_REWRITE}") from error
+        raise ValueError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
 
     def first_rows(self, count: int) -> pa.Table:
         """At most `count` rows of the first part, in any file format."""
@@ -203,7 +226,7 @@ class View:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
-                with self._open(part) as file:
+                with self.open(part) as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=stored):
                         yield number_type.load(batch.select(stored))
 
@@ -276,6 +299,53 @@ class View:
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
 
+    def nearest(
+        self,
+        vectors: npt.ArrayLike,
+        k: int = 10,
+        *,
+        layer: int | str | None = None,
+        metric: Metric = "cosine",
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The k rows nearest to each of the vectors, by comparison with all rows, in any file format.
+
+        One part per thread is in memory; of Parquet only the columns that are needed are read.
+
+        Args:
+            vectors: [W] or [Q, W], numbers.
+            k: Rows per vector; fewer if the view has fewer.
+            layer: Which of the view's vectors: 6 or "layer_6". It may be left out if there is one.
+            metric: `cosine` or `dot`, the highest first, or `l2`, the distance, the lowest first. The cosine with a
+                vector of zeros is 0.
+            where: Only rows for which this is true: `pyarrow.compute.field("word") == "bank"`.
+            columns: The columns of the result; None for all but the vectors.
+
+        Returns:
+            Q times k rows: `query`, the number of the vector, the columns, and `score` in float64. Best rows first,
+            of equal scores those that are first in the view. `dtype: int8` counts as codes times scale.
+
+        Raises:
+            ValueError: An argument is wrong, or the view has lists of vectors.
+        """
+        from layerbeam.pipeline.dataset.nearest import find_nearest
+
+        names = None if columns is None else self._known(columns)
+        column = self.vector_column(layer)
+        return find_nearest(self, vectors, k, column=column, metric=metric, where=where, columns=names)
+
+    def vector_column(self, layer: int | str | None = None) -> str:
+        """The column of one vector per row: that of a layer, or the only one. ValueError if that is not clear."""
+        if self.has_vector_lists:
+            raise ValueError(f"view {self.name} has a list of vectors in each row (pooling: none), not one vector")
+        if layer is None and len(self.vectors) > 1:
+            raise ValueError(f"layer is missing; view {self.name} has {', '.join(self.vectors)}")
+        name = self.vectors[0] if layer is None else f"layer_{layer}" if isinstance(layer, int) else layer
+        if name not in self.vectors:
+            raise UnknownNameError(f"{name}: view {self.name} has no such vectors; it has {', '.join(self.vectors)}")
+        return name
+
     @cached_property
     def _num_texts(self) -> int:
         """Texts that have rows, from two columns that are small compared with the vectors."""
@@ -298,7 +368,7 @@ class View:
                 near = "" if re.fullmatch(r"layer_\d+", str(name)) else did_you_mean(str(name), self.schema.names)
                 raise UnknownNameError(
                     f"{name!r}: view {self.name} of {self.path} has no such column; it has the vectors "
-                    f"{', '.join(self.vectors)}; other columns: {', '.join(self._other_columns)}{near}"
+                    f"{', '.join(self.vectors)}; other columns: {', '.join(self.other_columns)}{near}"
                 )
         return list(dict.fromkeys(columns))
 
@@ -310,25 +380,6 @@ class View:
                 "files are in `.paths`"
             )
         return self._known(columns)
-
-    @contextlib.contextmanager
-    def _open(self, part: Part) -> Iterator[BinaryIO]:
-        """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""
-        path = storage.join(self.path, part.path)
-        try:
-            with self.file_format.open(path) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(0)
-                if not part.sha256 or size == part.bytes:
-                    yield file
-                    return
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # KeyError: a column is missing
-            kind = OSError if isinstance(error, OSError) else ValueError
-            if kind is OSError and not storage.exists(path):
-                raise FileNotFoundError(f"{path}: is missing; {_REWRITE}") from error
-            why = str(error).partition("\n")[0]
-            raise kind(f"{path}: cannot be read ({why}); if it is damaged, delete it and {_REWRITE}") from error
-        raise ValueError(f"{path}: has {size:,} bytes, not {part.bytes:,}; {_REWRITE}")
 
 
 def draw_evenly(sizes: Sequence[int], count: int, random: np.random.Generator) -> list[npt.NDArray[np.int64]]:
