@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -216,7 +217,7 @@ def _fifths(values: list[Any]) -> tuple[Array, list[str]]:
 
 
 def neighbours(context: ReportContext) -> Section:
-    """For the command's texts and some random ones, the texts with the highest cosine in a view's last layer."""
+    """The nearest texts in a view's last layer: to the command's texts among all rows, to random ones in the sample."""
     views = context.of_level("text")
     if not views:
         if context.texts:
@@ -231,25 +232,40 @@ def neighbours(context: ReportContext) -> Section:
         return Section()
     drawn = np.random.default_rng([context.seed, 1]).permutation(len(distinct))[:_QUERIES]
     chosen = sorted(texts.index(distinct[i]) for i in drawn)
-    vectors = unit(view.sample_vectors(column))
-    queries = [(texts[row], vectors[row], texts[row]) for row in chosen]
+    own = []
     if context.texts:
-        from layerbeam.pipeline.report.query_texts import encode_texts  # it imports Beam, and loads TensorFlow
+        from layerbeam.pipeline.dataset.query_texts import encode_texts  # it imports Beam, and loads TensorFlow
 
-        own = unit(encode_texts(context, view, column))
-        # An equal text of the corpus is left out for a text drawn from it only.
-        queries = [*((text, vector, None) for text, vector in zip(context.texts, own, strict=True)), *queries]
+        encoded = encode_texts(context.run, view.name, column, context.texts, trust=context.trust)
+        nearest = _nearest_texts(view, column, encoded)
+        own = [{"text": text, "nearest": hits} for text, hits in zip(context.texts, nearest, strict=True)]
+    vectors = unit(view.sample_vectors(column))
     figures = []
-    for text, vector, left_out in queries:
-        cosines = vectors @ vector
+    for row in chosen:
+        cosines = vectors @ vectors[row]
         best_rows: dict[str, int] = {}
-        for row in np.argsort(-cosines, kind="stable").tolist():
-            best_rows.setdefault(texts[row], row)
-        nearest = [row for found, row in best_rows.items() if found != left_out][:_NEIGHBOURS]
-        hits = [{"text": texts[row], "cosine": float(cosines[row]), **rows[row]} for row in nearest]
-        figures.append({"text": text, "nearest": hits})
-    own_texts = len(context.texts)
+        for other in np.argsort(-cosines, kind="stable").tolist():
+            best_rows.setdefault(texts[other], other)
+        del best_rows[texts[row]]
+        hits = [
+            {"cosine": float(cosines[hit]), **rows[hit]} for hit in itertools.islice(best_rows.values(), _NEIGHBOURS)
+        ]
+        figures.append({"text": texts[row], "nearest": hits})
     return Section(
-        {"view": view.name, "column": column, "own_texts": figures[:own_texts], "queries": figures[own_texts:]},
-        {"sample": view.sample_text, "neighbours": _NEIGHBOURS},
+        {"view": view.name, "column": column, "own_texts": own, "queries": figures},
+        {"sample": view.sample_text, "neighbours": _NEIGHBOURS, "rows": view.num_rows},
     )
+
+
+def _nearest_texts(view: SampledView, column: str, vectors: Array) -> list[list[dict[str, Any]]]:
+    """For each vector the texts of the view with the highest cosines, of all its rows; of equal texts the first row."""
+    count = 4 * _NEIGHBOURS
+    while True:
+        found = view.nearest(vectors, count, layer=column, columns=view.existing(*PLACE, "text"))
+        best: list[dict[str, dict[str, Any]]] = [{} for _ in vectors]
+        for row in found.to_pylist():
+            query, cosine = row.pop("query"), row.pop("score")
+            best[query].setdefault(row["text"], {"cosine": cosine, **row})
+        if count >= view.num_rows or min(map(len, best)) >= _NEIGHBOURS:
+            return [list(rows.values())[:_NEIGHBOURS] for rows in best]
+        count *= 8  # a text that is often in the corpus

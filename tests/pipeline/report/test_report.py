@@ -338,6 +338,25 @@ def test_neighbours_of_own_texts(workplace, report):
         assert error.startswith(f"layerbeam: {problem}")
 
 
+def test_own_texts_are_compared_with_all_rows(workplace, report):
+    """Not only with the sample, and without duplicates, however often a text occurs."""
+    lines = [*random_lines(60, seed=3), *["a text that is often here"] * 90, *RIVER]
+    run(workplace, lines)
+    view = layerbeam.open_run("out")["texts"]
+    page, found = report("--sample", "5", "--text", "a text that is often here", "--text", RIVER[0])
+    figures = found["sections"]["neighbours"]["figures"]
+    texts = view.to_numpy("text")
+    unit = vectors(view.to_arrow(), "layer_3").astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    for query in figures["own_texts"]:
+        cosines = unit @ unit[texts.tolist().index(query["text"])]
+        best = dict.fromkeys(texts[np.argsort(-cosines, kind="stable")])
+        assert [row["text"] for row in query["nearest"]] == list(best)[:5]
+    assert len(figures["queries"]) <= 5
+    assert f"and compared with all {view.num_rows} rows:" in page.text
+    assert f"compared with the sample (5 of {view.num_rows} rows, from " in page.text
+
+
 def test_a_text_needs_a_view_of_texts(workplace):
     run(workplace, RIVER, views={"tokens": VIEWS["tokens"]})
     error = workplace._call("report", "out", "--text", "a river", status=2).err
