@@ -171,6 +171,27 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     return FAILED if result.problems else DONE
 
 
+def _search(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    if options.text:
+        _announce_loading()
+    _set_up_stores(options, beam_arguments, options.output)
+    from layerbeam.pipeline.cli.search import print_search, search
+
+    result = search(
+        options.output,
+        texts=options.text,
+        like=options.like,
+        view=options.view,
+        layer=options.layer,
+        count=options.count,
+        metric=options.metric,
+        where=options.where,
+        trust=options.trust,
+    )
+    _print(options, result, print_search)
+    return DONE
+
+
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
     from layerbeam.pipeline.cli.known_encoders import list_encoders, print_encoders
@@ -263,6 +284,7 @@ COMMANDS = {
     "show": _show,
     "verify": _verify,
     "report": _report,
+    "search": _search,
     "encoder": _encoder,
     "extract-features": _extract_features,
     "init": _init,

@@ -50,7 +50,7 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.")
     parser.add_argument("--version", action="version", version=f"layerbeam {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_run, _plan, _show, _verify, _report, _encoder, _extract_features, _init, _completion):
+    for add in (_run, _plan, _show, _verify, _report, _search, _encoder, _extract_features, _init, _completion):
         add(commands)
     for name, command in commands.choices.items():
         command.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE.get(name, "show tracebacks"))
@@ -156,6 +156,43 @@ def _report(commands: _Commands) -> None:
     command.add_argument("--to", metavar="FILE", help="write to FILE instead of OUT/report.html")
     _add_trust(command)
     _add_json(command, "print the page's figures as JSON")
+
+
+def _search(commands: _Commands) -> None:
+    command = commands.add_parser(
+        "search",
+        help="find the rows of a finished run nearest to a text, or to a row of the run",
+        description="Compare a text, or a row of the run, with all rows of a view, and print the nearest: exact.",
+        epilog=f"Exit status: 0 done; 1 failed; 2 wrong usage, such as no finished run. {_STORE_OPTIONS}",
+    )
+    command.add_argument("output", metavar="OUT", help="the output folder")
+    encodes = "search for a text, in a view of texts or records; encodes it with the encoder and settings of the run"
+    command.add_argument("--text", metavar="T", action="append", default=[], help=f"{encodes}; repeatable")
+    command.add_argument(
+        "--like",
+        metavar="FILE:LINE[:WORD]",
+        action="append",
+        default=[],
+        help="search for what is like this line, or this word of it, the first one; FILE and LINE are those of the "
+        "columns `file` and `line`, which counts from 0; repeatable",
+    )
+    command.add_argument("--view", metavar="NAME", help="the view; may be left out if only one can be searched")
+    command.add_argument("--layer", metavar="L", help="such as 6 or layer_6; may be left out if the view has one")
+    command.add_argument("-k", "--count", metavar="N", type=_positive, default=10, help="rows per query; default: 10")
+    command.add_argument(
+        "--metric",
+        choices=("cosine", "dot", "l2"),
+        default="cosine",
+        help="cosine, dot or l2 (the distance: low is near); default: cosine",
+    )
+    command.add_argument(
+        "--where",
+        metavar="W",
+        help="only rows for which this is true: comparisons of columns as in Python, such as \"word == 'bank' and year "
+        ">= 1990\" or \"party in ['left', 'right']\"",
+    )
+    _add_trust(command)
+    _add_json(command)
 
 
 def _encoder(commands: _Commands) -> None:

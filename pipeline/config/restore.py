@@ -8,6 +8,7 @@ from typing import Any
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.identity import differences
 from layerbeam.pipeline.config.job import Job, resolve
+from layerbeam.pipeline.config.schema import Config
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.layout import MANIFEST
 
@@ -17,16 +18,7 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
 
     `trust`: also open what is no data on this machine: a function, an address, a SavedModel. Else it is a UsageError.
     """
-    settings = dict(run["settings"])
-    settings["output"] = {**settings["output"], "path": output_path}
-    # The forms themselves, not the file that they came from: the folder could name any file.
-    settings["views"] = {
-        name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
-        for name, view in settings["views"].items()
-    }
-    if isinstance(settings["encoder"].get("calibration"), str):  # a run records the texts
-        raise UsageError(f"{output_path}/{MANIFEST}: encoder.calibration should be texts, and is a file")
-    config = load.restore(settings, source=f"{output_path}/{MANIFEST}")
+    config = restore_config(run, output_path)
     handle, splitter = config.encoder.handle, config.input.splitter
     if not trust and splitter not in (None, "sentencex", "tensorflow_text"):
         raise _distrust(output_path, f"import and call the function {splitter} (input.sentences)")
@@ -42,6 +34,20 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
             f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
         )
     return job
+
+
+def restore_config(run: Mapping[str, Any], output_path: str) -> Config:
+    """The settings of a manifest or an attempt's record, without its encoder. UsageError if they are unusable."""
+    settings = dict(run["settings"])
+    settings["output"] = {**settings["output"], "path": output_path}
+    # The forms themselves, not the file that they came from: the folder could name any file.
+    settings["views"] = {
+        name: {**view, "keep_words": run["identity"]["views"][name]["keep_words"]}
+        for name, view in settings["views"].items()
+    }
+    if isinstance(settings["encoder"].get("calibration"), str):  # a run records the texts
+        raise UsageError(f"{output_path}/{MANIFEST}: encoder.calibration should be texts, and is a file")
+    return load.restore(settings, source=f"{output_path}/{MANIFEST}")
 
 
 def _distrust(output_path: str, what: str) -> UsageError:

@@ -9,6 +9,7 @@ Shapes: Q queries, n rows, W values in a vector.
 from __future__ import annotations
 
 import concurrent.futures
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Literal, TypeAlias, get_args
@@ -56,7 +57,7 @@ def find_nearest(
         if name in (view.schema.names if columns is None else columns):
             raise ValueError(f"columns: the result has a column {name} of its own; name the other columns of the view")
     if where is not None:
-        _check_where(view, where)
+        check_where(view, where)
     stored = view.stored
     names = [column, scale_of(column)] if column in code_names(stored.schema) else [column]
     firsts = np.zeros(len(view.parts) + 1, np.int64)
@@ -99,13 +100,15 @@ def _checked(queries: npt.ArrayLike, width: int) -> Array:
     return np.atleast_2d(given).astype(np.float64)
 
 
-def _check_where(view: View, where: pc.Expression) -> None:
+def check_where(view: View, where: pc.Expression) -> None:
+    """ValueError for an expression of other columns than the view's, or that is neither true nor false."""
     if not isinstance(where, pc.Expression):
         raise TypeError(f'where is {where!r:.40}; give an expression: pyarrow.compute.field("word") == "bank"')
     try:
         _rows(view.empty(view.other_columns), where)
     except (pa.ArrowException, NotImplementedError) as error:  # an unknown column, or types that cannot be compared
-        why = str(error).partition("\n")[0]
+        unknown = re.match(r"No match for FieldRef\.Name\((.*)\) in ", str(error))
+        why = f"{unknown[1]} is no column" if unknown else str(error).partition("\n")[0]
         raise ValueError(f"where: {why}; view {view.name} has {', '.join(view.other_columns)}") from error
 
 

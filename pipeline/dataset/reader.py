@@ -17,7 +17,7 @@ from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_m
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Commit, Part, Rejected
+from layerbeam.transforms.commits import Commit, Part, Rejected, printable
 from layerbeam.transforms.layout import MANIFEST, REJECTS, RUNS, SUCCESS
 from layerbeam.transforms.parts import read_rejects
 
@@ -158,6 +158,17 @@ class Run:
         from layerbeam.pipeline.config.restore import restore_job  # readers of rows do not wait for YAML and schemas
 
         return restore_job(self.manifest, self.path, trust=trust)
+
+    def record_texts(self, block: Commit) -> dict[tuple[str, int], str]:
+        """The records of a block by the columns file and line, read again from the input. OSError if it has changed."""
+        from layerbeam.pipeline.config.restore import restore_config
+        from layerbeam.transforms.read.block import read_block  # it imports Beam
+
+        texts = read_block(block.files, restore_config(self.manifest, self.path).input)
+        files, lines = (numbers.tolist() for numbers in texts.file_lines(texts.line))
+        paths = [printable(own.file.path) for own in texts.files]
+        places = ((paths[file], line) for file, line in zip(files, lines, strict=True))
+        return dict(zip(places, texts.texts.to_pylist(), strict=True))
 
     def check_files(self) -> list[str]:
         """What is wrong with the files: missing, of another size, or not listed. Their bytes are not read."""

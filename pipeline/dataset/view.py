@@ -108,6 +108,11 @@ class View:
         return bool(pa.types.is_list(self.schema.field(self.vectors[0]).type))
 
     @property
+    def has_places(self) -> bool:
+        """Whether rows have offsets: the lines of extract_features.py hold only line, token and vectors."""
+        return self.level != "token" or self.format != "jsonl"
+
+    @property
     def width(self) -> int:
         """W, the values in one vector."""
         return int(self.entry["width"])

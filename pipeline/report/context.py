@@ -56,11 +56,6 @@ class SampledView(View):
     sample_rows: int
     seed: int
 
-    @property
-    def has_places(self) -> bool:
-        """Whether rows have offsets: the lines of extract_features.py hold only line, token and vectors."""
-        return self.level != "token" or self.format != "jsonl"
-
     def existing(self, *columns: str) -> list[str]:
         """Those of the columns that the view has."""
         return [name for name in columns if name in self.schema.names]

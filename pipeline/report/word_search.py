@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, to_matrix
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
@@ -66,7 +67,7 @@ def find_word(context: ReportContext, word: str) -> WordSearch | None:
     views = [view for view in context.of_level("word", "token") if view.has_places]
     search = None
     for view in sorted(views, key=lambda view: (-len(view.vectors), view.level != "word")):
-        hits, rows_searched, words = _search(view, _forms(word))
+        hits, rows_searched, words = _search(view, forms_of(word))
         drawn = np.sort(np.random.default_rng([context.seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
         by_part = itertools.groupby((hits[number] for number in drawn), lambda hit: hit[0])
         found = [_occurrences(context, view, part, [rows for _, rows in of_part]) for part, of_part in by_part]
@@ -83,20 +84,20 @@ def _search(view: SampledView, forms: set[str]) -> tuple[list[tuple[Part, tuple[
     words: set[str] = set()
     rows = read = 0
     for part in view.random_parts():
-        hits[part] = _find(view, part, forms, words)
+        hits[part] = find_forms(view, part, forms, words)
         rows, read = rows + part.rows, read + part.bytes
         if rows >= _SEARCH_ROWS or (not format_.is_columnar and read >= format_.sample_bytes):
             break
     return [(part, found) for part in view.parts for found in hits.get(part, [])], rows, frozenset(words)
 
 
-def _forms(word: str) -> set[str]:
+def forms_of(word: str) -> set[str]:
     """The word in lower case, with and without accents: encoders that lower-case strip accents from their pieces."""
     lower = word.lower()
     return {lower, "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")}
 
 
-def _find(view: SampledView, part: Part, forms: set[str], seen: set[str]) -> list[tuple[int, ...]]:
+def find_forms(view: View, part: Part, forms: set[str], seen: set[str]) -> list[tuple[int, ...]]:
     """The rows of each occurrence. Of tokens: adjacent rows with the same line, sentence and word_index.
 
     The part's words of one piece are added to `seen`: those of several pieces would each have to be joined.

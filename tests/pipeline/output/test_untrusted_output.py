@@ -139,7 +139,7 @@ def test_what_a_folder_names_is_opened_only_with_trust(workplace, monkeypatch, s
     workplace.write("planted.py", "import os\nos.mkdir('ran')\nsplit = len\n")
     monkeypatch.syspath_prepend(str(workplace.folder))
     edit_settings(workplace, lambda settings: settings[section].update(change))
-    opening = (["verify", "out"], ["report", "out", "--text", "a bank"])
+    opening = (["verify", "out"], ["report", "out", "--text", "a bank"], ["search", "out", "--text", "a bank"])
     for command in opening:
         error = workplace._call(*command, status=2).err
         assert why in error

@@ -1,0 +1,56 @@
+"""The texts of rows, found by their places: in a view of texts, or read again from the input files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from layerbeam.pipeline.dataset.reader import Run
+from layerbeam.transforms.commits import Commit, printable
+
+# The columns file, line and sentence of a row.
+Place: TypeAlias = tuple[str, int, int]
+
+
+class RowText(NamedTuple):
+    """A text, and the code point of the record with which it begins."""
+
+    text: str
+    start: int
+
+
+def place_of(row: Mapping[str, Any]) -> Place:
+    """Of a row with these columns; of a record, which has no sentence, that of its first text."""
+    return row["file"], row["line"], row.get("sentence", 0)
+
+
+def blocks_with(run: Run, lines: Iterable[tuple[str, int]]) -> Iterator[Commit]:
+    """The blocks that hold some of these lines, given as the columns `file` and `line`."""
+    wanted: dict[str, list[int]] = {}
+    for file, line in lines:
+        wanted.setdefault(file, []).append(line)
+    for block in run.blocks():
+        for own in block.files:
+            end = own.first_line + own.num_lines
+            if any(own.first_line <= line < end for line in wanted.get(printable(own.file.path), ())):
+                yield block
+                break
+
+
+def texts_at(run: Run, places: Iterable[Place]) -> dict[Place, RowText]:
+    """The text of each place, if it can be read: of a view of texts, else the whole record from the input file."""
+    wanted = set(places)
+    views = [view for view in map(run.view, run) if view.level == "text"]
+    found: dict[Place, RowText] = {}
+    for block in blocks_with(run, {(file, line) for file, line, _ in wanted}):
+        for view in views:
+            if (part := block.parts.get(view.name)) is not None:
+                rows = view.read(part, ["file", "line", "sentence", "text", "start"]).to_pylist()
+                found |= {place_of(row): RowText(row["text"], row["start"]) for row in rows if place_of(row) in wanted}
+                break
+        else:
+            with contextlib.suppress(OSError):  # missing, or changed since
+                records = run.record_texts(block)
+                found |= {place: RowText(records[place[:2]], 0) for place in wanted if place[:2] in records}
+    return found
