@@ -146,7 +146,7 @@ def _report(commands: _Commands) -> None:
         metavar="T",
         action="append",
         default=[],
-        help="show its nearest neighbours; encodes it with the encoder and settings of the run; repeatable",
+        help="show its nearest neighbours of all rows; encodes it with the encoder and settings of the run; repeatable",
     )
     command.add_argument(
         "--color-by", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"

@@ -66,6 +66,8 @@ def find_nearest(
         rows = None if where is None else _rows_where(view, part, where)
         if rows is None or len(rows):
             vectors, *scales = stored.read(part, names, rows).columns
+            if rows is None and len(vectors) != part.rows:
+                raise ValueError(f"{view.path}/{part.path}: has {len(vectors):,} rows, not {part.rows:,} as listed")
             numbers = firsts[number] + (np.arange(part.rows) if rows is None else rows)
             best.add(numbers, as_matrix(vectors), scales[0].to_numpy() if scales else None)
 
@@ -79,12 +81,12 @@ def find_nearest(
             for number, part in batch:
                 firsts[number + 1] = firsts[number] + part.rows
             list(pool.map(compare, *zip(*batch, strict=True)))
-        rows = np.concatenate(best.rows)
+        rows = np.concatenate([np.zeros(0, np.int64), *best.rows])
         distinct = np.unique(rows)
         numbers = np.unique(np.searchsorted(firsts, distinct, side="right") - 1).tolist()
         tables = list(pool.map(read, numbers)) or [_without_rows(view, columns)]
     found = pa.concat_tables(tables).take(pa.array(np.searchsorted(distinct, rows)))
-    query = np.repeat(np.arange(len(best.rows)), [len(of_query) for of_query in best.rows])
+    query = np.repeat(np.arange(len(best.rows)), np.array([len(of_query) for of_query in best.rows], np.int64))
     own = (pa.array(query), pa.array(best.final_scores()))
     return pa.table({"query": own[0], **dict(zip(found.column_names, found.columns, strict=True)), "score": own[1]})
 
@@ -232,5 +234,5 @@ class _Best:
 
     def final_scores(self) -> Array:
         """The scores of `rows`, one query after the other; for `l2` the distances."""
-        scores = np.concatenate(self._scores)
+        scores = np.concatenate([np.zeros(0), *self._scores])
         return np.sqrt(-scores) if self._metric == "l2" else scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import warnings
@@ -190,6 +191,8 @@ def test_many_small_parts_in_a_store(tmp_path, memory, dtype):
     assert_nearest(read, random_vectors(5, 4), 10, "cosine")
     found = read.nearest(random_vectors(5, 4), 600, columns=["line"])
     assert sorted(found["line"].to_pylist()) == sorted([*range(600)] * 4)
+    some = read.nearest(random_vectors(5, 1), 600, columns=["line"], where=pc.field("line") >= 597)
+    assert sorted(some["line"].to_pylist()) == [597, 598, 599]
 
 
 def test_several_row_groups(tmp_path, monkeypatch):
@@ -215,6 +218,24 @@ def test_a_run_without_rows(tmp_path):
     found = read.nearest(random_vectors(0, 2), layer=1)
     assert (found.num_rows, found.column_names[0], found.column_names[-1]) == (0, "query", "score")
     assert "text" in found.column_names
+
+
+def test_no_vectors(tmp_path):
+    view = a_view()
+    read = write_run(tmp_path, view, in_parts(view, random_vectors(0, 3), [3]))["texts"]
+    assert read.nearest(np.zeros((0, WIDTH)), layer=1, columns=["line"]).to_pydict() == {
+        "query": [],
+        "line": [],
+        "score": [],
+    }
+
+
+def test_another_number_of_rows_than_listed(tmp_path):
+    view = a_view()
+    read = write_run(tmp_path, view, in_parts(view, random_vectors(0, 3), [3]))["texts"]
+    other = dataclasses.replace(read, parts=[dataclasses.replace(read.parts[0], rows=4)])
+    with pytest.raises(ValueError, match=r"\.parquet: has 3 rows, not 4 as listed$"):
+        other.nearest([1] * WIDTH, layer=1)
 
 
 # --- which rows and columns ---
