@@ -71,7 +71,7 @@ def watch_memory(pid: int) -> Iterator[dict[int, int]]:
     def watch() -> None:
         while not ended.wait(0.1):
             for one in [pid, *_children(pid)]:
-                peaks[one] = max(_peak(one), peaks.get(one, 0))
+                peaks[one] = max(peak_of(one), peaks.get(one, 0))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -90,7 +90,8 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _peak(pid: int) -> int:
+def peak_of(pid: int) -> int:
+    """Bytes; 0 where they are not known."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
