@@ -7,7 +7,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView,
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
 
+_TextKey: TypeAlias = tuple[str, int, int]  # file, line, sentence: a part may hold several small files
 _MAX_OCCURRENCES = 160
 # Of a larger view, random parts with about this many rows are searched, or fewer if the file is read whole.
 _SEARCH_ROWS = 5_000_000
@@ -98,7 +99,7 @@ def forms_of(word: str) -> set[str]:
 
 
 def find_forms(view: View, part: Part, forms: set[str], seen: set[str]) -> list[tuple[int, ...]]:
-    """The rows of each occurrence. Of tokens: adjacent rows with the same line, sentence and word_index.
+    """The rows of each occurrence. Of tokens: adjacent rows with the same file, line, sentence and word_index.
 
     The part's words of one piece are added to `seen`: those of several pieces would each have to be joined.
     """
@@ -106,9 +107,10 @@ def find_forms(view: View, part: Part, forms: set[str], seen: set[str]) -> list[
         words = pc.utf8_lower(view.read(part, ["word"])["word"])
         seen.update(pc.unique(words).to_pylist())
         return [(int(row),) for row in np.flatnonzero(pc.is_in(words, pa.array(sorted(forms))).to_numpy())]
-    table = view.read(part, ["token", "line", "sentence", "word_index"])
+    table = view.read(part, ["token", "file", "line", "sentence", "word_index"])
     tokens = pc.utf8_lower(table["token"])
-    keys = np.stack([table[name].to_numpy() for name in ("line", "sentence", "word_index")])
+    files = pc.dictionary_encode(table["file"]).combine_chunks().indices
+    keys = np.stack([files.to_numpy(), *(table[name].to_numpy() for name in ("line", "sentence", "word_index"))])
     begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
     ends = np.append(begins[1:], table.num_rows)
     seen.update(pc.unique(tokens.take(pa.array(begins[ends - begins == 1]))).to_pylist())
@@ -128,10 +130,10 @@ def _occurrences(
     columns = view.existing(*PLACE, "word_index", "start", "end", "text")
     firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
     ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
-    keys = {(first["line"], first["sentence"]) for first in firsts}
+    keys = {_text_key(first) for first in firsts}
     texts = {} if "text" in columns else _texts(context, view, part, keys)
     for rows, first, end in zip(hits, firsts, ends, strict=True):
-        text, origin = texts.get((first["line"], first["sentence"]), (first.get("text"), 0))
+        text, origin = texts.get(_text_key(first), (first.get("text"), 0))
         span = None if text is None else _span(text, first["start"] - origin, end - origin)
         place = {name: first[name] for name in PLACE if name in first}
         yield Occurrence(part, rows, place, first["word_index"], text, span)
@@ -144,23 +146,28 @@ def _span(text: str, start: int, end: int) -> tuple[int, int] | None:
     return (start, end) if cut else None
 
 
+def _text_key(row: Mapping[str, Any]) -> _TextKey:
+    return row["file"], row["line"], row["sentence"]
+
+
 def _texts(
-    context: ReportContext, view: SampledView, part: Part, keys: set[tuple[int, int]]
-) -> dict[tuple[int, int], tuple[str, int]]:
-    """(text, its offset in the record) by (line, sentence): from a view of texts, or joined from all tokens."""
+    context: ReportContext, view: SampledView, part: Part, keys: set[_TextKey]
+) -> dict[_TextKey, tuple[str, int]]:
+    """(text, its offset in the record): from a view of texts, or joined from all tokens."""
+    place = ["file", "line", "sentence"]
     for texts in context.of_level("text", with_lists=True):
         sibling = context.run.same_texts(part, texts.name)
         if sibling is not None:
-            rows = texts.read(sibling, ["line", "sentence", "text"]).to_pylist()
-            return {key: (row["text"], 0) for row in rows if (key := (row["line"], row["sentence"])) in keys}
+            rows = texts.read(sibling, [*place, "text"]).to_pylist()
+            return {key: (row["text"], 0) for row in rows if (key := _text_key(row)) in keys}
     if view.level != "token" or not view.has_all_words:
         return {}
-    table = view.read(part, ["line", "sentence", "start", "end", "token"])
-    lines = pc.is_in(table["line"], pa.array(sorted({line for line, _ in keys}), pa.int64()))
-    pieces: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    table = view.read(part, [*place, "start", "end", "token"])
+    lines = pc.is_in(table["line"], pa.array(sorted({line for _, line, _ in keys}), pa.int64()))
+    pieces: dict[_TextKey, list[dict[str, Any]]] = {}
     for row in table.filter(lines).to_pylist():
-        if row["start"] >= 0 and (row["line"], row["sentence"]) in keys:
-            pieces.setdefault((row["line"], row["sentence"]), []).append(row)
+        if row["start"] >= 0 and (key := _text_key(row)) in keys:
+            pieces.setdefault(key, []).append(row)
     return {key: (_join_tokens(rows), rows[0]["start"]) for key, rows in pieces.items()}
 
 

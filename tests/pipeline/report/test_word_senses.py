@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -60,3 +61,17 @@ def test_the_page_says_that_the_groups_follow_the_place(workplace):
     page = " ".join((workplace.folder / "out/report.html").read_text(encoding="utf-8").split())
     assert "finds groups in layer 0: A with 6, B with 6; a strong structure (silhouette 1.00," in page
     assert "they explain 100% of the variance of its index" in page
+
+
+def test_words_of_small_files_in_one_part(workplace):
+    """They share a part, in which lines of several files have the same number."""
+    for number in range(40):
+        workplace.write(f"corpus/{number:02}.txt", f"bank\nbank {number} of\n")
+    views = {"tokens": {"level": "token", "layers": [0]}, "texts": {"level": "text", "layers": [0]}}
+    workplace.configure(views=views)
+    workplace.run()
+    assert len(list((workplace.folder / "out" / "tokens").glob("*.parquet"))) < 10
+    found = json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)
+    assert found["sections"]["words"]["figures"]["bank"]["occurrences"] == 80
+    page = (workplace.folder / "out/report.html").read_text(encoding="utf-8")
+    assert sorted(set(map(int, re.findall(r"bank</\w+> (\d+) of", page)))) == list(range(40))
