@@ -16,7 +16,7 @@ from object_store import upload
 from repository import DATA
 from safetensors.numpy import load_file, save_file
 from tampering import edit
-from tensor_files import file_tensors
+from tensor_files import file_tensors, joined
 
 from layerbeam.transforms.encoders import AdapterError, EncoderError, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import read_architecture
@@ -54,7 +54,7 @@ def test_every_product_of_every_architecture(tmp_path, name):
         if weight.endswith("/kernel") and len(shape) == 2
     }
     names = {weight: architecture.spellings(weight)[0].removesuffix(".weight") for weight in kernels}
-    tensors = file_tensors(architecture, kernels)  # some hold several products
+    tensors = joined(architecture, file_tensors(architecture, kernels))  # some hold several products
     shapes = {tensor.removesuffix(".weight"): values.shape for tensor, values in tensors.items()}
     products = write_adapter(tmp_path / "adapter", shapes, target_modules="all-linear", lora_alpha=6)
     for module in shapes:

@@ -11,6 +11,7 @@ import pytest
 from architectures import CONFIGS, write_encoder
 from safetensors.numpy import load_file, save_file
 from tampering import edit
+from tensor_files import joined
 from weights import same_weights
 
 from layerbeam.transforms.encoders import open_encoder
@@ -54,16 +55,11 @@ AUTHORS_NAMES = {
 
 @pytest.mark.parametrize("name", AUTHORS_NAMES)
 def test_files_with_the_names_of_transformers_and_of_the_authors_hold_the_same(tmp_path, name):
-    folders = [write_encoder(tmp_path / kind, name) for kind in ("fused", "split", "authors")]
-    tensors = load_file(folders[0] / "model.safetensors")
-    architecture = open_encoder(str(folders[0])).architecture
-    split = dict(tensors)
-    for fused, parts in architecture.fused_tensors.items():
-        for whole in [whole for whole in split if fused in whole]:
-            shares = np.split(split.pop(whole), len(parts))
-            split |= {whole.replace(fused, part): share for part, share in zip(parts, shares, strict=True)}
+    folders = [write_encoder(tmp_path / kind, name) for kind in ("transformers", "fused", "authors")]
+    split = load_file(folders[0] / "model.safetensors")
+    tensors = joined(open_encoder(str(folders[0])).architecture, split)
     assert len(split) > len(tensors)
-    save_file(split, folders[1] / "model.safetensors")
+    save_file(tensors, folders[1] / "model.safetensors")
     theirs = {}
     for tensor, values in tensors.items():
         for part, renamed in AUTHORS_NAMES[name].items():
