@@ -18,7 +18,7 @@ from repository import ROOT
 # The folders and modules of pipeline/: each imports only those behind it. What all need lies below them.
 LAYERS = (
     *("cli", "report", "verify", "plan", "remote", "run", "build", "extract_features", "encode", "in_beam", "dataset"),
-    *("output", "config", "progress", "console", "versions", "errors"),
+    *("output", "config", "progress", "markup", "console", "versions", "errors"),
 )
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.

@@ -190,6 +190,11 @@ class Run:
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.views)
 
+    def _repr_html_(self) -> str:
+        from layerbeam.pipeline.dataset.notebook import run_html
+
+        return run_html(self)
+
     def __repr__(self) -> str:
         encoder = self.manifest["encoder"]
         incomplete = "" if self.manifest["complete"] else ", not complete"

@@ -153,6 +153,11 @@ class View:
         rows = f"{self.num_rows:,} row{'' if self.num_rows == 1 else 's'}, one per {self.level}"
         return f"{self.name}: {rows}; {self.vectors_text}; other columns: {', '.join(self.other_columns)}"
 
+    def _repr_html_(self) -> str:
+        from layerbeam.pipeline.dataset.notebook import view_html
+
+        return view_html(self)
+
     @property
     def other_columns(self) -> list[str]:
         """The names of the columns but those in `vectors`."""

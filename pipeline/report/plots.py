@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerbeam.pipeline.report.markup import Html, escape
+from layerbeam.pipeline.markup import Html, escape
 from layerbeam.pipeline.report.stats import Array, LayerStatistics
 
 if TYPE_CHECKING:
