@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import io
 import os
 import shlex
@@ -10,7 +11,7 @@ import shutil
 import sys
 import threading
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -115,15 +116,39 @@ def python_command(code: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {code}"]
 
 
+_HIDES_STATUS = contextvars.ContextVar("hides_status", default=False)
+
+
+@contextlib.contextmanager
+def hide_status(hidden: bool) -> Iterator[None]:
+    """Hides status messages and progress, if asked to; warnings and errors are shown."""
+    token = _HIDES_STATUS.set(hidden)
+    try:
+        yield
+    finally:
+        _HIDES_STATUS.reset(token)
+
+
+def hides_status() -> bool:
+    """Whether status messages and progress are hidden."""
+    return _HIDES_STATUS.get()
+
+
 def echo(message: str) -> None:
     """Print a status message to standard error; standard output is for results."""
+    if not hides_status():
+        echo_warning(message)
+
+
+def echo_warning(message: str) -> None:
+    """Print a warning to standard error, also where status messages are hidden."""
     print(escape_control(message), file=sys.stderr)
 
 
 def echo_error(message: str) -> None:
     """Print an error message to standard error, each line after the command's name."""
     for line in message.splitlines():
-        echo(f"layerbeam: {line}")
+        echo_warning(f"layerbeam: {line}")
 
 
 class MainThreadStream:

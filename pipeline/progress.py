@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from layerbeam.pipeline.console import count_noun, duration_text, plain_console
+from layerbeam.pipeline.console import count_noun, duration_text, hides_status, plain_console
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
 from layerbeam.transforms.layout import COMMITS
@@ -185,7 +185,13 @@ class Steps:
 
 @contextlib.contextmanager
 def show_progress(progress: Progress | JobProgress | Steps, *, stream: TextIO, plain: bool = False) -> Iterator[None]:
-    """Show progress while this is entered: a bar if the stream is a terminal and not `plain`, else lines."""
+    """Show progress while this is entered: a bar if the stream is a terminal and not `plain`, else lines.
+
+    Nothing where status messages are hidden.
+    """
+    if hides_status():
+        yield
+        return
     ended = threading.Event()
     bar = None if plain or not stream.isatty() else _make_bar(stream)
     thread = threading.Thread(target=_keep_showing, args=(progress, stream, bar, ended), name="progress", daemon=True)

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
-from layerbeam.pipeline.console import command_name, echo, echo_error, only_main_thread_prints
+from layerbeam.pipeline.console import command_name, echo, echo_error, hide_status, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.run.signals import interrupting_signal
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
     from layerbeam.pipeline.config.schema import Config
+    from layerbeam.pipeline.output.summary import RunSummary
     from layerbeam.pipeline.run.run import Ended
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None, *, version: str) -> int:
             options, beam_arguments = make_parser(version).parse_known_args(escaped)
             options.began = began
             quiet_logs(options.verbose)
-            return COMMANDS[options.command](options, beam_arguments)
+            with hide_status(options.quiet):
+                return COMMANDS[options.command](options, beam_arguments)
         except BaseException as error:
             number = interrupting_signal(error)
             if number is not None:
@@ -142,12 +144,13 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.verify.verify import Verdict, verify
 
     verdict: Verdict | FilesVerdict
+    print_result: Callable[[Any], None]
     if options.checksums:
-        verdict = verify_files(options.output)
-        _print(options, verdict, print_files_verdict)
+        verdict, print_result = verify_files(options.output), print_files_verdict
     else:
         verdict = verify(options.output, sample=options.sample, seed=options.seed, trust=options.trust)
-        _print(options, verdict, print_verdict)
+        print_result = print_verdict
+    _print(options, verdict, *([] if options.quiet and verdict.result == "pass" else [print_result]))
     return {"pass": DONE, "fail": FAILED, "cannot verify": INCOMPLETE}[verdict.result]
 
 
@@ -165,7 +168,7 @@ def _report(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         to=options.to,
         trust=options.trust,
     )
-    _print(options, result, print_report_result)
+    _print(options, result, *([] if options.quiet else [print_report_result]))
     for problem in result.problems:
         echo_error(problem)
     return FAILED if result.problems else DONE
@@ -237,7 +240,7 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
     with only_writer(own):
         documents = extract_features.assemble(folder, prune_missing=options.prune_missing)
     _print_summary(options, own, speed=ended.did_work, documents=documents)
-    if not options.json:
+    if not (options.json or options.quiet):
         counts = ", ".join(f"{len(names):,} {what}" for what, names in documents.items() if names)
         print(f"{folder}: documents: {counts or 'none'}")
     return DONE if ended else INCOMPLETE
@@ -306,12 +309,20 @@ def _print_summary(
     speed: bool = True,
     documents: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Print what an output folder holds. `speed`: also how fast its last run was."""
+    """Print what an output folder holds, or only its problems. `speed`: also how fast its last run was."""
     from layerbeam.pipeline.cli.render_summary import print_next, print_rows, print_summary
     from layerbeam.pipeline.output.summary import summarize
 
     summary = dataclasses.replace(summarize(output_path), documents=documents)
+    if options.quiet:
+        _print(options, summary, _print_problems)
+        return
     _print(options, summary, functools.partial(print_summary, speed=speed), *([print_rows] if rows else []), print_next)
+
+
+def _print_problems(summary: RunSummary) -> None:
+    for problem in summary.problems:
+        echo_error(f"{summary.path}: {problem}")
 
 
 def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> None:

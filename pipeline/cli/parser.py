@@ -27,6 +27,12 @@ _VERBOSE = {
     **dict.fromkeys(("run", "plan", "extract-features"), "show the logs of TensorFlow and Beam, and tracebacks"),
     **dict.fromkeys(("verify", "encoder"), "show the logs of TensorFlow, and tracebacks"),
 }
+# What --quiet leaves, in the commands that have it.
+_QUIET = {
+    **dict.fromkeys(("run", "extract-features"), "print only warnings and errors; `show` has the summary"),
+    "verify": "print nothing if everything agrees",
+    "report": "print only errors",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,8 +59,11 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     for add in (_run, _plan, _show, _verify, _report, _search, _encoder, _extract_features, _init, _completion):
         add(commands)
     for name, command in commands.choices.items():
-        command.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE.get(name, "show tracebacks"))
-        command.set_defaults(own_options=tuple(command._option_string_actions))
+        amount = command.add_mutually_exclusive_group()
+        amount.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE.get(name, "show tracebacks"))
+        if name in _QUIET:
+            amount.add_argument("-q", "--quiet", action="store_true", help=_QUIET[name])
+        command.set_defaults(quiet=False, own_options=tuple(command._option_string_actions))
     return parser
 
 

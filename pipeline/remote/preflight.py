@@ -11,7 +11,7 @@ from apache_beam.transforms.resources import parse_resource_hints
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.config.schema import Config
-from layerbeam.pipeline.console import count_noun, echo
+from layerbeam.pipeline.console import count_noun, echo_warning
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.remote.job_server import active_job, mistakes_in, pool_note
 from layerbeam.pipeline.run.engines import RemoteRunner
@@ -55,10 +55,12 @@ def check(config: Config, remote: RemoteRunner) -> None:
             "end, or start another job server"
         )
     if remote.name == "FlinkRunner" and remote.options.view_as(pipeline_options.FlinkRunnerOptions).parallelism < 1:
-        echo("beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N")
+        echo_warning(
+            "beam.parallelism: not given; without it Flink uses one worker for everything: give --parallelism=N"
+        )
     note = None if remote.is_dataflow else pool_note(remote.options)
     if note is not None:
-        echo(note)
+        echo_warning(note)
 
 
 def parallelism_note(job: Job, files: Sequence[InputFile], remote: RemoteRunner) -> str | None:

@@ -15,7 +15,7 @@ import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.console import echo, quiet, underlying
+from layerbeam.pipeline.console import echo, echo_warning, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.engine_jobs import endpoint_of
@@ -67,7 +67,7 @@ class RemoteRun(Run):
             self._check(PendingWork(to_read=[FileToRead(file) for file in files], files=files))
             note = preflight.parallelism_note(self.job, files, self.remote) if len(files) < _FILES else None
             if note is not None:
-                echo(f"input: {note}")
+                echo_warning(f"input: {note}")
         was_done = bool(runs) and runs[-1]["fingerprint"] == fingerprint
         was_done = was_done and storage.exists(storage.join(path, layout.SUCCESS))
         log = self._begin_log({}, runner=self.remote.name, workers=None, processes=None)

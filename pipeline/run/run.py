@@ -16,7 +16,7 @@ from apache_beam.options import pipeline_options
 
 from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.console import count_noun, echo, echo_error, quiet, size_text, underlying
+from layerbeam.pipeline.console import count_noun, echo, echo_error, echo_warning, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import (
@@ -111,10 +111,10 @@ class Run:
             echo(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
         note = vocabulary_note(encoder.describe())
         if note is not None:
-            echo(f"encoder: {note}")
+            echo_warning(f"encoder: {note}")
         hint = wrapping_hint(self.job, work)
         if hint is not None:
-            echo(f"input: {hint}")
+            echo_warning(f"input: {hint}")
         work, copied = find_copied(self.job, work)
         expected = estimate(self.job, work)
         if work.texts_done or copied.texts:
@@ -158,7 +158,7 @@ class LocalRun(Run):
     def _announce(self, work: PendingWork) -> Estimate:
         slow = slow_bfloat16(self.job.config.encoder.compute_dtype)
         if slow is not None:
-            echo(f"encoder: {slow}")
+            echo_warning(f"encoder: {slow}")
         return super()._announce(work)
 
     def _run(self, found: Sequence[InputFile]) -> Ended:
