@@ -37,7 +37,6 @@ _CONTENT_OF_MODEL = "one view: for each line the {what} of sentence-transformers
 _GIVEN: dict[str, dict[str, Any]] = {
     "input": {"files": [INPUT]},
     "encoder": {"handle": "minilm"},
-    "output": {"path": "out/first"},
 }
 _VIEWS: dict[str, dict[str, Any]] = {
     "tokens": {"level": "token", "layers": [-4, -3, -2, -1]},
@@ -67,7 +66,9 @@ def text(path: str = NAME, model: Model | None = None) -> str:
     lines = _HEAD.format(path=shlex.quote(path), content=content).splitlines()
     if model:
         lines += textwrap.wrap(model.queries, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-    sections = {**_GIVEN, "encoder": model.encoder} if model else _GIVEN
+    sections = {**_GIVEN, "output": {"path": output_path(path)}}
+    if model:
+        sections["encoder"] = model.encoder
     views = {"sentences": model.view} if model else _VIEWS
     for section, settings in SECTIONS.items():
         lines += ["", f"# {settings.__doc__}", f"{section}:"]
@@ -78,6 +79,15 @@ def text(path: str = NAME, model: Model | None = None) -> str:
         for view, given in views.items():
             lines += [f"  {view}:", *_settings(settings, given, "    ", explained)]
     return "\n".join([*lines, "", f"# {BEAM}", "#beam: {}"]) + "\n"
+
+
+def output_path(path: str) -> str:
+    """The output folder of a configuration: named after its file, so that two files in a folder do not share one.
+
+    >>> output_path("layerbeam.yaml"), output_path("configs/letters.yaml")
+    ('out/first', 'out/letters')
+    """
+    return "out/first" if Path(path).name == NAME else f"out/{Path(path).stem}"
 
 
 def _settings(model: type[Settings], given: Mapping[str, Any], margin: str, explained: set[str]) -> Iterator[str]:

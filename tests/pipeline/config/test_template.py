@@ -32,6 +32,14 @@ def test_it_loads():
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["letters.yaml", "null", "- a.yaml", "a: b #c.yml", "'\"{}.yaml", "\u00fc.yaml", "1.yaml"]
+)
+def test_each_file_has_an_output_folder_of_its_own(name):
+    path = load(template.text(f"configs/{name}")).output.path
+    assert path == f"out/{name.rpartition('.')[0] or name}"
+
+
 def test_every_commented_setting_exists_and_has_its_default():
     commented = [match[2] for match in COMMENTED.finditer(TEXT)]
     assert len(commented) > 30
@@ -70,6 +78,7 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "layerbeam.yaml").read_text() == "mine"
     assert main(["init", "my corpus.yaml"], version="test") == 0
     assert "#     layerbeam run 'my corpus.yaml'" in (tmp_path / "my corpus.yaml").read_text()
+    assert load((tmp_path / "my corpus.yaml").read_text()).output.path == "out/my corpus"
     assert main(["init", "nowhere/a.yaml"], version="test") == 2
     assert "nowhere/a.yaml: No such file or directory" in capsys.readouterr().err
     assert main(["init", "b.yaml", "--input", "x"], version="test") == 2
