@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     import tensorflow as tf
 
+    from layerbeam.pipeline.dataset.batches import Batches
     from layerbeam.pipeline.dataset.nearest import Metric
+    from layerbeam.pipeline.dataset.torch_dataset import TorchBatches
 
 # Levels with several rows for one text; the others have one row for each element.
 _LEVELS_OF_ROWS = ("token", "word")
@@ -328,6 +330,64 @@ class View:
         dataset = tf_dataset.make_dataset(self, names, by_text=by_text)
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
+
+    def batches(
+        self,
+        batch_size: int = _BATCH_ROWS,
+        *,
+        layer: int | str | None = None,
+        columns: Sequence[str] = (),
+        codes: bool = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        buffer_rows: int = 1 << 16,
+        drop_last: bool = False,
+        threads: int | None = None,
+    ) -> Batches:
+        """The rows of one epoch in batches to train on, in any file format: dicts of NumPy arrays by column.
+
+        The order is the same for the same arguments, whatever `threads` is. The ranks together give each row once.
+        `state()` of the result is its position, a dict for JSON; `resume(state)` of an equal one goes there.
+
+        Args:
+            batch_size: Rows in a batch; the last one of a rank may have fewer.
+            layer: Which of the view's vectors: 6 or "layer_6". It may be left out if there is one.
+            columns: Other columns. Null is None in strings and NaN in floats; integers with null raise ValueError.
+            codes: Vectors in the type of the files; of `dtype: int8` codes and scales. Otherwise they are float32.
+            shuffle: Row groups (of other formats parts) in an order of `seed` and `epoch`, and their rows mixed.
+            rank: The rows of this one of `world_size` readers, at most one row more or fewer than another's.
+            buffer_rows: Rows that are mixed at a time, at least two batches. Memory is for two such buffers and a row
+                group per thread.
+            drop_last: Leave out a last batch with fewer rows.
+            threads: Files read at a time; None: by the number of cores.
+
+        Raises:
+            ValueError: An argument is wrong, or the view has lists of vectors.
+        """
+        from layerbeam.pipeline.dataset.batches import Batches, Order
+
+        column, view = self.vector_column(layer), self.stored if codes else self
+        order = Order(batch_size, buffer_rows, shuffle, seed, epoch, rank, world_size, drop_last)
+        vectors = self._number_type.stored_names([column], self._stored_schema) if codes else [column]
+        names = view._known([*vectors, *view._known(columns)])
+        return Batches(view, order, column=column, columns=names, threads=threads)
+
+    def to_torch(self, batch_size: int = _BATCH_ROWS, **settings: Any) -> TorchBatches:
+        """The batches as a `torch.utils.data.IterableDataset`, for `DataLoader(dataset, batch_size=None)`.
+
+        `settings`: those of `batches`. The loader's worker processes share the rank's rows; each gives its own batches.
+        `set_epoch(n)` of the result sets the epoch of the next iteration.
+        """
+        if importlib.util.find_spec("torch") is None:
+            raise ImportError(
+                "to_torch needs PyTorch, which is not installed here: pip install torch; batches works without it"
+            )
+        from layerbeam.pipeline.dataset.torch_dataset import TorchBatches
+
+        return TorchBatches(self, {"batch_size": batch_size, **settings})
 
     def nearest(
         self,
