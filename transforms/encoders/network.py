@@ -216,19 +216,18 @@ class Network:
         """
         kernel, bias = self._variables[f"{name}/kernel"], self._variables[f"{name}/bias"]
         fused = _FUSED_GELU.get(activation)
+        rest = None if fused else activation
         if name in self._codes:
             if values.dtype != tf.quint8:
                 values = values * self._variables[f"{name}/inverse"] + self._variables[f"{name}/zero"]
                 values = onednn.nearest_codes(values)
             largest = self._variables[f"{name}/largest"]
-            gives_codes = reader is not None and reader in self._codes and (fused or not activation)
+            gives_codes = reader is not None and reader in self._codes and rest is None
             limits = self._codes[reader].limits if reader is not None and gives_codes else None
-            product = onednn.int8_dense(values, kernel, largest, bias, fused, limits)
-            return product if fused else _activate(product, activation)
+            return _activate(onednn.int8_dense(values, kernel, largest, bias, fused, limits), rest)
         values = tf.cast(values, self._dtype)
         if self._is_packed:
-            product = onednn.packed_dense(values, kernel, bias, fused)
-            return product if fused else _activate(product, activation)
+            return _activate(onednn.packed_dense(values, kernel, bias, fused), rest)
         # Grappler fuses product, bias and either GELU, or product, bias and residual sum, to one _FusedMatMul (seen in
         # the optimized graph, TensorFlow 2.21, weights as variables).
         return _activate(tf.nn.bias_add(tf.matmul(values, kernel), bias), activation)

@@ -120,11 +120,10 @@ class EncoderSource:
     `max_position_embeddings`: tokens of the longest sequence; None if unknown. `vocab_size`: rows of the word
     embedding; None if unknown. `tokenizer`: the library that cuts texts, and `tokenizer_because` the reason.
     `vocabulary_file`: in `folder`; `load_vocabulary` reads it where it is needed. `casing_from`: the source of
-    `do_lower_case`.
-    `weights_sha256`: of their values or, if the format has no names for them, of the files. `fingerprint`: SHA-256 of
-    weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files name, if they do. `marker`:
-    the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to the weights when they are
-    loaded, and part of `fingerprint`.
+    `do_lower_case`. `weights_sha256`: of their values or, if the format has no names for them, of the files.
+    `fingerprint`: SHA-256 of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files
+    name, if they do. `marker`: the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to
+    the weights when they are loaded, and part of `fingerprint`.
     """
 
     handle: str

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from layerbeam.transforms.encoders.architectures.rotary import (
-    ATTENTION_PRODUCTS,
     EMBEDDINGS,
     PRODUCTS,
     Rotary,
+    read_biased,
     read_rotation,
 )
 from layerbeam.transforms.encoders.config_file import ConfigFile
@@ -36,9 +36,6 @@ class EuroBert(Rotary):
     @classmethod
     def read(cls, config: ConfigFile) -> EuroBert:
         sizes = cls.sizes(config)
-        biased = ATTENTION_PRODUCTS if config.require("attention_bias", False, True) else ()
-        if config.require("mlp_bias", False, True):
-            biased += ("intermediate/dense", "intermediate/gate", "output/dense")
         rotation = read_rotation(config)
         return cls(
             **sizes,
@@ -46,5 +43,5 @@ class EuroBert(Rotary):
             layer_norm_eps=config.number("rms_norm_eps", 1e-5),
             is_local=(False,) * sizes["num_hidden_layers"],
             rotations=(rotation, rotation),
-            biased=biased,
+            biased=read_biased(config, "attention_bias", "mlp_bias"),
         )

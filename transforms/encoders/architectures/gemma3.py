@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 
 from layerbeam.transforms.encoders.architectures.rotary import (
-    ATTENTION_PRODUCTS,
     EMBEDDINGS,
     PRODUCTS,
     Rotary,
     local_blocks,
+    read_biased,
     read_rotations,
 )
 from layerbeam.transforms.encoders.config_file import ConfigFile
@@ -61,7 +61,7 @@ class Gemma3(Rotary):
             reach=window - 1 if is_causal else window // 2,
             is_causal=is_causal,
             rotations=read_rotations(config, ("rope_theta", "rope_local_base_freq"), (1_000_000.0, 10_000.0)),
-            biased=ATTENTION_PRODUCTS if config.require("attention_bias", False, True) else (),
+            biased=read_biased(config, "attention_bias"),
             query_pre_attn_scalar=config.integer("query_pre_attn_scalar"),
         )
 

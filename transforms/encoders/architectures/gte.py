@@ -14,6 +14,7 @@ from layerbeam.transforms.encoders.architectures.rotary import (
     BERT_EMBEDDINGS,
     POST_NORMS,
     PRODUCTS,
+    QUERY_KEY_VALUE,
     Rotary,
     Rotation,
     read_rotation,
@@ -37,7 +38,7 @@ class Gte(Rotary):
         r"\.mlp_ln\.": ".post_mlp_layernorm.",
     }
     fused_tensors: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "self_attn.qkv_proj": QUERY_KEY_VALUE,
         "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj"),
     }
     parts: ClassVar[Mapping[str, str]] = {**POST_NORMS, **PRODUCTS}

@@ -14,6 +14,7 @@ from layerbeam.transforms.encoders.architectures.rotary import (
     BERT_EMBEDDINGS,
     POST_NORMS,
     PRODUCTS,
+    QUERY_KEY_VALUE,
     Rotary,
     read_rotation,
 )
@@ -38,9 +39,7 @@ class JinaV3(Rotary):
         r"\.norm1\.": ".post_attention_layernorm.",
         r"\.norm2\.": ".post_mlp_layernorm.",
     }
-    fused_tensors: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "self_attn.Wqkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    }
+    fused_tensors: ClassVar[Mapping[str, tuple[str, ...]]] = {"self_attn.Wqkv": QUERY_KEY_VALUE}
     parts: ClassVar[Mapping[str, str]] = {
         **POST_NORMS,
         **{ours: theirs for ours, theirs in PRODUCTS.items() if ours in ATTENTION_PRODUCTS},

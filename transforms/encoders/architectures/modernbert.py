@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from layerbeam.transforms.encoders.architectures.rotary import (
-    ATTENTION_PRODUCTS,
     Rotary,
     local_blocks,
+    read_biased,
     read_rotations,
 )
 from layerbeam.transforms.encoders.config_file import ConfigFile
@@ -54,9 +54,6 @@ class ModernBert(Rotary):
         sizes = cls.sizes(config)
         blocks = sizes["num_hidden_layers"]
         every = 1 if "layer_types" in config.fields else config.integer("global_attn_every_n_layers")
-        biased = ATTENTION_PRODUCTS if config.require("attention_bias", False, True) else ()
-        if config.require("mlp_bias", False, True):
-            biased += ("intermediate/dense", "intermediate/gate", "output/dense")
         return cls(
             **sizes,
             hidden_act=config.activation("hidden_activation"),
@@ -64,7 +61,7 @@ class ModernBert(Rotary):
             is_local=local_blocks(config, blocks, [index % every != 0 for index in range(min(blocks, 10_000))]),
             reach=config.integer("local_attention") // 2,
             rotations=read_rotations(config, ("global_rope_theta", "local_rope_theta"), (160_000.0, 10_000.0)),
-            biased=biased,
+            biased=read_biased(config, "attention_bias", "mlp_bias"),
             norm_bias=config.require("norm_bias", False, True),
         )
 

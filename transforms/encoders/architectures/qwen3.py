@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from layerbeam.transforms.encoders.architectures.rotary import (
-    ATTENTION_PRODUCTS,
     EMBEDDINGS,
     PRODUCTS,
     Rotary,
     local_blocks,
+    read_biased,
     read_rotation,
 )
 from layerbeam.transforms.encoders.config_file import ConfigFile
@@ -52,5 +52,5 @@ class Qwen3(Rotary):
             is_local=is_local,
             is_causal=True,
             rotations=(rotation, rotation),
-            biased=ATTENTION_PRODUCTS if config.require("attention_bias", False, True) else (),
+            biased=read_biased(config, "attention_bias"),
         )

@@ -44,6 +44,12 @@ PRODUCTS = {
     "output/dense": "mlp.down_proj",
 }
 ATTENTION_PRODUCTS = tuple(name for name in PRODUCTS if name.startswith("attention/"))
+QUERY_KEY_VALUE = tuple(PRODUCTS[f"attention/self/{part}"] for part in ("query", "key", "value"))
+# {a field of config.json: the products that have a bias if it is true}
+_BIASES = {
+    "attention_bias": ATTENTION_PRODUCTS,
+    "mlp_bias": tuple(name for name in PRODUCTS if name not in ATTENTION_PRODUCTS),
+}
 # The same for norms after each sum.
 POST_NORMS = {"attention/output/LayerNorm": "post_attention_layernorm", "output/LayerNorm": "post_mlp_layernorm"}
 EMBEDDINGS = {_WORDS: "embed_tokens", "bert/LayerNorm": "norm"}
@@ -322,6 +328,11 @@ def _rotate(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     first, second = tf.split(tf.cast(values, tf.float32), 2, axis=-1)
     turned = tf.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
     return tf.cast(turned, values.dtype)
+
+
+def read_biased(config: ConfigFile, *fields: str) -> tuple[str, ...]:
+    """The products with a bias, by `attention_bias` and `mlp_bias`, or by the fields of these that count."""
+    return tuple(name for field in fields if config.require(field, False, True) for name in _BIASES[field])
 
 
 def local_blocks(config: ConfigFile, num_blocks: int, otherwise: Sequence[bool]) -> tuple[bool, ...]:

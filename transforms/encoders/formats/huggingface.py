@@ -20,7 +20,12 @@ from layerbeam.transforms.encoders.architectures import Architecture, Bert, read
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS, SafetensorsFile
-from layerbeam.transforms.encoders.formats.tokenizer_json import check_built, check_same_entries, read_tokenizer_json
+from layerbeam.transforms.encoders.formats.tokenizer_json import (
+    FastTokenizer,
+    check_built,
+    check_same_entries,
+    read_tokenizer_json,
+)
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
     EncoderSource,
@@ -101,14 +106,7 @@ def _read_tokenizer(
             raise EncoderError(f"{handle}: {fast_file} decides whether texts are lower-cased: remove do_lower_case")
         check_built(handle, fast_file, fast, config.fields if config else {})
         return fast.vocabulary, (fast.lowercase, fast_file.name)
-    declared = config.fields.get("do_lower_case") if config else None
-    if config and do_lower_case is None and declared not in (None, True, False):
-        raise config.wrong("do_lower_case", "true or false")
-    if fast and do_lower_case is None and isinstance(declared, bool) and declared != fast.lowercase:
-        raise EncoderError(
-            f"{handle}: tokenizer_config.json says do_lower_case {json.dumps(declared)}, tokenizer.json lowercase "
-            f"{json.dumps(fast.lowercase)}; set do_lower_case as the encoder was trained"
-        )
+    declared = _declared_casing(handle, config, fast, do_lower_case)
     if fast and (architecture.vocabulary_file == fast_file.name or not vocabulary_file.is_file()):
         vocabulary = fast.vocabulary
     elif architecture.vocabulary_file == fast_file.name:
@@ -117,13 +115,30 @@ def _read_tokenizer(
         vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
         if fast:
             check_same_entries(handle, vocabulary, fast.vocabulary)
-    found = (declared, config_file.name) if isinstance(declared, bool) else None
-    if found is None and fast:
-        found = (fast.lowercase, fast_file.name)
-    casing = casing_of(do_lower_case, found, located, vocabulary)
+    casing = casing_of(do_lower_case, declared, located, vocabulary)
     if config:
         _check_casing(config, casing[0])
     return vocabulary, casing
+
+
+def _declared_casing(
+    handle: str, config: ConfigFile | None, fast: FastTokenizer | None, do_lower_case: bool | None
+) -> tuple[bool, str] | None:
+    """Whether the files lower-case texts, and the one that says so. EncoderError if they differ and no setting counts.
+
+    `config`: tokenizer_config.json; `fast`: tokenizer.json.
+    """
+    declared = config.fields.get("do_lower_case") if config else None
+    if config and do_lower_case is None and declared not in (None, True, False):
+        raise config.wrong("do_lower_case", "true or false")
+    if fast and do_lower_case is None and isinstance(declared, bool) and declared != fast.lowercase:
+        raise EncoderError(
+            f"{handle}: tokenizer_config.json says do_lower_case {json.dumps(declared)}, tokenizer.json lowercase "
+            f"{json.dumps(fast.lowercase)}; set do_lower_case as the encoder was trained"
+        )
+    if config and isinstance(declared, bool):
+        return declared, config.path.name
+    return (fast.lowercase, fast.vocabulary.file.name) if fast else None
 
 
 def read_weights(source: EncoderSource, architecture: Architecture) -> Mapping[str, Float32Array]:
