@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +20,7 @@ from layerbeam.pipeline.config.job import EmbedJob, resolve_embedding
 from layerbeam.pipeline.config.load import check_embedding
 from layerbeam.pipeline.config.schema import EmbedConfig
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.transforms.blocks import Float32Array, TextBlock, VectorBlock
 from layerbeam.transforms.columns import make_table
 from layerbeam.transforms.embedder import Embedder
@@ -28,7 +31,7 @@ from layerbeam.transforms.number_types import as_arrays
 _VECTORS = "vectors"
 _ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1], "normalize": True}}
 # A block ends with the text that reaches one of these limits.
-_BLOCK_TEXTS = 1 << 14
+_BLOCK_TEXTS = 1 << 12
 _BLOCK_CHARACTERS = 1 << 26
 _LOADED = 4
 _END: Any = object()
@@ -37,7 +40,11 @@ _LOCK = threading.Lock()
 
 @overload
 def encode(
-    texts: Iterable[str], *, encoder: str | Mapping[str, Any] = "minilm", pairs: Iterable[str | None] | None = None
+    texts: Iterable[str],
+    *,
+    encoder: str | Mapping[str, Any] = "minilm",
+    pairs: Iterable[str | None] | None = None,
+    progress: bool | None = None,
 ) -> Float32Array: ...
 @overload
 def encode(
@@ -47,6 +54,7 @@ def encode(
     views: Mapping[str, Any],
     pairs: Iterable[str | None] | None = None,
     output: Literal["numpy"] = "numpy",
+    progress: bool | None = None,
 ) -> dict[str, dict[str, npt.NDArray[Any]]]: ...
 @overload
 def encode(
@@ -56,6 +64,7 @@ def encode(
     views: Mapping[str, Any],
     pairs: Iterable[str | None] | None = None,
     output: Literal["arrow"],
+    progress: bool | None = None,
 ) -> dict[str, pa.Table]: ...
 def encode(
     texts: Iterable[str],
@@ -64,6 +73,7 @@ def encode(
     views: Mapping[str, Any] | None = None,
     pairs: Iterable[str | None] | None = None,
     output: Literal["numpy", "arrow"] = "numpy",
+    progress: bool | None = None,
 ) -> Any:
     """The vectors of texts, on all cores. The encoder stays loaded for the next call.
 
@@ -73,6 +83,8 @@ def encode(
         views: The section `views` of a configuration, with levels token, word and text.
         pairs: The second text of each pair, as many as texts; None for a single text.
         output: What a view becomes: NumPy arrays by column, or a pyarrow.Table.
+        progress: Show on standard error how many texts are done: a bar at a terminal, a line every half minute
+            elsewhere. None: at a terminal, for a list of more than 4,096 texts.
 
     Returns:
         Without `views` float32 [n, H], one row per text: the mean of the last layer's tokens, scaled to unit length.
@@ -102,14 +114,17 @@ def encode(
     tables: dict[str, list[pa.Table]] = {view.name: [] for view in embedder.views}
     matrices: list[Float32Array] = []
     cut = 0
-    for block in _blocks(texts, pairs):
-        vectors = _encode_block(embedder, block)
-        cut += int(np.count_nonzero(vectors.tokens.num_dropped))
-        if views is None:
-            matrices += vectors.vectors[_VECTORS]
-            continue
-        for view in embedder.views:
-            tables[view.name].append(make_table(view, vectors.tokens, vectors.vectors[view.name], embedder.vocabulary))
+    with _count_texts(texts, progress) as steps:
+        for block in _blocks(texts, pairs):
+            vectors = _encode_block(embedder, block)
+            cut += int(np.count_nonzero(vectors.tokens.num_dropped))
+            steps.done += len(block.texts)
+            if views is None:
+                matrices += vectors.vectors[_VECTORS]
+                continue
+            for view in embedder.views:
+                table = make_table(view, vectors.tokens, vectors.vectors[view.name], embedder.vocabulary)
+                tables[view.name].append(table)
     if cut:
         message = (
             f"encode: cut {cut:,} of the texts off after {job.max_seq_length} tokens; raise "
@@ -120,6 +135,16 @@ def encode(
         return matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
     whole = {name: pa.concat_tables(found) for name, found in tables.items()}
     return whole if output == "arrow" else {name: _arrays(table) for name, table in whole.items()}
+
+
+@contextlib.contextmanager
+def _count_texts(texts: Any, progress: bool | None) -> Iterator[Steps]:
+    """The count of texts that are done, shown while this is entered if `progress` says so."""
+    steps = Steps("text", len(texts) if hasattr(texts, "__len__") else None)
+    if progress is None:
+        progress = sys.stderr.isatty() and steps.total is not None and steps.total > _BLOCK_TEXTS
+    with show_progress(steps, stream=sys.stderr) if progress else contextlib.nullcontext():
+        yield steps
 
 
 def _plain(value: Any) -> Any:

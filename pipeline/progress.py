@@ -165,22 +165,23 @@ class JobProgress:
 
 @dataclasses.dataclass
 class Steps:
-    """A known number of equal steps; whoever does them counts them in `done`."""
+    """A number of equal steps, if it is known; whoever does them counts them in `done`."""
 
     noun: str
-    total: int
+    total: int | None
     done: int = 0
 
     def update(self) -> None:
         """Nothing has to be read."""
 
     @property
-    def fraction(self) -> float:
-        return self.done / self.total if self.total else 0.0
+    def fraction(self) -> float | None:
+        return None if self.total is None else self.done / self.total if self.total else 0.0
 
     def describe(self) -> str:
-        """`3 of 8 texts`."""
-        return f"{self.done:,} of {count_noun(self.total, self.noun)}"
+        """`3 of 8 texts`, or `3 texts`."""
+        done = count_noun(self.done, self.noun)
+        return done if self.total is None else f"{self.done:,} of {count_noun(self.total, self.noun)}"
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from layerbeam.pipeline.dataset.batches import Batches
+    from layerbeam.pipeline.dataset.export import ArrayFormat
     from layerbeam.pipeline.dataset.nearest import Metric
     from layerbeam.pipeline.dataset.torch_dataset import TorchBatches
 
@@ -388,6 +390,36 @@ class View:
         from layerbeam.pipeline.dataset.torch_dataset import TorchBatches
 
         return TorchBatches(self, {"batch_size": batch_size, **settings})
+
+    def export(
+        self,
+        folder: str,
+        *,
+        columns: Sequence[str] | None = None,
+        format: ArrayFormat = "npy",
+        shards: int = 1,
+        codes: bool = False,
+    ) -> Path:
+        """Write columns as arrays into a new folder, in the order of the rows, of any file format; path of the index.
+
+        `index.json` names the files, and is written last. Memory is for one part.
+
+        Args:
+            folder: A local folder, new or empty.
+            columns: Vectors and numbers; None: all vectors. With `codes=True` also `<vector>_scale`.
+            format: `npy`: a file for each column and shard; `safetensors`: a file for each shard.
+            shards: The rows are divided evenly into as many.
+            codes: Vectors of `dtype: int8` as codes, not as float32.
+
+        Raises:
+            ValueError: An argument is wrong, a column holds no numbers or has null.
+            FileExistsError: The folder is not empty.
+        """
+        from layerbeam.pipeline.dataset.export import export
+
+        view = self.stored if codes else self
+        stored = self._number_type.stored_names(self.vectors, self._stored_schema) if codes else self.vectors
+        return export(view, folder, view._known(stored if columns is None else columns), format, shards)
 
     def nearest(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -15,6 +17,7 @@ from repository import DATA
 
 import layerbeam
 from layerbeam.pipeline import encode as module
+from layerbeam.pipeline import progress
 
 SMALL = str(DATA / "hf_uncased")
 VIEWS = {
@@ -48,6 +51,31 @@ def test_views_have_the_rows_and_columns_of_a_run(workplace):
                 assert columns[column].tolist() == arrow[name][column].to_pylist() == expected[column].to_pylist()
     assert len(arrays["text"]["line"]) == len(lines)
     assert 0 < len(arrays["words"]["line"]) < len(lines)
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "is_shown"), [(4097, None, True), (4097, False, False), (10, None, False), (10, True, True)]
+)
+def test_progress_of_a_long_list_at_a_terminal(monkeypatch, count, given, is_shown):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    layerbeam.encode(["a bank"] * count, encoder=SMALL, progress=given)
+    assert ("0%" in stream.getvalue()) == is_shown
+    assert bool(stream.getvalue()) == is_shown
+
+
+def test_progress_of_a_generator(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stderr", stream)
+
+    def texts():
+        yield from ["a bank"] * 4096
+        while "4,096 texts" not in stream.getvalue():
+            yield "a bank"
+
+    assert len(layerbeam.encode(texts(), encoder=SMALL, progress=True)) > 4096
 
 
 def test_one_unit_vector_per_text_in_any_kind_of_list():
