@@ -197,3 +197,21 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         storage.set_options(server.options)
         yield server
     storage.set_options()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Hugging Face's Hub, with no dataset, on a loopback address."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    from hub import Hub, serve
+
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    server = Hub()
+    stores._stores.clear()
+    with serve(server):
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setenv("HF_ENDPOINT", server.url)  # of processes
+        yield server
+    stores._stores.clear()

@@ -414,8 +414,9 @@ def _run_config(
 def _resolve(options: argparse.Namespace, config: Config, beam_arguments: list[str]) -> tuple[Job, list[str]]:
     """The job and Beam's options. Raises UsageError for settings that do not fit, and paths out of reach."""
     _announce_loading()
-    from layerbeam.pipeline.config.job import resolve
+    from layerbeam.pipeline.config.job import pin_inputs, resolve
 
+    config = pin_inputs(config)
     forms = (str(view.keep_words) for view in config.views.values())
     if any(map(_is_in_store, [config.encoder.handle, config.encoder.adapter or "", *forms])):
         _set_up_file_systems(options, beam_arguments, configured=config.beam)

@@ -183,6 +183,8 @@ class Job(EmbedJob):
 
 def resolve(config: Config) -> Job:
     """The job of a configuration. UsageError as `resolve_embedding`, or if the splitter cannot be imported here."""
+    if config.output.path.startswith("hf://"):
+        raise UsageError(f"output.path: {config.output.path}: {storage.NOT_WRITTEN}")
     splitter = config.input.splitter
     if splitter is not None and splitter != "tensorflow_text":
         try:
@@ -200,6 +202,22 @@ def resolve(config: Config) -> Job:
             f"{job.max_seq_length} tokens: lower it, or raise that"
         )
     return _make_job(dataclasses.replace(config, encoder=job.config.encoder), job)
+
+
+def pin_inputs(config: Config) -> Config:
+    """The configuration with input files of the Hub at the commits that they are at now. UsageError if there are none.
+
+    The manifest then has these commits, and all workers read the same.
+    """
+    files = []
+    for path in config.input.files:
+        if path.startswith("hf://") and (reason := storage.unsupported_reason(path)) is not None:
+            raise UsageError(f"input.files: {path}: {reason}")
+        try:
+            files.append(storage.pin(path))
+        except OSError as error:
+            raise UsageError(f"input.files: {path}: {storage.reason_of(error)}") from error
+    return dataclasses.replace(config, input=dataclasses.replace(config.input, files=files))
 
 
 def with_format(job: Job, format_: Format) -> Job:

@@ -42,8 +42,8 @@ class InputConfig(RecordFormat):
     ] = setting(
         REQUIRED,
         "globs, files or folders (in a store with / at the end), one or a list, on any Beam file system (local, "
-        "gs://, s3://, hdfs://), relative to the current folder; .gz, .bz2 and .zst are read; of a folder, the "
-        "files in it with a known ending",
+        "gs://, s3://, hdfs://) or hf://datasets/org/name@revision/..., relative to the current folder; .gz, .bz2 and "
+        ".zst are read; of a folder, the files in it with a known ending",
         min_length=1,
     )
     format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")

@@ -321,9 +321,9 @@ class Catalog(Scratch):
         """Those of the sound blocks."""
         return {value for (value,) in self._run("SELECT DISTINCT fingerprint FROM blocks JOIN sound USING (id)")}
 
-    def paths(self) -> set[str]:
-        """The paths of all files of which a block is recorded."""
-        return set(self._paths("SELECT DISTINCT path FROM ranges"))
+    def versions(self) -> set[tuple[str, str]]:
+        """(path, version) of all files of which a block is recorded."""
+        return {(_path(path), version) for path, version in self._run("SELECT DISTINCT path, version FROM ranges")}
 
     def gone(self) -> list[str]:
         """Files of earlier runs that are no input any more."""

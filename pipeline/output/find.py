@@ -214,7 +214,7 @@ def find_work(
     found = find_inputs(given.files, output_path) if found is None else found
     catalog = Catalog(output_path)
     catalog.load(folders_of(job.views))
-    found = _as_recorded(found, catalog.paths())
+    found = _as_recorded(found, catalog.versions())
     limited: dict[str, int] = {}
     if given.limit is not None:
         found, limited = _first_records(found, given.limit, job.records)
@@ -281,13 +281,14 @@ def _to_read(work: PendingWork, file: InputFile) -> FileToRead:
     return FileToRead(file, work.limited.get(file.path), done)
 
 
-def _as_recorded(found: Iterable[InputFile], recorded: Collection[str]) -> list[InputFile]:
-    """The files under the paths that an earlier run recorded, sorted by path."""
-    paths = {storage.place_of(path): path for path in recorded}
+def _as_recorded(found: Iterable[InputFile], recorded: Collection[tuple[str, str]]) -> list[InputFile]:
+    """The files under the paths that an earlier run recorded, each with its version; sorted by path."""
+    paths = {storage.place_of(path, version): path for path, version in recorded}
+    known = set(paths.values())
     renamed = (
         file
-        if file.path in recorded
-        else dataclasses.replace(file, path=paths.get(storage.place_of(file.path), file.path))
+        if file.path in known
+        else dataclasses.replace(file, path=paths.get(storage.place_of(file.path, file.version), file.path))
         for file in found
     )
     return sorted(renamed, key=lambda file: file.path)

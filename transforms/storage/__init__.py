@@ -1,7 +1,7 @@
 """Files on this machine's disks and on Beam's file systems: list, read, write, delete.
 
-A path with a scheme goes to `stores`, which imports Beam for the first such path: `gs://` and `s3://` through the
-store's own client, all others (`hdfs://`) through Beam's file systems. Every other path goes through the operating
+A path with a scheme goes to `stores`, which imports Beam for the first such path: `gs://`, `s3://` and `hf://` through
+the store's own client, all others (`hdfs://`) through Beam's file systems. Every other path goes through the operating
 system: Beam's glob skips names with a backslash, reads `[1]` in a literal path as a pattern, and its `delete` expands
 patterns too.
 """
@@ -29,6 +29,7 @@ from layerbeam.transforms.storage.files import (
     unfinished_file,
     write_atomically,
 )
+from layerbeam.transforms.storage.hf_store import NOT_WRITTEN
 from layerbeam.transforms.storage.listing import (
     FILES_AT_ONCE,
     PatternError,
@@ -51,4 +52,4 @@ from layerbeam.transforms.storage.listing import (
 )
 from layerbeam.transforms.storage.locking import locked_file
 from layerbeam.transforms.storage.store import in_batches
-from layerbeam.transforms.storage.stores import install_command, is_installed, set_options, unsupported_reason
+from layerbeam.transforms.storage.stores import install_command, is_installed, pin, set_options, unsupported_reason

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage import stores
+from layerbeam.transforms.storage import hf_store, stores
 
 # Object stores answer slowly, and many at once.
 FILES_AT_ONCE = 32
@@ -90,9 +90,14 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # some files in /proc would wait for their first byte
 
 
-def place_of(path: str) -> str:
-    """The same text for every spelling of a path: absolute if it is local. Links are not followed."""
-    return _without_detours(os.path.join(os.getcwd(), path)) if is_local(path) else path
+def place_of(path: str, version: str = "") -> str:
+    """The same text for every spelling of a path: absolute if it is local. Links are not followed.
+
+    And for a file of this version in a dataset of the Hub, at every commit that has it.
+    """
+    if is_local(path):
+        return _without_detours(os.path.join(os.getcwd(), path))
+    return hf_store.content_place(path, version) if version and hf_store.is_path(path) else path
 
 
 def _without_detours(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Stores (gs://, s3://, and Beam's other file systems) behind functions whose errors are OSError.
+"""Stores (gs://, s3://, hf://, and Beam's other file systems) behind functions whose errors are OSError.
 
 Beam is imported for the first path with a scheme, because that takes 0.9 s.
 """
@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.storage import hf_store
 from layerbeam.transforms.storage.errors import as_os_errors
 from layerbeam.transforms.storage.store import Store
 
-# What each of Beam's file systems needs: (a module that it imports, the package that provides it).
+# What each store needs: (a module that it imports, the package that provides it).
 _PACKAGES = {
     "gs": ("apache_beam.io.gcp.gcsfilesystem", "gcp"),
     "s3": ("boto3", "aws"),
     "hdfs": ("hdfs", "apache-beam[hadoop]"),
+    "hf": ("huggingface_hub", "hf"),
 }
 
 # The arguments of the last `set_options`; None: never called, as on a worker, where Beam itself sets the options.
@@ -76,6 +78,8 @@ def _make_store(scheme: str, options: Any) -> Store:
         from layerbeam.transforms.storage.s3_store import S3Store
 
         return S3Store(options)
+    if scheme == "hf":
+        return hf_store.HfStore()
     from layerbeam.transforms.storage.beam_store import BeamStore
 
     return BeamStore(_beam())
@@ -110,13 +114,15 @@ def unsupported_reason(path: str) -> str | None:
     package, install = _PACKAGES.get(scheme, ("", ""))
     if package and not is_installed(package):
         return f"{scheme}:// needs a package that is not installed; run: {install_command(install)}"
+    if scheme == "hf":
+        return None if hf_store.is_path(path) else f"is not of the form {hf_store.FORM}"
     try:
         _beam().get_filesystem(path)
     except Exception as error:  # ValueError, BeamIOError, and those of each store's client
         if package:
             options = "; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user" if scheme == "hdfs" else ""
             return f"Beam cannot open {scheme}:// here ({error}){options}"
-        known = ", ".join(f"{name}://" for name in _PACKAGES)
+        known = ", ".join(f"{name}://" for name in _PACKAGES if name != "hf")
         return f"Beam has no file system for {scheme}:// here; it has local paths (without a scheme), {known}"
     return None
 
@@ -152,6 +158,14 @@ def list_prefix(prefix: str) -> Iterator[InputFile]:
     """The files whose paths begin with `prefix`, page after page."""
     with store_of(prefix) as store:
         yield from store.list(prefix)
+
+
+def pin(path: str) -> str:
+    """The path, or glob, of what does not change later: a dataset of the Hub at the commit that it is at now."""
+    if scheme_of(path) != "hf":
+        return path
+    with as_os_errors(path):
+        return hf_store.HfStore().pin(path)
 
 
 def stat(path: str) -> InputFile | None:

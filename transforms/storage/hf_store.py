@@ -1,0 +1,172 @@
+"""Files of datasets on Hugging Face's Hub, through huggingface_hub; read only.
+
+`HF_ENDPOINT` names another Hub. The token is that of `HF_TOKEN` or `hf auth login`; no setting has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple, NoReturn
+
+from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.storage.store import Store
+
+FORM = "hf://datasets/org/name@revision/path"
+NOT_WRITTEN = "the Hub is not written to by a run; give a folder, and then run: layerbeam publish FOLDER org/name"
+_PATH = re.compile(
+    r"hf://datasets/(?P<repository>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?/(?P<name>.*)",
+    re.DOTALL,
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_RETRIES = 10  # within a minute or two
+_PASSING = (408, 429, 500, 502, 503, 504)
+_TIMEOUT_SECONDS = 60
+
+
+class _Place(NamedTuple):
+    """A file, or a folder, of a dataset. `revision`: a branch, a tag or a commit."""
+
+    repository: str
+    revision: str
+    name: str
+
+    @property
+    def quoted_revision(self) -> str:
+        return urllib.parse.quote(self.revision, safe="")
+
+    @property
+    def path(self) -> str:
+        return f"hf://datasets/{self.repository}@{self.quoted_revision}/{self.name}"
+
+
+def is_path(path: str) -> bool:
+    """Whether the path names files of a dataset."""
+    return _PATH.fullmatch(path) is not None
+
+
+def content_place(path: str, version: str) -> str:
+    """The same text for a file of a dataset at every commit that has it with this content."""
+    place = _split(path)
+    return f"{place.repository}/{place.name}@{version}"
+
+
+def _split(path: str) -> _Place:
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise ValueError(f"is not of the form {FORM}")
+    return _Place(found["repository"], urllib.parse.unquote(found["revision"] or "main"), found["name"])
+
+
+class HfStore(Store):
+    """`InputFile.version` is the hash of a file's content: of its blob in git, or its SHA-256 in LFS. It has no time.
+
+    At a commit nothing changes: call `pin` first, once for all that reads.
+    """
+
+    def __init__(self) -> None:
+        from huggingface_hub import HfApi, hf_api, utils
+
+        self._api: Any = HfApi()
+        self._as_found: Any = hf_api.RepoFile
+        self._http: Any = utils
+
+    def pin(self, path: str) -> str:
+        """The path, or glob, at the commit that its revision names now."""
+        place = _split(path)
+        if not _COMMIT.fullmatch(place.revision):
+            about = self._ask(place, "GET", f"api/datasets/{place.repository}/revision/{place.quoted_revision}").json()
+            place = place._replace(revision=about["sha"])
+        return place.path
+
+    def list(self, prefix: str) -> Iterator[InputFile]:
+        place = _split(prefix)
+        folder = place.name.rpartition("/")[0]
+        given = {"revision": place.revision, "repo_type": "dataset", "recursive": True}
+        with contextlib.suppress(FileNotFoundError), self._explained(place):
+            for found in self._api.list_repo_tree(place.repository, folder or None, **given):
+                if hasattr(found, "blob_id") and found.path.startswith(place.name):
+                    yield _as_file(prefix.removesuffix(place.name) + found.path, found)
+
+    def stat(self, path: str) -> InputFile | None:
+        place = _split(path)
+        address = f"api/datasets/{place.repository}/paths-info/{place.quoted_revision}"
+        found = self._ask(place, "POST", address, data={"paths": [place.name], "expand": False}).json()
+        return next((_as_file(path, self._as_found(**one)) for one in found if one["type"] == "file"), None)
+
+    def read(self, path: str, start: int, end: int | None) -> bytes:
+        place = _split(path)
+        asked = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        address = f"datasets/{place.repository}/resolve/{place.quoted_revision}/{urllib.parse.quote(place.name)}"
+        answer = self._ask(place, "GET", address, {"Accept-Encoding": "identity", **asked})
+        data: bytes = b"" if answer.status_code == 416 else answer.content  # 416: behind the end
+        return data if answer.status_code != 200 or not asked else data[start:end]
+
+    def _ask(self, place: _Place, method: str, address: str, headers: Any = None, **given: Any) -> Any:
+        """The Hub's answer, asked again for about a minute if an error may pass."""
+        with self._explained(place):
+            answer = self._http.http_backoff(
+                method,
+                f"{self._api.endpoint}/{address}",
+                headers=self._http.build_hf_headers(headers=headers),
+                timeout=_TIMEOUT_SECONDS,
+                max_retries=_RETRIES,
+                retry_on_status_codes=_PASSING,
+                **given,
+            )
+            if answer.status_code != 416:
+                self._http.hf_raise_for_status(answer)
+            return answer
+
+    @contextlib.contextmanager
+    def _explained(self, place: _Place) -> Iterator[None]:
+        """Raises OSError, in a sentence that says what to do."""
+        from huggingface_hub import errors
+
+        page = f"{self._api.endpoint}/datasets/{place.repository}"
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            reason = f"access is restricted: ask for it at {page}, and give your token in HF_TOKEN"
+            raise OSError(errno.EACCES, reason, place.path) from error
+        except errors.RepositoryNotFoundError as error:
+            reason = f"there is no {page} for this token; check the name, and give a token that may read it in HF_TOKEN"
+            raise OSError(errno.EACCES, reason, place.path) from error
+        except errors.RevisionNotFoundError as error:
+            reason = f"{page} has no branch, tag or commit {place.revision}"
+            raise OSError(errno.EINVAL, reason, place.path) from error
+        except errors.EntryNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, "No such file", place.path) from error
+        except errors.HfHubHTTPError as error:
+            status, said = error.response.status_code, error.server_message or " ".join(str(error).split())
+            hint = {
+                401: "; check the token in HF_TOKEN, or unset it for a public dataset",
+                429: "; wait some minutes, or give a token in HF_TOKEN, which may ask more often",
+            }.get(status, "")
+            number = errno.EACCES if status in (401, 403) else errno.EIO
+            raise OSError(number, f"{self._api.endpoint} answers {status}: {said}{hint}", place.path) from error
+        except OSError:
+            raise
+        except Exception as error:  # of its HTTP client, which differs between versions
+            reason = f"{self._api.endpoint} cannot be reached ({type(error).__name__}: {error})"
+            raise OSError(errno.EIO, reason, place.path) from error
+
+    def write(self, path: str, file: IO[bytes], size: int) -> None:
+        _refuse(path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        _refuse(path)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        _refuse(paths[0])
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, NOT_WRITTEN, path)
+
+
+def _as_file(path: str, found: Any) -> InputFile:
+    return InputFile(path, found.size, 0.0, found.lfs.sha256 if found.lfs else found.blob_id)
