@@ -212,6 +212,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     stores._stores.clear()
     with serve(server):
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_ENDPOINT", server.url)  # of processes
         yield server
     stores._stores.clear()

@@ -13,6 +13,7 @@ REJECTS = "rejects"
 WORD_SUMS = "_word_types"  # per view of level word_type: the sums of each block
 RUNS = "_runs"
 REPORT = "report.html"
+CARD = "README.md"  # that of a dataset on the Hub: `layerbeam publish` writes it
 DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them
 
 # What lies there only while a run is active.

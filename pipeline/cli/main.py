@@ -195,6 +195,14 @@ def _search(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     return DONE
 
 
+def _publish(options: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _refuse_arguments(beam_arguments)
+    from layerbeam.pipeline.cli.publish import print_published, publish
+
+    _print(options, publish(options.output, options.repository, public=options.public), print_published)
+    return DONE
+
+
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
     from layerbeam.pipeline.cli.known_encoders import list_encoders, print_encoders
@@ -288,6 +296,7 @@ COMMANDS = {
     "verify": _verify,
     "report": _report,
     "search": _search,
+    "publish": _publish,
     "encoder": _encoder,
     "extract-features": _extract_features,
     "init": _init,

@@ -56,7 +56,19 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     parser = _Parser(prog="layerbeam", description="The vectors inside BERT, for whole corpora.")
     parser.add_argument("--version", action="version", version=f"layerbeam {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_run, _plan, _show, _verify, _report, _search, _encoder, _extract_features, _init, _completion):
+    for add in (
+        _run,
+        _plan,
+        _show,
+        _verify,
+        _report,
+        _search,
+        _publish,
+        _encoder,
+        _extract_features,
+        _init,
+        _completion,
+    ):
         add(commands)
     for name, command in commands.choices.items():
         amount = command.add_mutually_exclusive_group()
@@ -201,6 +213,21 @@ def _search(commands: _Commands) -> None:
         ">= 1990\" or \"party in ['left', 'right']\"",
     )
     _add_trust(command)
+    _add_json(command)
+
+
+def _publish(commands: _Commands) -> None:
+    command = commands.add_parser(
+        "publish",
+        help="publish a finished run as a dataset on Hugging Face's Hub, with a card",
+        description="Write a dataset card, OUT/README.md, and publish the run with it on Hugging Face's Hub. Run it "
+        "again to resume it, or to publish what a later run has changed. The token is that of HF_TOKEN or "
+        "`hf auth login`.",
+        epilog="Exit status: 0 done; 1 failed; 2 wrong usage, such as no finished run, or no permission.",
+    )
+    command.add_argument("output", metavar="OUT", help="the output folder, on this machine")
+    command.add_argument("repository", metavar="REPOSITORY", nargs="?", help="org/name; without it, only the card")
+    command.add_argument("--public", action="store_true", help="make a new dataset public; default: private")
     _add_json(command)
 
 

@@ -48,7 +48,7 @@ def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, nu
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
         if has_run and fingerprints <= {run_identity["fingerprint"]}:
             # Its record and its manifest are lost, but all commits have these settings.
-            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT}
+            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT, layout.CARD}
             own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))

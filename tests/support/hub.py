@@ -5,6 +5,7 @@ Unknown requests are answered with 501, so that no test passes because of a gap.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import hashlib
@@ -14,6 +15,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
 from faults import Faults, FaultyHandler
 from ports import serving
 
@@ -44,12 +46,16 @@ class Dataset:
 
 
 class Hub:
-    """The Hub. `token`: the only one that it knows. `calls`: each request; `downloaded`: bytes of files in answers."""
+    """The Hub. `token`: the only one that it knows; `large`: what was uploaded into LFS, by SHA-256.
+
+    `calls`: each request; `downloaded`: bytes of files in answers.
+    """
 
     def __init__(self) -> None:
         self.url, self.token = "", "hf_good"
         self.datasets: dict[str, Dataset] = {}
         self.calls: list[str] = []
+        self.large: dict[str, bytes] = {}
         self.downloaded = 0
         self.faults = Faults()
 
@@ -152,12 +158,92 @@ def _ranged(hub: Hub, data: bytes, headers: Any) -> Reply:
     return 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}, data[first : last + 1]
 
 
+def _writing(respond: Any) -> Any:
+    """A route that needs the token."""
+
+    def checked(hub: Hub, names: Any, query: Any, headers: Any, body: bytes, token: str) -> Reply:
+        if not token:
+            return _refusal(401, "", "Invalid username or password.")
+        answer: Reply = respond(hub, names, body)
+        return answer
+
+    return checked
+
+
+@_writing
+def _create(hub: Hub, names: Any, body: bytes) -> Reply:
+    asked = json.loads(body)
+    name = f"{asked['organization']}/{asked['name']}"
+    if asked["organization"] != "org":
+        return _refusal(403, "", f"You don't have the rights to create a dataset under the namespace {name}")
+    if name in hub.datasets:
+        about = {"error": "You already created this dataset repo", "url": f"{hub.url}/datasets/{name}"}
+        return 409, {"Content-Type": "application/json"}, json.dumps(about).encode()
+    hub.dataset(name).private = asked.get("visibility") == "private" or asked.get("private", False)
+    hub.dataset(name).commit({".gitattributes": b"*.parquet filter=lfs\n"})
+    return _json({"url": f"{hub.url}/datasets/{name}"})
+
+
+@_writing
+def _validate(hub: Hub, names: Any, body: bytes) -> Reply:
+    front = re.match(r"---\n(.*?)\n---\n", json.loads(body)["content"], re.DOTALL)
+    assert front is not None
+    yaml.safe_load(front[1])
+    return _json({"errors": [], "warnings": []})
+
+
+@_writing
+def _preupload(hub: Hub, names: Any, body: bytes) -> Reply:
+    found = ((one["path"], "lfs" if _is_large(one["path"]) else "regular") for one in json.loads(body)["files"])
+    return _json({"files": [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in found]})
+
+
+@_writing
+def _lfs_batch(hub: Hub, names: Any, body: bytes) -> Reply:
+    objects = [
+        one if one["oid"] in hub.large else one | {"actions": {"upload": {"href": f"{hub.url}/lfs/{one['oid']}"}}}
+        for one in json.loads(body)["objects"]
+    ]
+    return _json({"transfer": "basic", "objects": objects})
+
+
+def _lfs_put(hub: Hub, names: Any, query: Any, headers: Any, body: bytes, token: str) -> Reply:
+    if _sha256(body) != names["sha256"]:
+        return _refusal(400, "", "other bytes")
+    hub.large[names["sha256"]] = body
+    return 200, {}, b""
+
+
+@_writing
+def _commit(hub: Hub, names: Any, body: bytes) -> Reply:
+    dataset = hub.dataset(names["repository"])
+    files = dict(dataset.files)
+    for line in map(json.loads, body.splitlines()):
+        value = line["value"]
+        if line["key"] == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif line["key"] == "lfsFile":
+            files[value["path"]] = hub.large[value["oid"]]
+        elif line["key"] == "deletedFile":
+            del files[value["path"]]
+        elif line["key"] != "header":
+            return _refusal(501, "", f"{line['key']}: this stand-in does not know it")
+    number = dataset.commit(files)
+    return _json({"commitUrl": f"{hub.url}/datasets/org/x/commit/{number}", "commitOid": number})
+
+
 _AT = r"/api/datasets/(?P<repository>[^/]+/[^/]+)"
 _ROUTES: tuple[tuple[str, Any], ...] = (
     (rf"GET {_AT}/revision/(?P<revision>[^/]+)", _about),
     (rf"GET {_AT}/tree/(?P<revision>[^/]+)(/(?P<path>.*))?", _tree),
     (rf"POST {_AT}/paths-info/(?P<revision>[^/]+)", _paths_info),
     (r"GET /datasets/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)", _resolve),
+    (r"POST /api/repos/create", _create),
+    (r"POST /api/validate-yaml", _validate),
+    (rf"POST {_AT}/preupload/main", _preupload),
+    (r"POST /datasets/(?P<repository>[^/]+/[^/]+)[.]git/info/lfs/objects/batch", _lfs_batch),
+    (r"PUT /lfs/(?P<sha256>\w+)", _lfs_put),
+    (rf"POST {_AT}/commit/main", _commit),
     (r"GET /cdn/(?P<sha256>\w+)", _cdn),
 )
 

@@ -61,6 +61,44 @@ def _split(path: str) -> _Place:
     return _Place(found["repository"], urllib.parse.unquote(found["revision"] or "main"), found["name"])
 
 
+@contextlib.contextmanager
+def explain(endpoint: str, repository: str, revision: str, path: str) -> Iterator[None]:
+    """Convert errors of huggingface_hub to OSError, each in a sentence that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        cause: Any = error.__cause__ if isinstance(error, RuntimeError) else None  # of a thread that uploads
+        raise OSError(*_explanation(cause or error, endpoint, repository, revision), path) from error
+
+
+def _explanation(error: Any, endpoint: str, repository: str, revision: str) -> tuple[int, str]:
+    """(errno, what is wrong and what to do)."""
+    from huggingface_hub import errors
+
+    page = f"{endpoint}/datasets/{repository}"
+    if isinstance(error, errors.GatedRepoError):
+        return errno.EACCES, f"access is restricted: ask for it at {page}, and give your token in HF_TOKEN"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        what = f"there is no {page} for this token; check the name, and give a token that may read it in HF_TOKEN"
+        return errno.EACCES, what
+    if isinstance(error, errors.RevisionNotFoundError):
+        return errno.EINVAL, f"{page} has no branch, tag or commit {revision}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return errno.ENOENT, "No such file"
+    if isinstance(error, errors.HfHubHTTPError):
+        status, said = error.response.status_code, error.server_message or " ".join(str(error).split())
+        hint = {
+            401: "; check the token in HF_TOKEN (a public dataset is read without one)",
+            403: "; give a token in HF_TOKEN that may do this",
+            429: "; wait some minutes, or give a token in HF_TOKEN, which may ask more often",
+        }.get(status, "")
+        return errno.EACCES if status in (401, 403) else errno.EIO, f"{endpoint} answers {status}: {said}{hint}"
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO, error.strerror or str(error)
+    # Of its HTTP client, which differs between versions.
+    return errno.EIO, f"{endpoint} cannot be reached ({type(error).__name__}: {error})"
+
+
 class HfStore(Store):
     """`InputFile.version` is the hash of a file's content: of its blob in git, or its SHA-256 in LFS. It has no time.
 
@@ -86,7 +124,10 @@ class HfStore(Store):
         place = _split(prefix)
         folder = place.name.rpartition("/")[0]
         given = {"revision": place.revision, "repo_type": "dataset", "recursive": True}
-        with contextlib.suppress(FileNotFoundError), self._explained(place):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            explain(self._api.endpoint, place.repository, place.revision, place.path),
+        ):
             for found in self._api.list_repo_tree(place.repository, folder or None, **given):
                 if hasattr(found, "blob_id") and found.path.startswith(place.name):
                     yield _as_file(prefix.removesuffix(place.name) + found.path, found)
@@ -107,7 +148,7 @@ class HfStore(Store):
 
     def _ask(self, place: _Place, method: str, address: str, headers: Any = None, **given: Any) -> Any:
         """The Hub's answer, asked again for about a minute if an error may pass."""
-        with self._explained(place):
+        with explain(self._api.endpoint, place.repository, place.revision, place.path):
             answer = self._http.http_backoff(
                 method,
                 f"{self._api.endpoint}/{address}",
@@ -120,39 +161,6 @@ class HfStore(Store):
             if answer.status_code != 416:
                 self._http.hf_raise_for_status(answer)
             return answer
-
-    @contextlib.contextmanager
-    def _explained(self, place: _Place) -> Iterator[None]:
-        """Raises OSError, in a sentence that says what to do."""
-        from huggingface_hub import errors
-
-        page = f"{self._api.endpoint}/datasets/{place.repository}"
-        try:
-            yield
-        except errors.GatedRepoError as error:
-            reason = f"access is restricted: ask for it at {page}, and give your token in HF_TOKEN"
-            raise OSError(errno.EACCES, reason, place.path) from error
-        except errors.RepositoryNotFoundError as error:
-            reason = f"there is no {page} for this token; check the name, and give a token that may read it in HF_TOKEN"
-            raise OSError(errno.EACCES, reason, place.path) from error
-        except errors.RevisionNotFoundError as error:
-            reason = f"{page} has no branch, tag or commit {place.revision}"
-            raise OSError(errno.EINVAL, reason, place.path) from error
-        except errors.EntryNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, "No such file", place.path) from error
-        except errors.HfHubHTTPError as error:
-            status, said = error.response.status_code, error.server_message or " ".join(str(error).split())
-            hint = {
-                401: "; check the token in HF_TOKEN, or unset it for a public dataset",
-                429: "; wait some minutes, or give a token in HF_TOKEN, which may ask more often",
-            }.get(status, "")
-            number = errno.EACCES if status in (401, 403) else errno.EIO
-            raise OSError(number, f"{self._api.endpoint} answers {status}: {said}{hint}", place.path) from error
-        except OSError:
-            raise
-        except Exception as error:  # of its HTTP client, which differs between versions
-            reason = f"{self._api.endpoint} cannot be reached ({type(error).__name__}: {error})"
-            raise OSError(errno.EIO, reason, place.path) from error
 
     def write(self, path: str, file: IO[bytes], size: int) -> None:
         _refuse(path)

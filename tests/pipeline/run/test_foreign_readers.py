@@ -120,6 +120,18 @@ def test_datasets(output, view, tmp_path, monkeypatch):
     check(np.array(rows.with_format("numpy")[:][column]), output, view)
 
 
+def test_datasets_by_the_card(output, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("datasets", reason="datasets is not installed: make test-readers")
+    from datasets import load_dataset
+
+    assert main(["publish", str(output)], version="test") == 0  # the card alone
+    for view in ("tokens", "texts_8", "types"):
+        column, _ = expected(output, view)
+        rows = load_dataset(str(output), view, split="train", cache_dir=str(tmp_path))
+        check(np.array(rows.with_format("numpy")[:][column]), output, view)
+
+
 def test_all_readers_give_the_rows_of_a_folder_in_one_order(tmp_path):
     lines = random_lines(300)
     places = [f"{top}/{path}" for top in "abc" for path in ("x.txt", "y.txt", "sub/x.txt", "sub/deep/y.txt")]

@@ -101,7 +101,7 @@ def test_what_is_not_there_or_not_allowed(hub, commit, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", hub.token)
     assert storage.read_bytes("hf://datasets/org/secret/data/a.jsonl") == FILES["data/a.jsonl"]
     monkeypatch.setenv("HF_TOKEN", "hf_bad")
-    with pytest.raises(PermissionError, match="answers 401: Invalid credentials in Authorization header; check the to"):
+    with pytest.raises(PermissionError, match="answers 401: Invalid credentials in Authorization header; check the t"):
         storage.pin("hf://datasets/org/data/a")
 
 
