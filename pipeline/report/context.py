@@ -35,8 +35,8 @@ PLACE = ("file", "line", "sentence", "id")
 class Section:
     """A section's data. `figures`: what `--json` prints; `shown`: what else the template needs.
 
-    `missing_hint`: what to add to the run or the command, if there is nothing to show. `problems`: what was asked for
-    and is not there.
+    `missing_hint`: what to add to the run or the command, if there is nothing to show: the page leaves the section out.
+    `problems`: what was asked for and is not there.
     """
 
     figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -144,6 +144,12 @@ class ReportContext:
         """The views that have rows, in the order of the levels. `with_lists`: also those with lists of vectors."""
         views = [view for view in self.views if with_lists or not view.has_vector_lists]
         return [view for level in levels for view in views if view.level == level]
+
+    def hint(self, kind: str, add: str) -> str:
+        """Why there is no view of this kind to show, and what to add."""
+        lists = ", ".join(view.name for view in self.of_level("text", with_lists=True) if view.has_vector_lists)
+        rows = f"There are only lists of vectors (view {lists})" if lists else f"No {kind} has rows"
+        return f"{rows}; add one under `views`: {add}."
 
 
 def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:

@@ -8,6 +8,10 @@ for (const linked of document.querySelectorAll(".linked")) {
     rows.forEach((row, i) => points.set(row, [...(points.get(row) || []), drawn[i]]));
   }
   const rowOf = (number) => document.getElementById(`${prefix}-${number}`);
+  const unfold = (row) => {
+    const details = row.closest("details");
+    if (details) details.open = true;
+  };
   let shown = null;
   const mark = (number) => {
     if (number === shown) return;
@@ -51,8 +55,8 @@ for (const linked of document.querySelectorAll(".linked")) {
     svg.addEventListener("click", (event) => {
       const number = nearest(svg, event);
       if (number === null) return;
-      const row = rowOf(number), details = row.closest("details");
-      if (details) details.open = true;
+      const row = rowOf(number);
+      unfold(row);
       row.scrollIntoView({ block: "center" });
       row.focus({ preventScroll: true });
     });
@@ -65,9 +69,11 @@ for (const linked of document.querySelectorAll(".linked")) {
   }
   linked.addEventListener("keydown", (event) => {
     const row = event.target.closest("tr[id]");
-    const next = row && { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const next = row && step && rowOf(Number(row.id.slice(prefix.length + 1)) + step);
     if (!next) return;
     event.preventDefault();
+    unfold(next);
     next.focus();
   });
 }

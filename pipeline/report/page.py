@@ -90,12 +90,12 @@ def write_report(
 
 
 def print_report_result(result: ReportResult) -> None:
-    """Path and size of the page, and what the run lacks."""
+    """Path and size of the page, and the sections that it leaves out."""
     console = plain_console(soft_wrap=True)
     console.print(f"{result.path}: {size_text(result.bytes)}, one page with everything in it; open it in a browser")
-    for (_, title), section in result.sections.items():
-        if section.missing_hint:
-            console.print(f"          {title}: {section.missing_hint}")
+    left_out = [title for (_, title), section in result.sections.items() if section.missing_hint]
+    if left_out:
+        console.print(f"left out  {'; '.join(left_out)} (--json says what each needs)")
 
 
 def _check_extra() -> None:
@@ -128,7 +128,7 @@ def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section])
             signs=plots.SIGNS,
             context=context,
             name=os.path.basename(context.run.path.rstrip("/")) or context.run.path,
-            sections=computed,
+            sections={key: section for key, section in computed.items() if not section.missing_hint},
             style=Html(style),
             script=Html(script),
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -23,7 +23,7 @@ _MAX_REASONS = 40
 _MAX_POINTS = 800
 _QUERIES = 8
 _NEIGHBOURS = 5
-_ADD_TEXT_VIEW = "No view of texts has rows; add one under `views`: `texts: {level: text, layers: all, pooling: mean}`."
+_TEXT_VIEW = "`texts: {level: text, layers: all, pooling: mean}`"
 
 
 def overview(context: ReportContext) -> Section:
@@ -130,7 +130,7 @@ def layers(context: ReportContext) -> Section:
     """Every layer of every view with rows: distribution of values and norms, anisotropy."""
     views = context.of_level("token", "word", "text", "record")
     if not views:
-        return Section(missing_hint="No view has rows with vectors; add one with `layers: all` under `views`.")
+        return Section(missing_hint=context.hint("view", "`tokens: {level: token, layers: all}`"))
     figures = {
         view.name: {
             "rows": view.sample_size,
@@ -142,11 +142,15 @@ def layers(context: ReportContext) -> Section:
 
 
 def check_color_by(context: ReportContext) -> None:
-    """UsageError if there are views of texts and none has the column to colour by."""
+    """UsageError if no view of texts has the column to colour by."""
     views, color_by = context.of_level("text", "record"), context.color_by
+    if color_by is None:
+        return
+    if not views:
+        raise UsageError(f"--color-by: {context.hint('view of texts', _TEXT_VIEW)}")
     columns = [(view, name) for view in views for name in view.schema.names]
     known = list(dict.fromkeys(name for view, name in columns if name not in (*view.vectors, "text", "line")))
-    if color_by is not None and views and color_by not in known:
+    if color_by not in known:
         raise UsageError(
             f"--color-by {color_by}: no view of texts has this column; it can be {', '.join(known)} (input.keep_fields "
             f"adds other fields of the corpus){did_you_mean(color_by, known)}"
@@ -157,7 +161,7 @@ def projection(context: ReportContext) -> Section:
     """The vectors of each view of texts or records with the column to colour by, on two principal components."""
     views = context.of_level("text", "record")
     if not views:
-        return Section(missing_hint=_ADD_TEXT_VIEW)
+        return Section(missing_hint=context.hint("view of texts", _TEXT_VIEW))
     color_by = context.color_by or "file"
     figures, shown = {}, []
     for view in views:
@@ -220,16 +224,17 @@ def neighbours(context: ReportContext) -> Section:
     """The nearest texts in a view's last layer: to the command's texts among all rows, to random ones in the sample."""
     views = context.of_level("text")
     if not views:
+        hint = context.hint("view of texts", _TEXT_VIEW)
         if context.texts:
-            raise UsageError(f"--text: {_ADD_TEXT_VIEW}")
-        return Section(missing_hint=_ADD_TEXT_VIEW)
+            raise UsageError(f"--text: {hint}")
+        return Section(missing_hint=hint)
     view = views[0]
     column = max(view.vectors, key=lambda name: int(name.removeprefix("layer_")) if name.startswith("layer_") else -1)
     rows = view.sample_table(view.existing(*PLACE, "text")).to_pylist()
     texts = [row["text"] for row in rows]
     distinct = list(dict.fromkeys(texts))
     if len(distinct) < 2 and not context.texts:
-        return Section()
+        return Section(missing_hint="There are fewer than two different texts.")
     drawn = np.random.default_rng([context.seed, 1]).permutation(len(distinct))[:_QUERIES]
     chosen = sorted(texts.index(distinct[i]) for i in drawn)
     own = []

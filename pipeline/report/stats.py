@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from scipy.cluster.hierarchy import ClusterNode
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +25,8 @@ _MIN_SPREAD = 1e-4
 _MAX_GROUPS = 4
 # A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
 _MIN_GROUP_SIZE = 3
-_NEAR_BEST = 0.75
+# In a smaller group a cut needs a reasonable structure: among few points, chance gives a weak one.
+_FEW = 30
 # Groups follow the places if they explain more than this share of their variance, with less than this probability by
 # chance.
 _MOST = 0.5
@@ -151,41 +155,72 @@ class Grouping:
     """Clusters of n rows.
 
     `order`: all rows, similar ones adjacent; `groups`: [n] group numbers from 0, the largest group first;
-    `silhouette`: how well the groups are separated, from -1 to 1; `best_silhouette`: that of the best cut, which may
-    have fewer groups.
+    `silhouette`: how well the groups are separated, from -1 to 1; `first_silhouette`: that of the first cut, into two.
     """
 
     order: Array
     groups: Array
     silhouette: float
-    best_silhouette: float
+    first_silhouette: float
 
 
 def group(cosines: Array) -> Grouping:
-    """Average-linkage clusters of [n, n] cosines: 1 to 4 groups, the most whose mean silhouette is near the best.
+    """Average-linkage clusters of [n, n] cosines: 1 to 4 groups, by cuts whose silhouette shows structure.
 
-    The best silhouette alone often separates only the most distinct sense and leaves the others in one group.
+    The silhouette of a cut is that of its two groups alone. Over all rows, the cut that separates only the most
+    distinct sense has the best one, and the other senses would stay in one group.
     """
-    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+    from scipy.cluster.hierarchy import leaves_list, linkage, to_tree
     from scipy.spatial.distance import squareform
     from sklearn.metrics import silhouette_score
 
     n = len(cosines)
-    cuts = [(np.zeros(n, np.int64), 0.0)]
+    groups = np.zeros(n, np.int64)
     if n < 3:
-        return Grouping(np.arange(n), *cuts[0], 0.0)
+        return Grouping(np.arange(n), groups, 0.0, 0.0)
     distances = np.maximum(1 - cosines, 0)  # rounding leaves equal vectors with a cosine just over 1
     np.fill_diagonal(distances, 0)
     tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
-    for k in range(2, min(_MAX_GROUPS, n - 1) + 1):
-        labels = fcluster(tree, k, "maxclust")  # equal distances may give fewer groups
-        _, first, groups, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
-        if len(sizes) > 1 and sizes.min() >= min(_MIN_GROUP_SIZE, n // 2):
-            by_size = np.argsort(np.lexsort((first, -sizes)))
-            cuts.append((by_size[groups], float(silhouette_score(distances, labels, metric="precomputed"))))
-    best = max(score for _, score in cuts)
-    groups, score = [cut for cut in cuts if cut[1] >= _NEAR_BEST * best][-1]
-    return Grouping(leaves_list(tree), groups, score, best)
+    first = _cut(distances, to_tree(tree))
+    cuts = [] if first is None else [first]
+    for number in range(1, _MAX_GROUPS):
+        if not cuts:
+            break
+        cut = cuts.pop(int(np.argmax([cut.silhouette for cut in cuts])))
+        groups[cut.apart] = number
+        cuts += [inner for part in cut.parts if (inner := _cut(distances, part)) is not None]
+    if first is None:
+        return Grouping(leaves_list(tree), groups, 0.0, 0.0)
+    _, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
+    by_size = np.argsort(np.lexsort((firsts, -sizes)))
+    score = float(silhouette_score(distances, groups, metric="precomputed"))
+    return Grouping(leaves_list(tree), by_size[groups], score, first.silhouette)
+
+
+class _Cut(NamedTuple):
+    """A cut of a node of the tree into two `parts`, nodes as well. `apart`: the rows of the second one."""
+
+    silhouette: float
+    apart: Array
+    parts: tuple[ClusterNode, ClusterNode]
+
+
+def _cut(distances: Array, node: ClusterNode) -> _Cut | None:
+    """The highest cut of the node into two groups, if it shows structure. Outliers above it join the nearer group."""
+    from sklearn.metrics import silhouette_score
+
+    rows, n = np.array(node.pre_order()), len(distances)
+    while node.count > 2 and min(node.left.count, node.right.count) < min(_MIN_GROUP_SIZE, n // 2):
+        node = max(node.left, node.right, key=lambda part: part.count)
+    if node.count <= 2:
+        return None
+    parts = node.left, node.right
+    near, far = (distances[np.ix_(rows, part.pre_order())].mean(axis=1) for part in parts)
+    apart = np.where(np.isin(rows, node.pre_order()), np.isin(rows, node.right.pre_order()), far < near)
+    silhouette = float(silhouette_score(distances[np.ix_(rows, rows)], apart, metric="precomputed"))
+    (weak, _), (reasonable, _), _ = _STRUCTURES
+    least = reasonable if len(rows) < min(_FEW, n) else weak
+    return _Cut(silhouette, rows[apart], parts) if silhouette > least else None
 
 
 def describe_structure(silhouette: float) -> str:

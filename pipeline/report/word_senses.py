@@ -131,8 +131,8 @@ def _best_grouping(cosines: Mapping[str, Array], places: Array) -> tuple[str, Gr
     """
     columns = [column for column in cosines if column != "layer_0"] or list(cosines)
     found = [(column, group(cosines[column])) for column in columns]
-    other = [one for one in found if one[1].best_silhouette > 0 and not follow_places(one[1].groups, places)[0]]
-    return max(other or found, key=lambda one: one[1].best_silhouette)
+    other = [one for one in found if one[1].first_silhouette > 0 and not follow_places(one[1].groups, places)[0]]
+    return max(other or found, key=lambda one: one[1].first_silhouette)
 
 
 def _random_rows(context: ReportContext, search: WordSearch) -> tuple[dict[str, float], list[str]]:

@@ -114,6 +114,14 @@ def test_groups_by_hand():
     assert found.groups.tolist() == [*[0] * 4, *[1] * 4, *[2] * 4]
     distances = np.where(np.eye(7, dtype=bool), 0.0, 1 - cosines)
     assert metrics.silhouette_score(distances, [0, 0, 0, 0, 1, 1, 1], metric="precomputed") < 0.1
+    # The distinct sense again, a small third one inside the rest, and two outliers, as "well" has them.
+    sizes, between = [30, 12, 10, 1, 1], np.full((5, 5), 0.1)
+    between[np.ix_([0, 1, 3, 4], [0, 1, 3, 4])] = 0.68
+    between[np.arange(5), np.arange(5)] = 0.8
+    between[[0, 3, 0, 4], [3, 0, 4, 0]] = 0.5
+    kinds = np.repeat(range(5), sizes)
+    apart = np.where(np.eye(54, dtype=bool), 1.0, between[np.ix_(kinds, kinds)])
+    assert np.bincount(group(apart).groups).tolist() == [30, 14, 10], "outliers join the nearer group"
     assert group(np.where(np.eye(5, dtype=bool), 1.0, 0.5)).groups.tolist() == [0] * 5
     assert group(np.full((4, 4), 1 + 1e-7)).groups.tolist() == [0] * 4  # equal vectors, and rounding
 
@@ -128,6 +136,8 @@ def test_the_page(workplace, report):
         "layers",
         "projection",
         "words",
+        "word-0",
+        "word-1",
         "neighbours",
     ]
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
@@ -215,11 +225,13 @@ def test_rejects_by_reason(workplace, report):
     assert "2 of 4 records have no vector" in page.text
 
 
-def test_a_section_without_data_is_one_line(workplace, report):
+def test_a_section_without_data_is_left_out(workplace, report):
     run(workplace, RIVER + MONEY, views={"tokens": {"level": "token", "layers": [1], "special_tokens": False}})
     page, found = report("--word", "bank")
     lacks = {name: section["lacks"] for name, section in found["sections"].items() if section["lacks"]}
     assert set(lacks) == {"projection", "neighbours"}
+    assert not {"projection", "neighbours"} & {attributes.get("id") for attributes in page.of("section")}
+    assert not {"#projection", "#neighbours"} & {attributes["href"] for attributes in page.of("a")}
     assert "`texts: {level: text, layers: all, pooling: mean}`" in lacks["neighbours"]
     assert found["sections"]["lengths"]["figures"]["texts"] == 6
     assert "they sat by the river on the bank" in re.sub(r" +", " ", page.text), "joined from its tokens"
@@ -361,6 +373,8 @@ def test_a_text_needs_a_view_of_texts(workplace):
     run(workplace, RIVER, views={"tokens": VIEWS["tokens"]})
     error = workplace._call("report", "out", "--text", "a river", status=2).err
     assert error.startswith("layerbeam: --text: No view of texts has rows; add one under `views`: ")
+    error = workplace._call("report", "out", "--color-by", "file", status=2).err
+    assert error.startswith("layerbeam: --color-by: No view of texts has rows; add one under `views`: ")
 
 
 def test_random_rows_need_a_view_with_all_words(workplace, report):
@@ -464,6 +478,25 @@ def test_nothing_embedded(workplace, report):
     assert lacks == ["lengths", "layers", "projection", "neighbours"]
 
 
+def test_only_lists_of_vectors(workplace):
+    run(workplace, RIVER, views={"lists": {"level": "text", "layers": [-1], "pooling": "none"}})
+    done = workplace._call("report", "out", status=0)
+    assert "left out  Layers: values, norms, anisotropy; Texts, layer by layer; A word" in done.out
+    found = json.loads(workplace._call("report", "out", "--json", status=0).out)["sections"]
+    assert found["layers"]["lacks"].startswith("There are only lists of vectors (view lists); add one under `views`: ")
+
+
+def test_sentences_are_folded_after_twenty(workplace, report):
+    run(workplace, ["the bank of the river and more"] * 12 + ["money in the bank"] * 12)
+    page, found = report("--word", "bank", "--word", "river")
+    assert [a["href"] for a in page.of("a")].count("#word-1") == 2, "in both lists of the words"
+    groups = found["sections"]["words"]["figures"]["bank"]["groups"]
+    rows = [a["id"] for a in page.of("tr") if a.get("id", "").startswith("word-0-")]
+    assert rows == [f"word-0-{number}" for number in range(24)]
+    more = [a for tag, a in page.elements if tag == "details" and a.get("class") == "more"]
+    assert len(more) == sum(size > 20 // len(groups) for size in groups)
+
+
 def test_a_report_does_not_disturb_later_runs(workplace, report):
     run(workplace, RIVER + MONEY)
     report()
@@ -486,7 +519,7 @@ def test_to_another_file(workplace):
     done = workplace._call("report", "out", "--to", "page.html", status=0)
     assert re.fullmatch(
         r"page\.html: \d+ kB, one page with everything in it; open it in a browser\n"
-        r" +A word over the layers: No word was asked for; .*\n",
+        r"left out  A word over the layers \(--json says what each needs\)\n",
         done.out,
     )
     assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "corpus", "out", "page.html"]
