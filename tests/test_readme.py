@@ -135,15 +135,14 @@ def test_demo_separates_word_senses(demo, monkeypatch, capsys):
 
     from layerbeam.pipeline.report import stats
 
-    tokens = layerbeam.open_run(str(demo / "out/demo")).view("tokens")
-    found, senses = show.find_occurrences(tokens)
-    assert (len(senses), len(set(senses))) == (24, 2)
+    found, senses = show.find_occurrences(layerbeam.open_run(str(demo / "out/demo")))
+    assert (found.count, len(senses), sorted(set(senses))) == (26, 26, ["money", "river"])
     differences = []
-    for layer in show.LAYERS:
-        vectors = stats.unit(tokens.to_numpy(f"layer_{layer}")[found])
+    for layer in range(7):
+        vectors = stats.unit(found.vectors(f"layer_{layer}"))
         within, across = stats.mean_within_across(vectors @ vectors.T, senses)
         differences.append(within - across)
     assert abs(differences[0]) < 0.02
     assert min(differences[2:]) > 0.05
     show.main(str(demo / "out/demo"))
-    assert "of money or of a river" in capsys.readouterr().out
+    assert '"bank" 26 times, of money or of a river' in capsys.readouterr().out

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,22 +14,28 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from layerbeam.pipeline.report.stats import Array, mean_within_across, unit
+from layerbeam.pipeline.report.stats import mean_within_across, unit
 
 if TYPE_CHECKING:
-    from layerbeam.pipeline.dataset.view import View
+    from layerbeam.pipeline.dataset.reader import Run
+    from layerbeam.pipeline.report.word_search import WordSearch
 
 WORD = "bank"
-# In these files of the corpus each "bank" has one sense, which is the file's name.
-SENSES = ("configs/demo/money.txt", "configs/demo/rivers.txt")
-LAYERS = range(7)
+# The senses of "bank" in each file of the corpus: one everywhere, or one after the other.
+SENSES = {"money": ["money"], "rivers": ["river"], "seasons": ["money", "river"]}
 
 
-def find_occurrences(tokens: View) -> tuple[npt.NDArray[np.bool_], Array]:
-    """(which rows are of the word, the sense of each occurrence)."""
-    files = tokens.to_numpy("file")
-    found = (tokens.to_numpy("token") == WORD) & np.isin(files, SENSES)
-    return found, files[found]
+def find_occurrences(run: Run) -> tuple[WordSearch, npt.NDArray[np.str_]]:
+    """(the occurrences that `layerbeam report --word` finds, the sense of each)."""
+    from layerbeam.pipeline.report.context import ReportContext, sample_views
+    from layerbeam.pipeline.report.word_search import find_word
+
+    views = [view for view in sample_views(run, 1, 0) if view.name == "tokens"]
+    found = find_word(ReportContext(run, views, [WORD], [], None, 1, 0, False), WORD)
+    if found is None:
+        raise ValueError("the run has no view `tokens`")
+    senses = {file: itertools.cycle(names) for file, names in SENSES.items()}
+    return found, np.array([next(senses[Path(one.place["file"]).stem]) for one in found.occurrences])
 
 
 def main(output_path: str) -> None:
@@ -41,15 +49,14 @@ def main(output_path: str) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     for heading in ("layer", "within a sense", "across senses", "difference", ""):
         table.add_column(heading, justify="right" if heading else "left")
-    tokens = open_run(output_path).view("tokens")
-    found, senses = find_occurrences(tokens)
-    for layer in LAYERS:
-        vectors = unit(tokens.to_numpy(f"layer_{layer}")[found])
+    found, senses = find_occurrences(open_run(output_path))
+    for column in found.view.vectors:
+        vectors = unit(found.vectors(column))
         within, across = mean_within_across(vectors @ vectors.T, senses)
         bar = "#" * round(60 * max(within - across, 0))
-        table.add_row(str(layer), f"{within:.3f}", f"{across:.3f}", f"{within - across:.3f}", bar)
+        table.add_row(column.removeprefix("layer_"), f"{within:.3f}", f"{across:.3f}", f"{within - across:.3f}", bar)
     console = Console(highlight=False)
-    console.print(f'"{WORD}" {len(senses)} times, of money or of a river: mean cosine of two occurrences')
+    console.print(f'"{WORD}" {found.count} times, of money or of a river: mean cosine of two occurrences')
     console.print(table)
 
 
