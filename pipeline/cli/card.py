@@ -20,7 +20,6 @@ from layerbeam.transforms.views import COLUMNS
 # A card without this line is somebody's own, and is not rewritten.
 MARK = "<!-- Written by `layerbeam publish`, which rewrites it. Remove this line to keep a text of your own. -->"
 _MEANINGS = {column.name: column.meaning for column in COLUMNS}
-_NOT_LOADED = "tfrecord"  # the library datasets does not read it
 
 
 def render_card(run: Run, repository: str | None) -> str:
@@ -28,7 +27,10 @@ def render_card(run: Run, repository: str | None) -> str:
     name = repository or "org/name"
     encoder, version = run.manifest["encoder"], run.manifest.get("versions", {}).get("layerbeam", "")
     views = [run.view(view) for view in run]
-    loaded = [view for view in views if view.format != _NOT_LOADED]
+    # The library datasets takes the format of the first configuration for all, and fails on files without rows (5.2).
+    with_rows = [view for view in views if len(view)]
+    of_format = {format_: [view for view in with_rows if view.format == format_] for format_ in ("parquet", "jsonl")}
+    loaded = of_format["parquet"] or of_format["jsonl"]
     configs = [{"config_name": view.name, "data_files": f"{view.name}/*{_suffix(view)}"} for view in loaded]
     front = yaml.safe_dump({"tags": ["embeddings", "layerbeam"], "configs": configs}, sort_keys=False, width=1000)
     made_by = f"layerbeam {version}".strip()

@@ -59,8 +59,6 @@ def test_a_run_is_published_and_opens_from_the_hub(finished, hub, tmp_path):
     assert {name: [path.split("/")[0] for path in paths] for name, paths in found.items()} == {
         "tokens": ["tokens"] * 2,
         "texts": ["texts"] * 2,
-        "lines": ["lines"] * 2,
-        "none": ["none"],
     }
     text = expected["README.md"].decode()
     for words in (
@@ -70,7 +68,7 @@ def test_a_run_is_published_and_opens_from_the_hub(finished, hub, tmp_path):
         "| input | `corpus/*` |",
         "its licence: unknown; look at its page",
         finished.manifest()["fingerprint"],
-        'load_dataset("org/out", "lines", split="train")',
+        'load_dataset("org/out", "texts", split="train")',
         "@misc{org_out,",
     ):
         assert words in text
@@ -103,6 +101,23 @@ def test_what_a_later_run_changed_is_published(finished, hub):
     assert '"deleted": 4' in done.out
     assert sum(call.startswith("PUT") for call in hub.calls) == 2
     assert "b.txt" in layerbeam.open_run("hf://datasets/org/out")["tokens"].to_arrow()["file"][-1].as_py()
+
+
+@pytest.mark.parametrize(
+    ("formats", "configs"),
+    [
+        ({"a": "jsonl", "b": "tfrecord"}, [{"config_name": "a", "data_files": "a/*.jsonl.gz"}]),
+        ({"a": "jsonl", "b": "parquet"}, [{"config_name": "b", "data_files": "b/*.parquet"}]),
+        ({"a": "tfrecord"}, []),
+    ],
+)
+def test_the_card_has_configurations_of_one_format(workplace, formats, configs):
+    views = {name: {"level": "text", "layers": [2], "format": format_} for name, format_ in formats.items()}
+    workplace.finished(CORPUS, views=views)
+    workplace._call("publish", "out", status=0)
+    card = (workplace.folder / "out" / "README.md").read_text()
+    assert front_of(card)["configs"] == configs
+    assert ("load_dataset(" in card) == bool(configs)
 
 
 @pytest.mark.parametrize("fault", ["reset", 503, 429])
