@@ -33,7 +33,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -96,6 +96,20 @@ test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, wi
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
 		tests/pipeline/cli/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
 		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
+
+$(VENV)/installed-azure: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[azure]'
+	@touch $@
+
+$(ENGINES)/azurite/installed: tests/support/azurite.json
+	@npm --version >/dev/null 2>&1 || { echo "Azurite needs Node.js and npm, and no npm is on PATH"; exit 1; }
+	@mkdir -p $(@D)
+	cp $< $(@D)/package.json
+	npm install --prefix $(@D) --silent --no-audit --no-fund
+	@touch $@
+
+test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed ## az:// paths, with Microsoft's emulator (needs Node.js and npm; 360 MB unpacked)
+	$(BIN)/python -m pytest tests/transforms/storage/test_stores.py tests/pipeline/run/test_azure_run.py -k az
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
@@ -381,7 +395,7 @@ bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed
 	$(dir $(KIT))bin/python tests/benchmarks/gpu.py --device $(DEVICE) $(if $(filter gpu,$(DEVICE)),--write)
 
 COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
-	$(addprefix --extra ,aws gcp gpu hf report browser readers docs dev) pyproject.toml
+	$(addprefix --extra ,aws azure gcp gpu hf report browser readers docs dev) pyproject.toml
 
 # Without --upgrade uv keeps the versions of an existing file where it can. libtpu after 0.0.14: see docs/worker_image.md.
 constraints: ## pin the newest compatible versions for all Pythons (needs uv)

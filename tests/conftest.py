@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import signal
@@ -214,5 +215,32 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_ENDPOINT", server.url)  # of processes
+        yield server
+    stores._stores.clear()
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of Azurite."""
+    from azurite import PROGRAM, started
+
+    if not PROGRAM.exists() or importlib.util.find_spec("obstore") is None:
+        pytest.skip("the extra azure or Azurite is not installed: make test-azure")
+    with started(tmp_path_factory.mktemp("azurite")) as port:
+        yield port
+
+
+@pytest.fixture
+def azure(azurite: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Azure's Blob Storage with the container `out` on a loopback address."""
+    from azurite import Azure, serve
+
+    server = Azure(azurite)
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    with serve(server, "out"):
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        stores._stores.clear()
         yield server
     stores._stores.clear()

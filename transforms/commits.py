@@ -45,9 +45,9 @@ class InputFile(_Exact):
     """One input file as it was found.
 
     `modified` is in seconds since the epoch; `size` in bytes, of the file as stored (compressed or not). `version`: on
-    gs:// the generation, on s3:// the ETag, which differ for two files of one second; on hf:// the hash of its content,
-    and no time; elsewhere empty. `problem`: why the file could not be read, or not to its end: the run continues and
-    exits with status 3.
+    gs:// the generation, on s3:// and az:// the ETag, which differ for two files of one second; on hf:// the hash of
+    its content, and no time; elsewhere empty. `problem`: why the file could not be read, or not to its end: the run
+    continues and exits with status 3.
     """
 
     path: str

@@ -41,8 +41,8 @@ class InputConfig(RecordFormat):
         ),
     ] = setting(
         REQUIRED,
-        "globs, files or folders (in a store with / at the end), one or a list, on any Beam file system (local, "
-        "gs://, s3://, hdfs://) or hf://datasets/org/name@revision/..., relative to the current folder; .gz, .bz2 and "
+        "globs, files or folders (in a store with / at the end), one or a list, on any file system (local, gs://, "
+        "s3://, az://, hdfs://) or hf://datasets/org/name@revision/..., relative to the current folder; .gz, .bz2 and "
         ".zst are read; of a folder, the files in it with a known ending",
         min_length=1,
     )

@@ -1,6 +1,6 @@
-"""Files on this machine's disks and on Beam's file systems: list, read, write, delete.
+"""Files on this machine's disks, in stores and on Beam's file systems: list, read, write, delete.
 
-A path with a scheme goes to `stores`, which imports Beam for the first such path: `gs://`, `s3://` and `hf://` through
+A path with a scheme goes to `stores`, which imports Beam for the first such path: gs://, s3://, az:// and hf:// through
 the store's own client, all others (`hdfs://`) through Beam's file systems. Every other path goes through the operating
 system: Beam's glob skips names with a backslash, reads `[1]` in a literal path as a pattern, and its `delete` expands
 patterns too.

@@ -112,8 +112,8 @@ def create_if_absent(path: str, data: bytes) -> bool:
     """Create a small file, complete or not at all, unless there is one of that name; False: there is, and it differs.
 
     Two programs that do this at once with different data do not both get True: the file system decides (link, or O_EXCL
-    where it has no links), gs:// by if_generation_match=0, s3:// by If-None-Match. Beam's other stores have no such
-    operation; there both may get True, and the later one's file stays.
+    where it has no links), gs:// by if_generation_match=0, s3:// and az:// by If-None-Match. Beam's other stores have
+    no such operation; there both may get True, and the later one's file stays.
 
     Local: where links are not supported, the file is incomplete for a moment, and after a power cut.
     """

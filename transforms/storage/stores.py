@@ -1,4 +1,4 @@
-"""Stores (gs://, s3://, hf://, and Beam's other file systems) behind functions whose errors are OSError.
+"""Stores (gs://, s3://, az://, hf://, and Beam's other file systems) behind functions whose errors are OSError.
 
 Beam is imported for the first path with a scheme, because that takes 0.9 s.
 """
@@ -20,10 +20,11 @@ from layerbeam.transforms.storage import hf_store
 from layerbeam.transforms.storage.errors import as_os_errors
 from layerbeam.transforms.storage.store import Store
 
-# What each store needs: (a module that it imports, the package that provides it).
+# What each kind of path needs: (a module that it imports, the package that provides it).
 _PACKAGES = {
     "gs": ("apache_beam.io.gcp.gcsfilesystem", "gcp"),
     "s3": ("boto3", "aws"),
+    "az": ("obstore", "azure"),
     "hdfs": ("hdfs", "apache-beam[hadoop]"),
     "hf": ("huggingface_hub", "hf"),
 }
@@ -80,6 +81,10 @@ def _make_store(scheme: str, options: Any) -> Store:
         return S3Store(options)
     if scheme == "hf":
         return hf_store.HfStore()
+    if scheme == "az":
+        from layerbeam.transforms.storage.azure_store import AzureStore
+
+        return AzureStore()
     from layerbeam.transforms.storage.beam_store import BeamStore
 
     return BeamStore(_beam())
@@ -116,6 +121,12 @@ def unsupported_reason(path: str) -> str | None:
         return f"{scheme}:// needs a package that is not installed; run: {install_command(install)}"
     if scheme == "hf":
         return None if hf_store.is_path(path) else f"is not of the form {hf_store.FORM}"
+    if scheme == "az":
+        try:
+            with store_of(path):
+                return None
+        except OSError as error:
+            return f"az:// cannot be opened here: {error.strerror}"
     try:
         _beam().get_filesystem(path)
     except Exception as error:  # ValueError, BeamIOError, and those of each store's client

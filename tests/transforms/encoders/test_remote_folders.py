@@ -225,6 +225,10 @@ def test_disk_that_fills_while_it_is_copied(memory, cache, monkeypatch, ending):
             "s3://bucket/e",
             "s3:// needs a package that is not installed; run: pip install -c constraints.txt -e '.[aws]",
         ),
+        (
+            "az://container/e",
+            "az:// needs a package that is not installed; run: pip install -c constraints.txt -e '.[azure]",
+        ),
         ("hdfs://host/e", "hdfs:// needs a package that is not installed; run: pip install 'apache-beam[hadoop]'"),
         ("file:///tmp/e", "a local path has no scheme: leave off file://"),
         ("ftp://host/e", "Beam has no file system for ftp:// here; it has local paths (without a scheme), gs://, s3"),
