@@ -112,7 +112,8 @@ def test_many_files_are_deleted_in_few_requests(store):
         storage.create_if_absent(f"{store.root}/t/{number}", b"x")
     put(store, "other", b"x")
     storage.delete_files(store.root, [f"t/{number}" for number in range(5, 250)])
-    assert len(store.calls) == {"gs": 3, "s3": 1, "az": 1}[store.root[:2]]
+    deletions = [call for call in store.calls if call.startswith("POST ")]
+    assert len(deletions) == {"gs": 3, "s3": 1, "az": 1}[store.root[:2]]
     storage.delete_files(store.root, [f"t/{number}" for number in range(3, 8)])
     assert sorted(storage.list_folder(f"{store.root}/t")) == ["0", "1", "2"]
     storage.delete_folder(store.root, "t")
