@@ -95,6 +95,8 @@ def _explanation(error: Any, endpoint: str, repository: str, revision: str) -> t
         return errno.EACCES if status in (401, 403) else errno.EIO, f"{endpoint} answers {status}: {said}{hint}"
     if isinstance(error, OSError):
         return error.errno or errno.EIO, error.strerror or str(error)
+    if isinstance(error, ValueError):  # a name that no dataset has
+        return errno.EINVAL, str(error)
     # Of its HTTP client, which differs between versions.
     return errno.EIO, f"{endpoint} cannot be reached ({type(error).__name__}: {error})"
 

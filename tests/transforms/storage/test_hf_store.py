@@ -115,6 +115,11 @@ def test_other_paths_are_refused(path):
         storage.pin(path)
 
 
+def test_a_name_that_no_dataset_has(hub):
+    with pytest.raises(OSError, match=r"Cannot have -- or \.\. in repo_id"):
+        storage.find_files(["hf://datasets/org/a--b/*"])
+
+
 def test_nothing_is_written(hub):
     folder, refusal = (
         "hf://datasets/org/data",
