@@ -71,6 +71,7 @@ def test_configuration(workplace, case):
     assert_equal_lines(part.read_text(), reference(case))
 
 
+@pytest.mark.nightly_but("uncased-")
 @pytest.mark.parametrize(("case", "slash"), [("uncased", ""), ("cased", "/")])
 def test_six_arguments(workplace, case, slash):
     """Called like the script, in its own process."""
@@ -306,6 +307,7 @@ def test_other_settings_are_refused(workplace):
     assert (workplace.folder / "out/a.jsonl").read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_disk_check_counts_documents_and_parts(workplace, monkeypatch):
     from layerbeam.pipeline.run import run
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from repository import DATA
 
 
+@pytest.mark.nightly
 def test_a_run_in_a_process_of_its_own_prints_nothing(workplace):
     workplace.prepare("A river bank.\n\nA bank holiday.\n")
     done = workplace.start("run", "c.yaml", "--quiet")

@@ -94,8 +94,13 @@ def test_bytes_changed_on_the_disk_are_no_error(tmp_path_factory, data):
     assert COMMIT in [commit for commit, _ in commits.recorded(str(output))]
 
 
+@pytest.mark.nightly_but("missing-parts.jsonl", "zeros-manifest.json", "no records-parts.jsonl", "missing-_SUCCESS")
 @pytest.mark.parametrize("name", ["parts.jsonl", "manifest.json", "_SUCCESS"])
-@pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"[1, 2]\n", b'{"inputs": [1, {"path": 2}], "views": 3}'])
+@pytest.mark.parametrize(
+    "data",
+    [None, b"", b"\x00" * 100, b"[1, 2]\n", b'{"inputs": [1, {"path": 2}], "views": 3}'],
+    ids=["missing", "empty", "zeros", "numbers", "no records"],
+)
 def test_a_run_repairs_its_own_records(workplace, name, data):
     """However they are damaged, the next run restores them, and encodes no block again whose parts are intact."""
     workplace.finished({"a.txt": "\n".join(random_lines(60))}, input={"slice_bytes": 700})
@@ -176,6 +181,7 @@ def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
     assert "out holds a run whose record and manifest cannot be read, and files that may not be of these" in error
 
 
+@pytest.mark.nightly_but("without _runs")
 @pytest.mark.parametrize("copied", [{"_runs": None}, {"_runs/1.json": b""}], ids=["without _runs", "empty record"])
 def test_a_copy_without_records_is_complete(workplace, copied):
     workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)
@@ -191,6 +197,7 @@ def test_a_copy_without_records_is_complete(workplace, copied):
     assert "copy: unfinished: running, or killed" in workplace._call("show", "copy", status=0).out
 
 
+@pytest.mark.nightly_but("lost0")
 @pytest.mark.parametrize("lost", [{"_runs": None, "manifest.json": None}, {"_runs/1.json": b"", "manifest.json": b""}])
 def test_a_lost_record_and_manifest_are_written_again(workplace, lost):
     workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)

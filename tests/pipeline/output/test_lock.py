@@ -274,6 +274,7 @@ while held < 50 or refused < 50:
 """
 
 
+@pytest.mark.nightly_but("without links")
 @pytest.mark.parametrize("links", ["with links", "without links"])
 def test_many_at_once_without_locks_work_or_are_refused(tmp_path, links):
     """No other error comes up, although they create and remove folders and files under each other's hands."""

@@ -165,6 +165,7 @@ def test_record_of_a_job_that_may_continue_stays(workplace, monkeypatch, runner,
     assert again is None or f"run 1 was submitted as a job on {runner}, whose state is unknown: nobody" in again.err
 
 
+@pytest.mark.nightly
 def test_device_missing_on_worker(workplace, job_server, pool):
     where = prepare(workplace, encoder={"device": "gpu"})
     err = workplace.run(*where, *external(job_server, pool), status=1).err
@@ -172,6 +173,7 @@ def test_device_missing_on_worker(workplace, job_server, pool):
     assert last_run(workplace)["state"] == "failed"
 
 
+@pytest.mark.nightly
 def test_worker_with_other_beam_version(workplace, tmp_path, job_server):
     where = prepare(workplace)
     with worker_pool(tmp_path, PYTHONPATH=str(OTHER_BEAM)) as pool:

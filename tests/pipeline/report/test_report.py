@@ -286,6 +286,7 @@ def test_words_that_do_not_occur(workplace, report):
     assert found["sections"]["words"]["figures"]["rivr"] == {"occurrences": 0, "similar": ["river"]}
 
 
+@pytest.mark.nightly_but("money", "don't")
 @pytest.mark.parametrize("word", ["money", "no", "don't", "a: b"])
 def test_advice_for_a_word_is_accepted(workplace, report, word):
     run(workplace, RIVER, views={"words": VIEWS["words"]})

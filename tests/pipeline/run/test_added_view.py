@@ -102,6 +102,7 @@ def test_view_added_after_kill_and_changed_files(added):
     ]
 
 
+@pytest.mark.nightly
 def test_missing_file_keeps_its_rows(added):
     rows = added.rows("texts").num_rows
     (added.folder / "corpus/b.txt").rename(added.folder / "b.txt")
@@ -112,6 +113,7 @@ def test_missing_file_keeps_its_rows(added):
     added.assert_equals_fresh()
 
 
+@pytest.mark.nightly
 def test_view_that_changes_which_texts_are_embedded(workplace):
     workplace.write("corpus/a.txt", "the river\nthe well\na bank\n" * 20)
     kept = {"banks": {"level": "word", "layers": [2], "keep_words": ["bank"]}}

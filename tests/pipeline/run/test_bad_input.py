@@ -18,7 +18,7 @@ from layerbeam.pipeline.run import run
 from layerbeam.transforms import slice as slice_files
 
 
-@pytest.mark.nightly_but("appended", "replaced")
+@pytest.mark.nightly_but("replaced")
 @pytest.mark.parametrize("change", ["appended", "shorter", "deleted", "touched", "replaced"])
 def test_file_changed_during_run_is_reported_and_not_committed(workplace, monkeypatch, change):
     """It changes between its scan and its first commit. The other files are embedded; the next run does the rest."""
@@ -103,6 +103,7 @@ def test_blocks_committed_before_file_changed_are_reused(workplace, monkeypatch)
     workplace.assert_equals_fresh()
 
 
+@pytest.mark.nightly_but("DirectRunner")
 @pytest.mark.parametrize("runner", ["local", "DirectRunner", "FnApiRunner"])
 def test_aliases_of_local_runner(workplace, runner):
     workplace.finished("a\n", beam={"runner": runner})

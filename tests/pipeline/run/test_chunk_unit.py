@@ -73,7 +73,7 @@ FORMATS = {
 }
 
 
-@pytest.mark.nightly_but("lines", "JSON Lines")
+@pytest.mark.nightly_but("JSON Lines")
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats(workplace, name):
     lines = random_lines(90)

@@ -66,7 +66,7 @@ def test_submission(place, tmp_path_factory):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.nightly_but(":/nowhere-0")
+@pytest.mark.nightly
 @pytest.mark.parametrize(("path", "status"), [("/nowhere", 2), (":/nowhere", 0)])
 def test_splitter_is_found_by_pythonpath_only(workplace, path, status):
     """An empty entry is the current folder."""

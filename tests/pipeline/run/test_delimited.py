@@ -141,6 +141,7 @@ HEADERS = {
 }
 
 
+@pytest.mark.nightly_but("other names", "semicolons and quotes")
 @pytest.mark.parametrize("header", HEADERS)
 def test_file_without_the_column_is_refused_before_the_start(workplace, header):
     row, setting, problem = HEADERS[header]

@@ -25,6 +25,7 @@ def write_zip(workplace, name: str) -> None:
         archive.writestr("a.txt", "one\n" * 100)
 
 
+@pytest.mark.nightly_but("a.ndjson.gz-jsonl", "b-parquet")
 @pytest.mark.parametrize(
     ("name", "form"),
     [("a.jsonl", "jsonl"), ("a.ndjson.gz", "jsonl"), ("a", "jsonl"), ("b.parquet", "parquet"), ("b", "parquet")],

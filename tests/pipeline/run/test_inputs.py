@@ -308,6 +308,7 @@ def test_bad_objects_are_rejected_and_others_embedded(workplace):
     assert "1 rejected: is not valid JSON: Expecting value\n" in done.out
 
 
+@pytest.mark.nightly_but("record-token", "sentence-text")
 @pytest.mark.parametrize("level", ["token", "text"])
 @pytest.mark.parametrize("unit", ["record", "sentence"])
 def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypatch):

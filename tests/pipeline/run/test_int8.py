@@ -139,6 +139,7 @@ def test_verify_show_and_plan(run, workplace):
         assert planned[name]["bytes"] == pytest.approx(run.manifest["views"][name]["bytes"], rel=0.1), name
 
 
+@pytest.mark.nightly_but("tokens_8")
 @pytest.mark.parametrize("name", ["tokens_8", "examples", "lines"])
 def test_a_wrong_code_fails(run, workplace, name):
     """A code that is off by two differs by more than rounding."""

@@ -220,6 +220,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.nightly_but("token-None", "word-whitespace")
 @pytest.mark.parametrize(("level", "words"), [(level, None) for level in LEVELS] + [("word", "whitespace")])
 def test_every_combination_equals_reference(workplace, level, words):
     """All poolings, combinations, number types and options of a level in one run; `verify` checks each row."""

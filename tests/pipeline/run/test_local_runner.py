@@ -29,6 +29,7 @@ class _SlowCoder(beam.coders.Coder):
         return True
 
 
+@pytest.mark.nightly_but("arguments1")
 @pytest.mark.parametrize("arguments", [[], ["--direct_running_mode=multi_threading"]])
 def test_elements_of_slow_bundle_are_not_split(arguments):
     """By default Beam sends buffered data every second from another thread, even while an element is being written."""

@@ -85,6 +85,7 @@ def keys_in(batches, old=""):
     ]
 
 
+@pytest.mark.nightly_but("tokens")
 @pytest.mark.parametrize("view", ["tokens", "halves", "records"])
 def test_what_changed(moved, view):
     """With it a copy of the rows of any level follows."""
@@ -224,6 +225,7 @@ def test_a_damaged_part_is_not_copied(moved, encoded):
     moved.verify("--checksums")
 
 
+@pytest.mark.nightly
 def test_other_settings_copy_nothing(moved, encoded):
     os.rename("corpus/a.txt", "corpus/z.txt")
     moved.configure(views=VIEWS | {"new": {"level": "text", "layers": [0]}}, input=SMALL_BLOCKS)
@@ -311,7 +313,7 @@ FILES = {
 }
 
 
-@pytest.mark.nightly_but("lines", "chunks", "JSON Lines")
+@pytest.mark.nightly_but("chunks")
 @pytest.mark.parametrize("form", FILES)
 def test_random_edits_equal_a_fresh_run(workplace, form):
     pick = random.Random(form)

@@ -76,6 +76,7 @@ def test_every_recipe_is_tested():
     assert sorted([*FORMULAS, "unknown_words"]) == RECIPES
 
 
+@pytest.mark.nightly_but("last_four_summed", "cls_pooler")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_recipe(workplace, name):
     view, column, formula = FORMULAS[name]

@@ -12,6 +12,7 @@ LONG = "a long line " * 400
 LINES = "\n".join(["one", LONG, "two", "", LONG + LONG, "three"]) + "\n"
 
 
+@pytest.mark.nightly_but("a.txt.gz")
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_long_lines_are_rejected_the_same_for_any_workers(workplace, name):
     workplace.write(f"corpus/{name}", gzip.compress(LINES.encode(), mtime=0) if name.endswith("gz") else LINES)

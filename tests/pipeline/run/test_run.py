@@ -200,7 +200,7 @@ def test_only_new_and_changed_text_is_encoded(workplace):
     assert "nothing to do" in workplace.run().err
 
 
-@pytest.mark.nightly_but("limit0")
+@pytest.mark.nightly
 @pytest.mark.parametrize("limit", [[], ["--limit", "50"]])
 def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     many_blocks(workplace)

@@ -221,6 +221,7 @@ def test_each_reject_stays_with_its_file(workplace):
     workplace.verify("--sample", "100")
 
 
+@pytest.mark.nightly
 def test_reread_encodes_what_size_and_time_hide(small, encoded):
     small.run()
     files = small.files()
@@ -241,6 +242,7 @@ def test_reread_encodes_what_size_and_time_hide(small, encoded):
     assert_same_rows(small, "out", "fresh")
 
 
+@pytest.mark.nightly
 def test_a_changed_file_beside_a_missing_one(small):
     small.run()
     before = rows(small, "texts").filter(pc.equal(rows(small, "texts")["file"], "corpus/005.txt"))

@@ -64,6 +64,7 @@ def of_texts(run, name, column, *, codes=False):
     return dict(zip(map(tuple, places.take(splits[:-1]).to_pandas().to_numpy().tolist()), values, strict=True))
 
 
+@pytest.mark.nightly_but("records")
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_list_has_the_rows_of_a_token_view(workplace, unit):
     lines = [f"{line}. {line.capitalize()}. The end of it." if unit == "context" else line for line in LINES]
@@ -270,6 +271,7 @@ def test_equal_bytes_with_two_workers(workplace):
     assert len(layerbeam.open_run("out")["plain"].parts) > 2
 
 
+@pytest.mark.nightly
 def test_rows_are_copied(workplace):
     """Those of a file with another name, and those of a pack of which one file has changed."""
     files = {f"{number:02}.txt": "\n".join(LINES[number : number + 5]) for number in range(20)}

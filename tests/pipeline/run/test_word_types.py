@@ -60,7 +60,7 @@ def test_table_equals_numpy_over_words(workplace):
     np.testing.assert_array_equal(run.view("types").to_numpy("layer_3"), vectors(table, "layer_3"))
 
 
-@pytest.mark.nightly_but("parquet")
+@pytest.mark.nightly
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_every_combination(workplace, format_):
     """Compared with the means and deviations of word rows with the same settings."""

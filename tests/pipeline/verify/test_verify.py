@@ -109,6 +109,7 @@ def planted(column: str, row: int, dimension: int, error: float) -> Callable[[pa
     return change
 
 
+@pytest.mark.nightly_but("encoder0-the reference implementation in NumPy")
 @pytest.mark.parametrize(
     ("encoder", "against"),
     [
@@ -193,6 +194,7 @@ def test_a_seed_draws_the_same_texts_again(workplace):
     assert first["tokens.layer_3"]["rows"] != other["tokens.layer_3"]["rows"]
 
 
+@pytest.mark.nightly
 def test_engine_savedmodel(workplace):
     views = {"tokens": {"level": "token", "layers": ["1..3"]}, "pooled": {"level": "text", "pooling": "pooler"}}
     finished(workplace, views=views, encoder={"handle": str(DATA / "tfhub_uncased"), "engine": "savedmodel"})
@@ -221,6 +223,7 @@ def test_hostile_input(workplace):
     assert workplace._call("verify", "out2", *ALL, status=0).out.rstrip().endswith("pass")
 
 
+@pytest.mark.nightly_but("tokens-layer_3-0.001", "halves-embedding-0.1", "sums-embedding-0.001")
 @pytest.mark.parametrize(
     ("view", "column", "error"),
     [
@@ -268,6 +271,7 @@ def test_two_rows_swapped_and_a_wrong_layer(workplace):
     assert failed == {"tokens.layer_1", "tokens.layer_2", "means.layer_0", "pooled.pooled_output"}
 
 
+@pytest.mark.nightly_but("lines")
 @pytest.mark.parametrize("view", ["records", "sums", "lines", "texts"])
 def test_rows_and_bytes_of_other_formats(workplace, view):
     finished(workplace)

@@ -41,7 +41,7 @@ def configured(request, workplace: Workplace, tmp_path: Path) -> Workplace:
     return workplace
 
 
-@pytest.mark.nightly_but("bert", "modernbert", "mpnet")
+@pytest.mark.nightly_but("modernbert")
 def test_a_planted_thousandth_is_found_and_the_rest_agrees(
     configured: Workplace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ):

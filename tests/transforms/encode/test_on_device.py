@@ -43,6 +43,12 @@ def vectors_of(source, view: View, window: bool) -> list[np.ndarray]:
     return encode_block(tokens, forward, (view,), EncodeSettings(64, 16, 4)).vectors[view.name]
 
 
+@pytest.mark.nightly_but(
+    *(f"text-separate-{pooling}-True" for pooling in ("mean", "max", "first", "last", "sum")),
+    *(f"text-{combine}-weighted_mean-True" for combine in ("sum", "concat", "mean")),
+    *("text-sum-cls-True", "text-sum-none-True", "word-separate-last-True", "token-separate-mean-True"),
+    "record-mean-mean-False",
+)
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize(("level", "combine", "pooling"), VIEWS)
 def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, pooling, window):

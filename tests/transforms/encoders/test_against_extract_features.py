@@ -48,6 +48,7 @@ def read_pairs(source: EncoderSource) -> TokenBlock:
     return tokenize_block(block, WordPiece(source.vocabulary, source.do_lower_case), SequenceSettings(32))
 
 
+@pytest.mark.nightly_but("google-native-uncased", "zip-native-cased", "tfhub-savedmodel-uncased")
 @pytest.mark.parametrize("case", ["uncased", "cased"])
 @pytest.mark.parametrize(
     ("kind", "engine"), [("google", "native"), ("zip", "native"), ("tfhub", "native"), ("tfhub", "savedmodel")]

@@ -72,6 +72,7 @@ def test_bfloat16_is_near(folder, how):
     assert (np.quantile(near, 0.1) > 0.99, np.median(near) > 0.998) == (True, True)
 
 
+@pytest.mark.nightly_but(*(f"{name}-layers1-1" for name in CONFIGS))
 @pytest.mark.parametrize(("layers", "blocks"), [([0], 0), ([1, 0], 1), ([3], 3)])
 def test_only_the_blocks_that_the_layers_take(folder, layers, blocks):
     source = open_encoder(str(folder))

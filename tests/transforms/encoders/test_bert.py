@@ -72,6 +72,7 @@ def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
     np.testing.assert_allclose(got, pooled, rtol=0, atol=2e-5)
 
 
+@pytest.mark.nightly_but("kernels-gelu", "kernels-gelu_tanh", "public operations-gelu")
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
 def test_agrees_with_numpy(hidden_act, how):
     config = Bert(**{**vars(TINY), "hidden_act": hidden_act, "layer_norm_eps": 1e-3})
@@ -87,6 +88,7 @@ def test_agrees_with_numpy(hidden_act, how):
     np.testing.assert_allclose(pooled, np.stack([e[1] for e in expected]), rtol=0, atol=2e-5)
 
 
+@pytest.mark.nightly_but("kernels", "public operations")
 def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
     weights = random_weights(TINY)
     random = np.random.default_rng(3)
@@ -102,6 +104,7 @@ def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
             assert cosines(got, wanted).min() > 0.999
 
 
+@pytest.mark.nightly
 def test_compiled_for_all_shapes_from_one_trace():
     encoder = Network(TINY, random_weights(TINY), layers=[2], xla=True)
     lengths = np.random.default_rng(4).integers(1, 17, 60)

@@ -26,6 +26,7 @@ from layerbeam.transforms.encoders import load_encoder, open_encoder
 pytestmark = pytest.mark.usefixtures("threads")
 
 
+@pytest.mark.nightly_but("tanh", "1e-3")
 @pytest.mark.parametrize(
     ("differences", "hidden_act", "epsilon"),
     [
@@ -57,6 +58,7 @@ def test_plain_bert_without_pooler(tmp_path):
     assert_engines_agree(folder, pooler=False)
 
 
+@pytest.mark.nightly_but("relu", "scale")
 @pytest.mark.parametrize(
     ("differences", "reason"),
     [

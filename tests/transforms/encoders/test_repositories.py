@@ -225,6 +225,7 @@ def test_name_that_no_repository_has(handle):
     assert "HFValidationError" in refused(handle)
 
 
+@pytest.mark.nightly
 def test_minilm_from_hugging_face(server, opened, tmp_path):
     packaged = minilm.packaged_folder()
     if packaged is None:

@@ -34,6 +34,7 @@ def test_the_other_engine_can_be_asked_for():
         load_encoder(called, layers=[0], pooler=False)
 
 
+@pytest.mark.nightly_but("uncased")
 @pytest.mark.parametrize("folder", [UNCASED, CASED], ids=["uncased", "cased"])
 def test_both_engines_agree(folder):
     assert_engines_agree(folder)
