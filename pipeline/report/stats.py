@@ -186,7 +186,7 @@ def group(cosines: Array) -> Grouping:
     for number in range(1, _MAX_GROUPS):
         if not cuts:
             break
-        cut = cuts.pop(int(np.argmax([cut.silhouette for cut in cuts])))
+        cut = cuts.pop(int(np.argmax([cut.height for cut in cuts])))
         groups[cut.apart] = number
         cuts += [inner for part in cut.parts if (inner := _cut(distances, part)) is not None]
     if first is None:
@@ -198,8 +198,9 @@ def group(cosines: Array) -> Grouping:
 
 
 class _Cut(NamedTuple):
-    """A cut of a node of the tree into two `parts`, nodes as well. `apart`: the rows of the second one."""
+    """A cut of a node into two `parts`, nodes as well. `height`: their distance; `apart`: rows of the second one."""
 
+    height: float
     silhouette: float
     apart: Array
     parts: tuple[ClusterNode, ClusterNode]
@@ -220,7 +221,7 @@ def _cut(distances: Array, node: ClusterNode) -> _Cut | None:
     silhouette = float(silhouette_score(distances[np.ix_(rows, rows)], apart, metric="precomputed"))
     (weak, _), (reasonable, _), _ = _STRUCTURES
     least = reasonable if len(rows) < min(_FEW, n) else weak
-    return _Cut(silhouette, rows[apart], parts) if silhouette > least else None
+    return _Cut(node.dist, silhouette, rows[apart], parts) if silhouette > least else None
 
 
 def describe_structure(silhouette: float) -> str:
