@@ -257,7 +257,17 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
 def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.config import template
 
-    _refuse_arguments(beam_arguments)
+    found: dict[str, Any] = {}
+    if options.input is None:
+        _refuse_arguments(beam_arguments)
+    else:
+        _set_up_stores(options, beam_arguments, options.input)
+        from layerbeam.pipeline.cli.inspect_input import inspect_input
+
+        inspected = inspect_input(options.input, template.output_path(options.config))
+        found = {"settings": inspected.settings, "reads": inspected.reads}
+        for note in inspected.notes:
+            echo(note)
     model = None
     if options.model is None and options.prompt is not None:
         raise UsageError("--prompt: names a prompt of the model that --from gives; add --from FOLDER")
@@ -267,9 +277,9 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         model = read_model(options.model, options.prompt)
         if model.is_plain:
             echo(f"{options.model}: has no modules.json: a plain encoder, whose tokens sentence-transformers averages")
-    template.write(options.config, model)
+    template.write(options.config, model, **found)
     following = f"{command_name()} run {shlex.quote(options.config)}"
-    echo(f"{options.config}: written; it reads {template.INPUT}. Next: {following}")
+    echo(f"{options.config}: written; it reads {found.get('reads', template.INPUT)}. Next: {following}")
     return DONE
 
 

@@ -283,6 +283,11 @@ def _init(commands: _Commands) -> None:
         "config", metavar="FILE", nargs="?", default="layerbeam.yaml", help="default: layerbeam.yaml, in this folder"
     )
     command.add_argument(
+        "--input",
+        metavar="GLOB",
+        help="your files: the configuration reads them, with their format, column, delimiter and encoding",
+    )
+    command.add_argument(
         "--from",
         dest="model",
         metavar="FOLDER",

@@ -8,12 +8,14 @@ import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.commits import printable
 from layerbeam.transforms.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,20 +24,19 @@ if TYPE_CHECKING:
 NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"
 _WIDTH = 100
-_HEAD = f"""\
-# yaml-language-server: $schema={Path(__file__).with_name("schema.json").as_uri()}
+_HEAD = """\
+# yaml-language-server: $schema={schema}
 # A configuration of layerbeam, ready to run:
 #
-#     layerbeam run {{path}}
+#     layerbeam run {path}
 #
-# It reads {INPUT} and writes {{content}}.
+# It reads {reads} and writes {content}.
 # Lines that begin with # and a letter are settings with their default: remove the # to change one.
 """
 _CONTENT = "two views: a vector for each token in four layers, and one for each line"
 _CONTENT_OF_MODEL = "one view: for each line the {what} of sentence-transformers' `{method}`"
 # What the configuration sets; the other settings are comments. `views` by name.
 _GIVEN: dict[str, dict[str, Any]] = {
-    "input": {"files": [INPUT]},
     "encoder": {"handle": "minilm"},
 }
 _VIEWS: dict[str, dict[str, Any]] = {
@@ -44,11 +45,11 @@ _VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
-def write(path: str, model: Model | None = None) -> None:
-    """Write it to `path`. UsageError if there is a file already, or it cannot be written."""
+def write(path: str, model: Model | None = None, **found: Any) -> None:
+    """Write it to `path`; `found` as for `text`. UsageError if there is a file already, or it cannot be written."""
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(text(path, model))
+            file.write(text(path, model, **found))
     except FileExistsError:
         raise UsageError(
             f"{path}: already exists and is not overwritten; give another name: layerbeam init FILE"
@@ -57,27 +58,37 @@ def write(path: str, model: Model | None = None) -> None:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def text(path: str = NAME, model: Model | None = None) -> str:
-    """The whole file: with four layers of `minilm`, or with the settings of a model of sentence-transformers."""
+def text(
+    path: str = NAME,
+    model: Model | None = None,
+    *,
+    settings: Mapping[str, Any] = MappingProxyType({"files": [INPUT]}),
+    reads: str = INPUT,
+) -> str:
+    """The whole file: with four layers of `minilm`, or with the settings of a model of sentence-transformers.
+
+    `settings`: of the section `input`; `reads`: what they read, for a user.
+    """
     content = _CONTENT
     if model:
         what = "list of vectors" if model.view["pooling"] == "none" else "vector"
         content = _CONTENT_OF_MODEL.format(what=what, method=model.method)
-    lines = _HEAD.format(path=shlex.quote(path), content=content).splitlines()
+    schema = Path(__file__).with_name("schema.json").as_uri()
+    lines = _HEAD.format(schema=schema, path=shlex.quote(path), reads=printable(reads), content=content).splitlines()
     if model:
         lines += textwrap.wrap(model.queries, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-    sections = {**_GIVEN, "output": {"path": output_path(path)}}
+    sections: dict[str, Mapping[str, Any]] = {**_GIVEN, "input": settings, "output": {"path": output_path(path)}}
     if model:
         sections["encoder"] = model.encoder
     views = {"sentences": model.view} if model else _VIEWS
-    for section, settings in SECTIONS.items():
-        lines += ["", f"# {settings.__doc__}", f"{section}:"]
+    for section, type_ in SECTIONS.items():
+        lines += ["", f"# {type_.__doc__}", f"{section}:"]
         if section in sections:
-            lines += _settings(settings, sections[section], "  ", set())
+            lines += _settings(type_, sections[section], "  ", set())
             continue
         explained: set[str] = set()
         for view, given in views.items():
-            lines += [f"  {view}:", *_settings(settings, given, "    ", explained)]
+            lines += [f"  {view}:", *_settings(type_, given, "    ", explained)]
     return "\n".join([*lines, "", f"# {BEAM}", "#beam: {}"]) + "\n"
 
 

@@ -81,5 +81,5 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     assert load((tmp_path / "my corpus.yaml").read_text()).output.path == "out/my corpus"
     assert main(["init", "nowhere/a.yaml"], version="test") == 2
     assert "nowhere/a.yaml: No such file or directory" in capsys.readouterr().err
-    assert main(["init", "b.yaml", "--input", "x"], version="test") == 2
-    assert "--input x: unknown here" in capsys.readouterr().err
+    assert main(["init", "b.yaml", "--output", "x"], version="test") == 2
+    assert "--output x: unknown here" in capsys.readouterr().err
