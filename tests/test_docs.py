@@ -159,7 +159,7 @@ def test_getting_started_steps_work(tmp_path, monkeypatch, capsys):
             done.append(arguments[0])
         else:
             assert os.system(line) == 0
-    assert done == ["init", "plan", "run", "show", "verify", "report", "report", "search", "search"]
+    assert done == ["init", "init", "plan", "run", "show", "verify", "report", "report", "search", "search"]
     printed = capsys.readouterr().out
     promised = "records   47 read = 45 embedded + 2 blank + 0 filtered + 0 rejected"
     assert promised in printed
