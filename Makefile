@@ -83,9 +83,9 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep FAISS and LanceDB up to date (needs Java 17; downloads 560 MB once)
-	$(BIN)/python -c 'import datasets, faiss, lancedb, pyspark'
-	$(BIN)/python -m pytest tests/test_search_index.py
+test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
+	$(BIN)/python -c 'import datasets, deltalake, faiss, lancedb, pyiceberg, pyspark, usearch'
+	$(BIN)/python -m pytest tests/test_search_index.py tests/test_tables.py
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
