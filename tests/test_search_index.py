@@ -17,8 +17,12 @@ import layerbeam
 
 PAGE = (ROOT / "docs/search_index.md").read_text()
 PROGRAMS = dict(re.findall(r"^```python\n# (faiss|lance)_index\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PROGRAMS["usearch"] = PROGRAMS["faiss"]
+for of_faiss, of_usearch in re.findall(r"^\| `(.*faiss.*|index\..*)` \| `(.*)` \|$", PAGE, re.MULTILINE):
+    assert of_faiss in PROGRAMS["faiss"]
+    PROGRAMS["usearch"] = PROGRAMS["usearch"].replace(of_faiss, of_usearch)
 # The last step of each program, before which it is killed once.
-LAST_STEP = {"faiss": "keys.commit()", "lance": "seen.write_text("}
+LAST_STEP = {"faiss": "keys.commit()", "usearch": "keys.commit()", "lance": "seen.write_text("}
 # What prints the rows that the index has.
 SHOW = {
     "faiss": """
@@ -28,6 +32,13 @@ for number, vector in zip(faiss.vector_to_array(index.id_map).tolist(), vectors.
     place = keys.execute("SELECT file, line, sentence FROM rows WHERE id = ?", (number,)).fetchone()
     print(repr((*place, *vector)))
 assert keys.execute("SELECT COUNT(*) FROM rows").fetchone() == (index.ntotal,)
+""",
+    "usearch": """
+index = Index.restore(f"nightly-{since}.usearch")
+for number in map(int, index.keys):
+    place = keys.execute("SELECT file, line, sentence FROM rows WHERE id = ?", (number,)).fetchone()
+    print(repr((*place, *index.get(number).tolist())))
+assert keys.execute("SELECT COUNT(*) FROM rows").fetchone() == (len(index),)
 """,
     "lance": """
 for row in table.to_arrow().to_pylist():
@@ -43,11 +54,11 @@ def run_program(
     if is_killed:
         program = program.replace(LAST_STEP[name], f"import os; os._exit(9)\n{LAST_STEP[name]}")
     if show:
-        program = program.partition("index = faiss.read" if name == "faiss" else "for batch")[0] + show
+        program = program.partition("for batch" if name == "lance" else "index = ")[0] + show
     return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("name", "package"), [("faiss", "faiss"), ("lance", "lancedb")])
+@pytest.mark.parametrize(("name", "package"), [("faiss", "faiss"), ("usearch", "usearch"), ("lance", "lancedb")])
 def test_an_index_of_three_nights(name, package, workplace: Workplace):
     pytest.importorskip(package, reason=f"{package} is not installed: make test-readers")
     views = {"sentences": {"level": "text", "layers": [-1]}, "tokens": {"level": "token", "layers": [0]}}
