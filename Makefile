@@ -33,7 +33,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -359,6 +359,9 @@ bench-neighbours: $(VENV)/installed ## how many nearest neighbours the number ty
 
 bench-search: $(VENV)/installed-readers ## exact search over a million vectors, compared with NumPy and FAISS (needs Java 17 for its environment; 5 GB; half an hour)
 	$(BIN)/python tests/benchmarks/search.py
+
+bench-training: $(VENV)/installed-readers ## mixed batches to train on, compared with datasets and SAELens's way (needs Java 17 for its environment; 2 GB)
+	$(BIN)/python tests/benchmarks/training.py
 
 $(CHONKIE)/installed: tests/benchmarks/requirements-chonkie.txt $(PARITY)/installed-bench
 	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(CHONKIE) --requirement $<

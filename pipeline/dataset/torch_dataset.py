@@ -18,16 +18,32 @@ class TorchBatches(IterableDataset):
     """
 
     def __init__(self, view: View, settings: dict[str, Any]) -> None:
-        view.batches(**settings)  # its errors
         self._view, self._settings = view, settings
+        self._position = view.batches(**settings).state()
+        self._begins_at: dict[str, Any] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch of the next iteration, in another order."""
         self._settings = self._settings | {"epoch": epoch}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in this process; torchdata's StatefulDataLoader saves that of each worker."""
+        return self._position
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin the next iteration at a position. It raises ValueError if settings differ, but for the epoch."""
+        self._begins_at = state
+        self.set_epoch(state["epoch"])
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         rank, world_size = (self._settings.get(*default) for default in (("rank", 0), ("world_size", 1)))
         share = {"rank": rank * count + number, "world_size": world_size * count}
-        return self._view.batches(**self._settings | share)
+        batches = self._view.batches(**self._settings | share)
+        if self._begins_at is not None:
+            batches.resume(self._begins_at)
+            self._begins_at = None
+        for batch in batches:
+            self._position = batches.state()
+            yield batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -270,3 +271,38 @@ def test_the_workers_of_a_loader_share_the_rows(view, workers):
     first = lines(dataset)
     dataset.set_epoch(1)
     assert lines(dataset) != first
+
+
+def test_a_dataset_of_pytorch_is_resumed_in_another_process(view):
+    pytest.importorskip("torch.utils.data", reason="PyTorch is not installed")
+    settings = {"layer": 2, "columns": ["line"], "buffer_rows": 30}
+    whole = view.to_torch(7, **settings)
+    whole.set_epoch(3)
+    batches = iter(whole)
+    for _ in range(5):
+        next(batches)
+    state = json.loads(json.dumps(whole.state_dict()))
+    rest = lines(batches)
+    resumed = view.to_torch(7, **settings)
+    resumed.load_state_dict(state)
+    assert lines(pickle.loads(pickle.dumps(resumed))) == rest
+    assert lines(resumed) == rest
+    assert len(lines(resumed)) == 15  # the next iteration begins at the start again
+
+
+def test_workers_are_resumed_by_a_loader_that_saves_them(view):
+    pytest.importorskip("torch.utils.data", reason="PyTorch is not installed")
+    loaders = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader():
+        dataset = view.to_torch(7, layer=2, columns=["line"], buffer_rows=30)
+        return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=2)
+
+    whole = loader()
+    batches = iter(whole)
+    for _ in range(5):
+        next(batches)
+    state = whole.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert lines(resumed) == lines(batches)
