@@ -44,7 +44,7 @@ def print_published(done: Published) -> None:
     """Print it in a line or two."""
     print(f"card: {done.card}")
     if done.address is not None:
-        deleted = f", {done.deleted:,} old ones deleted" if done.deleted else ""
+        deleted = f", {count_noun(done.deleted, 'old file')} deleted" if done.deleted else ""
         print(f"published: {done.address} ({count_noun(done.files, 'file')}, {done.uploaded:,} of them now{deleted})")
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.compute as pc
 import pytest
 from object_store import upload
-from test_nearest import a_view, in_parts, random_vectors
+from vector_tables import a_view, in_parts, random_vectors
 from written_run import write_run
 
 import layerbeam

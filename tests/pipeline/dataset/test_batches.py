@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from object_store import upload
-from test_nearest import a_view, in_parts, random_vectors
+from vector_tables import a_view, in_parts, random_vectors
 from written_run import write_run
 
 import layerbeam

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_nearest import a_view, in_parts, random_vectors
+from vector_tables import a_view, in_parts, random_vectors
 from written_run import write_run
 
 from layerbeam.pipeline.dataset.view import UnknownNameError

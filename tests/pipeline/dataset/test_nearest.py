@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,50 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from object_store import upload
+from vector_tables import WIDTH, a_view, in_parts, random_vectors, table_of
 from written_run import write_run
 
 import layerbeam
 from layerbeam.pipeline.dataset import nearest
 from layerbeam.pipeline.dataset.view import View as ReadView
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix, in_lists
+from layerbeam.transforms.number_types import as_matrix, in_lists
 from layerbeam.transforms.parts import parquet
-from layerbeam.transforms.views import View
 
-WIDTH, METRICS = 12, ("cosine", "dot", "l2")
+METRICS = ("cosine", "dot", "l2")
 FORMATS = [("parquet", "float32"), ("parquet", "float16"), ("parquet", "int8")]
 FORMATS += [("tfrecord", "float32"), ("tfrecord", "int8")]
 FORMATS += [("jsonl", "float32"), ("jsonl", "float16"), ("jsonl", "int8")]
-
-
-def a_view(**settings: Any) -> View:
-    kept = (("year", "int64"), ("party", "string"))
-    return View(**{"name": "texts", "level": "text", "layers": (1, 2), "hidden_size": WIDTH, "fields": kept} | settings)
-
-
-def table_of(view: View, vectors: np.ndarray, first: int = 0) -> pa.Table:
-    """Rows with these vectors in the last of the columns; in the others their negatives. `line` counts from `first`."""
-    number_type, names = NUMBER_TYPES[view.dtype], view.vector_columns
-    count = len(vectors)
-    lines = np.arange(first, first + count)
-    columns: dict[str, Any] = {"file": ["a.txt"] * count, "line": lines, "year": [*(1990 + lines % 7).tolist()]}
-    columns |= {name: [f"{name} {line}" for line in lines] for name in ("text", "token", "word")}
-    columns["party"] = [None if line % 5 == 0 else "ab"[line % 2] for line in lines]
-    for name in names:
-        columns |= number_type.store(name, number_type.round(vectors if name == names[-1] else -vectors))
-    given = [columns.get(field.name, [0] * count) for field in schema(view)]
-    arrays = [v if isinstance(v, pa.Array) else pa.array(v, f.type) for v, f in zip(given, schema(view), strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema(view))
-
-
-def in_parts(view: View, vectors: np.ndarray, sizes: Sequence[int]) -> list[pa.Table]:
-    firsts = np.cumsum([0, *sizes])
-    assert firsts[-1] == len(vectors)
-    return [table_of(view, vectors[i:j], i) for i, j in itertools.pairwise(firsts.tolist())]
-
-
-def random_vectors(seed: int, count: int, width: int = WIDTH) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
 
 
 def scores_of(vectors: np.ndarray, query: np.ndarray, metric: str) -> np.ndarray:

@@ -6,11 +6,14 @@ import dataclasses
 import io
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
 from repository import DATA
+from vector_tables import a_view, in_parts, random_vectors
+from written_run import write_run
 
 import layerbeam
 from layerbeam.transforms import storage
@@ -67,6 +70,17 @@ def test_run_on_gs_writes_files_of_local_run(workplace, google, lines):
     assert there["file"].unique().to_pylist() == ["gs://in/corpus/a.txt", "gs://in/corpus/b.txt"]
     assert there.drop_columns("file").equals(here.drop_columns("file"))
     assert there.num_rows > 1000
+
+
+def test_search_of_200_parts_on_gs(tmp_path, google):
+    view, vectors = a_view(), random_vectors(4, 600)
+    write_run(tmp_path / "out", view, in_parts(view, vectors, [3] * 200))
+    google.upload(tmp_path / "out", "gs://out/v")
+    read = layerbeam.open_run("gs://out/v")["texts"]
+    found = read.nearest(vectors[[7, 333]], 5, layer=2, metric="dot", columns=["line"])
+    scores = vectors[[7, 333]] @ vectors.T
+    assert len(read.parts) == 200
+    assert found["line"].to_pylist() == np.argsort(-scores, axis=1)[:, :5].ravel().tolist()
 
 
 def test_next_run_completes_interrupted_run(workplace, google, lines):
