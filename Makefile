@@ -76,7 +76,7 @@ test-tf220: $(TF220)/installed ## encoder and tokenizer with the oldest TensorFl
 	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow$(if $(NIGHTLY),, and not nightly)"
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
@@ -179,7 +179,7 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 	$(call done_with,$(AIRFLOW))
 
 test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash -m "not nightly"
 
 soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (40 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash tests/pipeline/output/test_random_folders.py --soak -rA
@@ -233,7 +233,7 @@ test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## runs and killed work
 endif
 
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k pool
+	$(BIN)/python -m pytest tests/engines/test_engines.py -k pool $(if $(NIGHTLY),,-m "not nightly")
 
 need_go = @go version >/dev/null 2>&1 || { echo "$@ is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
 
@@ -320,7 +320,7 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
 	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity test-pool \
-		test-airflow test-readers test-beam-extras docs test-report FEW=few
+		test-readers docs test-report FEW=few
 	$(MAKE) test-gpu DEVICE=cpu
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff

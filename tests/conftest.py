@@ -61,9 +61,9 @@ def signatures_once() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a `plan` for each seed: 100 with --soak, else 6."""
+    """Run a test that takes a `plan` for each seed: 100 with --soak, else 3."""
     if "plan" in metafunc.fixturenames:
-        metafunc.parametrize("plan", range(100 if metafunc.config.getoption("soak") else 6))
+        metafunc.parametrize("plan", range(100 if metafunc.config.getoption("soak") else 3))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -112,6 +112,7 @@ def test_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch
     assert 0 <= twice <= 2  # processes, each with one block
 
 
+@pytest.mark.nightly_but("1")
 @pytest.mark.parametrize("commits", [0, 1])
 def test_workers_do_not_outlive_a_killed_driver(workplace, commits):
     """Not even while nobody asks for its status: who reads its output to the end would wait for them."""
@@ -129,6 +130,7 @@ def test_worker_of_a_driver_that_died_before():
     assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=60, check=False).returncode == 1
 
 
+@pytest.mark.nightly_but("0-15", "1-2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("commits", [0, 1])
 def test_signal_to_process_group_interrupts(workplace, number, commits):

@@ -63,6 +63,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 killed = pytest.mark.parametrize("engine", ["flink", "spark"], indirect=True)
 
 
+@pytest.mark.nightly_but("flink")
 def test_demo(engine):
     demo = ["--input", str(ROOT / "configs/demo/*.txt")]
     config = ROOT / "configs/demo.yaml"
@@ -89,6 +90,7 @@ def test_engine_writes_bytes_of_local_run(engine):
     assert engine.commits() == []
 
 
+@pytest.mark.nightly_but("flink")
 def test_one_compressed_file_is_encoded_by_all_nodes(engine):
     """One of them reads it."""
     lines = b"\n".join(path.read_bytes() for path in sorted((engine.folder / "corpus").iterdir()))
@@ -205,6 +207,7 @@ flink = pytest.mark.parametrize("engine", ["flink"], indirect=True)
 spark = pytest.mark.parametrize("engine", ["spark"], indirect=True)
 
 
+@pytest.mark.nightly_but("spark", "pool")
 @without_prism
 def test_job_outlives_the_program_that_submitted_it(engine):
     with engine.start_and_wait("left") as process:
@@ -281,6 +284,7 @@ def test_killed_job_server_ends_the_command(engine):
     check_output(engine, "server", twice=2)
 
 
+@pytest.mark.nightly_but("spark")
 def test_all_ways_to_embed_in_other_pipelines(engine):
     check_all_ways(engine, "ways")
 

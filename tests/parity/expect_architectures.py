@@ -333,9 +333,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
 
 # Those that TensorFlow Text cannot cut.
 OTHER_WORDPIECE = ("bert-accents", "bert-japanese", "bert-added", "bert-other")
-# With a tokenizer, a size or a bias that other cases have, too.
-SIMILAR = ("bert-other", "bert-japanese", "bert-xlm-roberta", "camembert", "electra-wide", "deberta-v2-plain")
-SIMILAR += ("deberta-v2-p2c", "modernbert-biases", "gte-english", "eurobert-biases", "gemma3-causal")
+# With a tokenizer, and sizes, biases and kinds of blocks, that other cases have, too.
+SIMILAR = ("bert-other", "bert-japanese", "bert-added", "bert-xlm-roberta", "distilbert", "camembert")
+SIMILAR += ("albert-groups", "electra", "electra-wide", "deberta-v2-xlarge", "deberta-v2-plain", "deberta-v2-p2c")
+SIMILAR += ("modernbert-biases", "gte", "gte-english", "jina-v3", "eurobert", "eurobert-biases", "gemma3-causal")
 
 
 def texts() -> list[tuple[str, str | None]]:

@@ -25,6 +25,7 @@ def run(*lines: str) -> None:
     subprocess.run([sys.executable, "-c", "\n".join([IMPORTED, *lines])], check=True, timeout=120)
 
 
+@pytest.mark.nightly
 def test_keras_is_imported_when_it_is_used():
     run(
         "from tensorflow.keras import layers",

@@ -357,6 +357,7 @@ def parquet(folder: Path, rng: random.Random) -> dict[str, Any]:
 MAKERS = (lines, few_huge_and_many_small_files, paragraphs, objects, whole_files, compressed, parquet)
 
 
+@pytest.mark.nightly_but("few_huge_and_many_small_files", "compressed")
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_estimates_are_close_and_unbiased(tmp_path, hf_uncased, make):

@@ -209,6 +209,7 @@ def gcloud(words: list[str], folder: Path, server: Google | None = None) -> subp
     return subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.nightly
 @has_gcloud
 def test_gcloud_accepts_commands(tmp_path):
     wrong = "gcloud dataflow flex-template run x --template-file-gcs-location gs://b/t.json --bogus 3"

@@ -80,6 +80,7 @@ def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, poo
     assert sum("night" in token for token in workplace.rows()["token"].to_pylist()) > 0
 
 
+@pytest.mark.nightly
 def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, pool):
     where = prepare(workplace, input={"max_reject_rate": 0.0})
     workplace.write("corpus/d.txt", b"one\n\xff\n")

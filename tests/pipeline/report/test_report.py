@@ -271,6 +271,7 @@ def test_a_word(workplace, report):
     assert marked == ["bank"] * 6
 
 
+@pytest.mark.nightly
 def test_words_that_do_not_occur(workplace, report):
     run(workplace, RIVER + MONEY, views={"tokens": VIEWS["tokens"]})
     done = workplace._call("report", "out", "--word", "rivr", "--word", "bank", "--word", "the bank", status=1)
@@ -420,6 +421,7 @@ def _labelled():
     return [*((text, "<i>kind</i>") for text in RIVER), *((text, None) for text in MONEY), *((t, "m") for t in RIVER)]
 
 
+@pytest.mark.nightly
 def test_seeded(workplace, report):
     run(workplace)
     page = workplace.folder / "out" / "report.html"
@@ -530,6 +532,7 @@ def test_to_another_file(workplace):
     assert "holds no layerbeam run" in workplace._call("report", "corpus", status=2).err
 
 
+@pytest.mark.nightly
 def test_in_an_object_store(workplace, memory):
     run(workplace, RIVER)
     upload(workplace.folder / "out", "memory://bucket/out")

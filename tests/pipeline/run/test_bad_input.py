@@ -198,6 +198,7 @@ def test_closed_pipe_is_not_an_error(workplace):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.nightly_but("<&- >&- 2>&- --processes 2")
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&- --processes 2"])
 def test_closed_streams(workplace, closed):

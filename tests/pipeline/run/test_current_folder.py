@@ -50,6 +50,7 @@ def test_extract_features(place):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_run_from_python(place):
     code = "import layerbeam; print(len(layerbeam.run('c.yaml')['tokens']))"
     # This program itself has the current folder first.

@@ -254,6 +254,7 @@ def test_every_combination_equals_reference(workplace, level, words):
     assert len({column["view"] for column in verdict["columns"]}) == len(views)
 
 
+@pytest.mark.nightly
 def test_five_views_of_one_run_equal_five_runs(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(120)))
     views = {

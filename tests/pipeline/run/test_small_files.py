@@ -126,6 +126,7 @@ def kill_once_packed(small) -> list[dict[str, Any]]:
     return files
 
 
+@pytest.mark.nightly
 def test_killed_and_resumed(small):
     small.run("--output", "undisturbed")
     kill_once_packed(small)

@@ -178,6 +178,7 @@ def test_server_of_hugging_face_that_is_down(opened):
     assert "internet connection" in found["error"]
 
 
+@pytest.mark.nightly
 def test_repository_that_answers_nonsense(server, opened):
     publish(server, "org/page", DATA / "hf_uncased")
     server.answers["/api/models/org/page/revision/main"] = Answer(PAGE, headers={"Content-Type": "text/html"})

@@ -171,6 +171,7 @@ def test_random_texts_without_unknown_characters(vocab: list[str], every_charact
     assert_equal_ids(every_character[name], [random_text(rng, vocab) for _ in range(NUM_TEXTS // 2)])
 
 
+@pytest.mark.nightly_but("uncased")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_code_point(every_character: dict[str, Pair], name: str) -> None:
@@ -178,6 +179,7 @@ def test_every_code_point(every_character: dict[str, Pair], name: str) -> None:
     assert_equal_ids(every_character[name], [f"a{c}b" for c in EVERY])
 
 
+@pytest.mark.nightly_but("cased")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_assigned_character_beside_sigma_and_marks(every_character: dict[str, Pair], name: str) -> None:
