@@ -150,8 +150,9 @@ def test_fast_commands_import_neither_beam_nor_tensorflow(module):
 def test_doctests(module):
     if module.endswith("__main__"):
         return
-    if module.endswith("torch_dataset"):
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+    for name, package in (("torch_dataset", "torch"), ("azure_store", "obstore")):
+        if module.endswith(name):
+            pytest.importorskip(package, reason=f"{package} is not installed")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 

@@ -153,7 +153,7 @@ def test_nothing_there_on_a_file_system(memory, handle):
 def test_scheme_that_nobody_knows(handle):
     assert refused(handle) == (
         f"{handle}: Beam has no file system for nope:// here; it has local paths (without a scheme), gs://, s3://, "
-        "hdfs://"
+        "az://, hdfs://"
     )
 
 
