@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ArrayFormat = Literal["npy", "safetensors"]
 INDEX = "index.json"
 
-# {array by name}: an array that a file does not hold yet has only a type and a shape.
+# {column: (number type, shape)} of the arrays of a shard, and the arrays.
 _Types = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 _Arrays = dict[str, npt.NDArray[Any]]
 # {NumPy's name of a number type: safetensors' name}. Source: https://github.com/huggingface/safetensors
@@ -61,22 +61,7 @@ def export(view: View, folder: str, columns: Sequence[str], format: ArrayFormat,
         files, arrays = (_npy if format == "npy" else _safetensors)(target, label, types)
         listed.append({"first_row": first, "rows": end - first, "files": files})
         made.append((first, end, arrays))
-    row = 0
-    for part in view.parts:
-        table = view.read(part, columns)
-        after = row + table.num_rows
-        if table.num_rows != part.rows:
-            path = storage.join(view.path, part.path)
-            raise ValueError(f"{path}: has {table.num_rows:,} rows, not {part.rows:,} as listed")
-        for name in columns:
-            if table[name].null_count:
-                raise ValueError(f"export: {name} has null in {part.path}, which an array cannot hold; leave it out")
-            values = as_arrays(table[name])
-            for first, end, arrays in made:
-                begin, stop = max(first, row), min(end, after)
-                if begin < stop:
-                    arrays[name][begin - first : stop - first] = values[begin - row : stop - row]
-        row = after
+    _write_rows(view, columns, made)
     index = {
         "view": view.name,
         "format": format,
@@ -90,6 +75,26 @@ def export(view: View, folder: str, columns: Sequence[str], format: ArrayFormat,
     index_file = target / INDEX
     index_file.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     return index_file
+
+
+def _write_rows(view: View, columns: Sequence[str], shards: Sequence[tuple[int, int, _Arrays]]) -> None:
+    """Fill the shards: (first row, row after the last, arrays). ValueError for null, or a part with other rows."""
+    row = 0
+    for part in view.parts:
+        table = view.read(part, columns)
+        after = row + table.num_rows
+        if table.num_rows != part.rows:
+            path = storage.join(view.path, part.path)
+            raise ValueError(f"{path}: has {table.num_rows:,} rows, not {part.rows:,} as listed")
+        for name in columns:
+            if table[name].null_count:
+                raise ValueError(f"export: {name} has null in {part.path}, which an array cannot hold; leave it out")
+            values = as_arrays(table[name])
+            for first, end, arrays in shards:
+                begin, stop = max(first, row), min(end, after)
+                if begin < stop:
+                    arrays[name][begin - first : stop - first] = values[begin - row : stop - row]
+        row = after
 
 
 def _npy(folder: Path, label: str, types: _Types) -> tuple[dict[str, str], _Arrays]:
