@@ -164,7 +164,7 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture
 	$(BIN)/python tests/parity/compare_architectures.py out/architectures
 	$(PARITY)/bin/python tests/parity/expect_sentence_transformers.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
-		out/parity-models
+		out/parity-models $(FEW)
 	$(BIN)/python tests/parity/compare_sentence_transformers.py out/parity-models
 	$(call done_with,$(PARITY) out/parity.npz out/architectures out/parity-models)
 
