@@ -119,7 +119,7 @@ def test_explained_configurations_are_valid():
 
 def test_named_tools_have_snippets():
     own = ["layerbeam", "NumPy", "A dataset for DuckDB and others", "Nearest rows"]
-    own += ["tf.data", "Training batches", "Arrays in files"]
+    own += ["tf.data", "Training batches", "Training batches in tf.data", "Arrays in files"]
     assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     lists = [f"Lists of vectors{tool}" for tool in ("", " in polars", " in pandas")]
