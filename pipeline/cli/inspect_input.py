@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.console import count_noun
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.detect_format import formats_by_name, several_formats
 from layerbeam.pipeline.output.find import find_inputs
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import UTF8_MARK, contradiction, format_by_content, format_by_name, read_head
+from layerbeam.transforms.input.delimited import DELIMITERS, USUAL_DELIMITER
 from layerbeam.transforms.settings import RecordFormat
 
 # Names of columns that hold the text, the most certain first.
@@ -28,8 +30,6 @@ _TEXT_NAMES = (
     "text", "sentence", "content", "body", "document", "passage", "paragraph", "article", "message", "review",
     "comment", "abstract", "description", "title",
 )  # fmt: skip
-_USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
-_NAMES_OF_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _SAMPLE_BYTES = 1 << 20
 _SAMPLE_ROWS = 1000
 _SHOWN_COLUMNS = 12
@@ -84,10 +84,9 @@ def _first_file(pattern: str, output_path: str) -> tuple[InputFile, bytes]:
         found = [file for file in find_inputs([os.path.expanduser(pattern)], output_path) if not file.problem]
     except UsageError as error:
         raise UsageError(str(error).replace("input.files:", "--input:", 1)) from error
-    named = {format_: file.path for file in reversed(found) if (format_ := format_by_name(file.path)) is not None}
+    named = formats_by_name(found)
     if len(named) > 1:
-        kinds = ", ".join(f"{printable(path)} is {FORMATS[format_].title}" for format_, path in sorted(named.items()))
-        raise UsageError(f"--input: a run reads files of one format, and {kinds}; give a glob of one format")
+        raise UsageError(f"--input: {several_formats(named)}; give a glob of one format")
     for file in found:
         try:
             head = read_head(file.path)
@@ -127,10 +126,10 @@ def _read_text(path: str, settings: dict[str, Any], facts: list[str]) -> _Column
             "write the configuration without --input and set input.encoding"
         )
     text = sample.removeprefix(UTF8_MARK).decode(encoding, "replace")
-    if format_ in _USUAL_DELIMITER:
+    if format_ in USUAL_DELIMITER:
         columns = _delimited_columns(text, settings)
-        delimiter = settings.get("delimiter", _USUAL_DELIMITER[format_])
-        facts.append(f"separated by {_NAMES_OF_DELIMITERS[delimiter]}")
+        delimiter = settings.get("delimiter", USUAL_DELIMITER[format_])
+        facts.append(f"separated by {DELIMITERS[delimiter]}")
         return columns
     return _json_columns(text) if format_ == "jsonl" else {}
 
@@ -145,10 +144,10 @@ def _decodes(line: bytes, encoding: str) -> bool:
 
 def _delimited_columns(text: str, settings: dict[str, Any]) -> _Columns:
     """The columns, named by the first row. Sets `delimiter` unless it is that of the format."""
-    usual = _USUAL_DELIMITER[settings["format"]]
+    usual = USUAL_DELIMITER[settings["format"]]
     # The character that gives most fields in the first row, if the next rows have as many.
     counts = {}
-    for delimiter in sorted(_NAMES_OF_DELIMITERS, key=lambda delimiter: delimiter != usual):
+    for delimiter in sorted(DELIMITERS, key=lambda delimiter: delimiter != usual):
         rows = [row for row in itertools.islice(csv.reader(io.StringIO(text), delimiter=delimiter), 50) if row]
         counts[delimiter] = len(rows[0]) if sum(len(row) == len(rows[0]) for row in rows) > len(rows) / 2 else 1
     chosen = max(counts, key=lambda delimiter: counts[delimiter])

@@ -15,7 +15,7 @@ from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.storage.hf_store import explain
+from layerbeam.transforms.storage.hf_store import HfStore, explain
 
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Of one commit: the Hub takes long for more. What is committed stays, if a later one fails.
@@ -95,14 +95,11 @@ def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
 
     api: Any = HfApi()
     given = {"repo_id": repository, "repo_type": "dataset"}
+    root = f"hf://datasets/{repository}/"
     files = _files_of(run)
     with explain(api.endpoint, repository, "main", repository):
         api.create_repo(**given, private=not public, exist_ok=True)
-        there = {
-            found.path: found.lfs.sha256 if found.lfs else ""
-            for found in api.list_repo_tree(**given, recursive=True)
-            if hasattr(found, "blob_id")
-        }
+        there = {found.path.removeprefix(root): found.version for found in HfStore().list(root)}
         old = sorted(name for name in there.keys() - files.keys() if name.split("/")[0] in run.views and "/" in name)
         new = [name for name, sha256 in files.items() if sha256 is None or there.get(name) != sha256]
         size = size_text(sum(os.path.getsize(os.path.join(run.path, name)) for name in (*new, *_HEADS)))

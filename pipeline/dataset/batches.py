@@ -218,9 +218,8 @@ class Batches(Iterator[Batch]):
         """Put rows of a part, by their numbers in it, into places of arrays."""
         columnar = self._view.file_format.is_columnar
         table = self._view.read(part, self._names, rows if columnar else None)
-        if not columnar and table.num_rows != part.rows:
-            path = storage.join(self._view.path, part.path)
-            raise ValueError(f"{path}: has {table.num_rows:,} rows, not {part.rows:,} as listed")
+        if not columnar:
+            self._view.check_rows(part, table.num_rows)
         for name, values in into.items():
             column = table[name]
             if column.null_count and values.dtype.kind in "iub":

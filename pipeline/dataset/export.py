@@ -83,9 +83,7 @@ def _write_rows(view: View, columns: Sequence[str], shards: Sequence[tuple[int, 
     for part in view.parts:
         table = view.read(part, columns)
         after = row + table.num_rows
-        if table.num_rows != part.rows:
-            path = storage.join(view.path, part.path)
-            raise ValueError(f"{path}: has {table.num_rows:,} rows, not {part.rows:,} as listed")
+        view.check_rows(part, table.num_rows)
         for name in columns:
             if table[name].null_count:
                 raise ValueError(f"export: {name} has null in {part.path}, which an array cannot hold; leave it out")

@@ -66,8 +66,8 @@ def find_nearest(
         rows = None if where is None else _rows_where(view, part, where)
         if rows is None or len(rows):
             vectors, *scales = stored.read(part, names, rows).columns
-            if rows is None and len(vectors) != part.rows:
-                raise ValueError(f"{view.path}/{part.path}: has {len(vectors):,} rows, not {part.rows:,} as listed")
+            if rows is None:
+                view.check_rows(part, len(vectors))
             numbers = firsts[number] + (np.arange(part.rows) if rows is None else rows)
             best.add(numbers, as_matrix(vectors), scales[0].to_numpy() if scales else None)
 

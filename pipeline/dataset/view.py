@@ -193,6 +193,12 @@ class View:
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
 
+    def check_rows(self, part: Part, num_rows: int) -> None:
+        """ValueError if a part has another number of rows than is listed."""
+        if num_rows != part.rows:
+            path = storage.join(self.path, part.path)
+            raise ValueError(f"{path}: has {num_rows:,} rows, not {part.rows:,} as listed")
+
     @contextlib.contextmanager
     def open(self, part: Part) -> Iterator[BinaryIO]:
         """The file of a part, of the size listed (if a hash is); errors while it is open say how to replace it."""

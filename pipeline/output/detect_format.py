@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from layerbeam.pipeline.config.job import Job, with_format
 from layerbeam.pipeline.errors import UsageError
@@ -26,11 +26,7 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
     if job.records.format != "auto":
         return job
     files = [file for file in found if not file.problem]
-    examples: dict[str, str] = {}
-    for file in files:
-        named = format_by_name(file.path)
-        if named is not None:
-            examples.setdefault(named, file.path)
+    examples = formats_by_name(files)
     before = last_run(job.output.path)
     if before is not None and not has_no_rows(job.output.path):
         format_ = before["identity"]["input"]["format"]
@@ -50,14 +46,26 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
         by_content = {content or "text": path for path, content in reversed(contents.items())}
         examples = by_content or examples
     if len(examples) > 1:
-        shown = ", ".join(
-            f"{printable(path)} is {FORMATS[format_].title}" for format_, path in sorted(examples.items())
-        )
-        raise UsageError(
-            f"input.files: a run reads files of one format, and {shown}; give globs of one format, or set input.format"
-        )
+        what = several_formats(examples)
+        raise UsageError(f"input.files: {what}; give globs of one format, or set input.format")
     (format_,) = examples or ["text"]
     return with_format(job, format_)  # type: ignore[arg-type] # one of FORMATS
+
+
+def formats_by_name(files: Sequence[InputFile]) -> dict[str, str]:
+    """{a format that names of files say: the first of these files}."""
+    examples: dict[str, str] = {}
+    for file in files:
+        named = format_by_name(file.path)
+        if named is not None:
+            examples.setdefault(named, file.path)
+    return examples
+
+
+def several_formats(examples: Mapping[str, str]) -> str:
+    """What is wrong with files of several formats, each with an example."""
+    shown = ", ".join(f"{printable(path)} is {FORMATS[format_].title}" for format_, path in sorted(examples.items()))
+    return f"a run reads files of one format, and {shown}"
 
 
 def refuse_other_format(job: Job, work: PendingWork) -> None:

@@ -69,7 +69,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
 
 def _delimiter_hint(file: InputFile, records: RecordFormat) -> str:
     """`; set input.delimiter: ";"` if that finds all columns in the first row of a CSV file, else an empty string."""
-    for delimiter in ",;\t|" if records.is_delimited else "":
+    for delimiter in delimited.DELIMITERS if records.is_delimited else ():
         with contextlib.suppress(OSError):
             delimited.read_header(file, dataclasses.replace(records, delimiter=delimiter))
             return f"; set input.delimiter: {json.dumps(delimiter)}"

@@ -1,14 +1,17 @@
-"""Tables of a view with given vectors, for `write_run`."""
+"""Tables of a view with given vectors, for `write_run`, and a view that is written with random ones."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from written_run import write_run
 
+from layerbeam.pipeline.dataset.view import View as ReadView
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.views import View
@@ -44,3 +47,9 @@ def in_parts(view: View, vectors: np.ndarray, sizes: Sequence[int]) -> list[pa.T
 
 def random_vectors(seed: int, count: int, width: int = WIDTH) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+
+
+def written(path: Path, sizes: Sequence[int], **settings: Any) -> ReadView:
+    """A view with the rows `random_vectors(1, sum(sizes))` in parts of these sizes. `line` is the number of a row."""
+    texts = a_view(**settings)
+    return write_run(path, texts, in_parts(texts, random_vectors(1, sum(sizes)), sizes)).view("texts")

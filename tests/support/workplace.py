@@ -28,6 +28,16 @@ THREE_VIEWS = {
     "texts": {"level": "text", "layers": [2], "format": "jsonl"},
     "types": {"level": "word_type", "layers": [1]},
 }
+# Settings with several blocks and parts of a small corpus.
+SMALL_BLOCKS = {
+    "views": {
+        "tokens": {"level": "token", "layers": "all"},
+        "forms": {"level": "word_type", "layers": [-1]},
+        "lines": {"level": "text", "layers": [-1], "format": "jsonl"},
+    },
+    "output": {"target_part_bytes": 300_000},
+    "input": {"slice_bytes": 4_000},
+}
 
 
 def tree_hashes(output: Path) -> dict[str, str]:

@@ -59,6 +59,11 @@ class _Row:
     ends: bool = True
 
 
+# What often separates fields, with a word for it; and what does by default.
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Header:
     """The names of the columns, and the bytes of the row that has them; none if they are in the configuration."""
@@ -190,7 +195,7 @@ def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start
     begun = False
     new_reader = functools.partial(
         csv.reader,
-        delimiter=record_format.delimiter or ("\t" if record_format.format == "tsv" else ","),
+        delimiter=record_format.delimiter or USUAL_DELIMITER[record_format.format],
         quotechar=record_format.quote,
         quoting=csv.QUOTE_NONE if record_format.quote is None else csv.QUOTE_MINIMAL,
         strict=True,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -17,7 +15,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.storage.errors import AZURE_ACCOUNT, AZURE_LOG_IN
-from layerbeam.transforms.storage.store import Store, in_parallel, split_path
+from layerbeam.transforms.storage.store import Store, in_parallel, pause, split_path
 
 _DELETED_AT_ONCE = 256  # Azure's limit for a batch request
 _BLOCK_BYTES = 16 << 20  # larger files are uploaded in blocks of this size; 50,000 blocks at most
@@ -71,7 +69,7 @@ class AzureStore(Store):
             except GenericError as error:  # obstore repeats requests that fail, but not the reading of a page
                 if attempt == _TRIES or _BROKEN_PAGE not in str(error):
                     raise
-            _pause(attempt)
+            pause(attempt)
 
     def stat(self, path: str) -> InputFile | None:
         container, name = self._split(path)
@@ -113,7 +111,7 @@ class AzureStore(Store):
                     return False
                 if attempt == _TRIES:
                     raise
-            _pause(attempt)
+            pause(attempt)
         return False
 
     def delete(self, paths: Sequence[str]) -> None:
@@ -128,10 +126,6 @@ class AzureStore(Store):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(container, name)
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(random.uniform(0, 2**attempt / 16))  # noqa: S311 - so that threads take turns
 
 
 def _as_file(path: str, found: Any) -> InputFile:

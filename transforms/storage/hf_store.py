@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, NoReturn
 
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage.store import Store
+from layerbeam.transforms.storage.store import Store, range_header
 
 FORM = "hf://datasets/org/name@revision/path"
 NOT_WRITTEN = "the Hub is not written to by a run; give a folder, and then run: layerbeam publish FOLDER org/name"
@@ -142,7 +142,7 @@ class HfStore(Store):
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         place = _split(path)
-        asked = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        asked = range_header(start, end)
         address = f"datasets/{place.repository}/resolve/{place.quoted_revision}/{urllib.parse.quote(place.name)}"
         answer = self._ask(place, "GET", address, {"Accept-Encoding": "identity", **asked})
         data: bytes = b"" if answer.status_code == 416 else answer.content  # 416: behind the end

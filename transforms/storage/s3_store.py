@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, split_path
+from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, pause, range_header, split_path
 
 _DELETED_AT_ONCE = 1000  # S3's limit for a request
 _PART_BYTES = 64 << 20  # larger files are uploaded in parts of this size; 10,000 parts at most
@@ -66,7 +64,7 @@ class S3Store(Store):
         from urllib3.exceptions import HTTPError
 
         bucket, key = split_path(path)
-        asked = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        asked = range_header(start, end)
         tries = 0
         while True:
             try:
@@ -87,7 +85,7 @@ class S3Store(Store):
                 tries += 1
                 if tries == _TRIES:
                     raise
-            time.sleep(random.uniform(0, 2**tries / 16))  # noqa: S311 - so that threads take turns
+            pause(tries)
 
     def write(self, path: str, file: IO[bytes], size: int) -> None:
         from boto3.s3.transfer import TransferConfig

@@ -8,8 +8,10 @@ import errno
 import io
 import itertools
 import os
+import random
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
@@ -106,6 +108,20 @@ def in_parallel(request: Callable[[list[str]], None], paths: Sequence[str], size
     """Make requests for so many paths each, several at once."""
     with concurrent.futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
         list(threads.map(request, in_batches(paths, size)))
+
+
+def range_header(start: int, end: int | None) -> dict[str, str]:
+    """The header of a request for these bytes of a file; none for the whole file.
+
+    >>> range_header(2, 5), range_header(0, None)
+    ({'Range': 'bytes=2-4'}, {})
+    """
+    return {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+
+
+def pause(attempt: int) -> None:
+    """Wait before a request is repeated, longer each time, and at random, so that threads take turns."""
+    time.sleep(random.uniform(0, 2**attempt / 16))  # noqa: S311
 
 
 def open_stored(store: Store, path: str, end: int | None) -> BinaryIO:

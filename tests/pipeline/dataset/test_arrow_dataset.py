@@ -12,25 +12,19 @@ import polars as pl
 import pyarrow.compute as pc
 import pytest
 from object_store import upload
-from vector_tables import a_view, in_parts, random_vectors
+from vector_tables import a_view, in_parts, random_vectors, written
 from written_run import write_run
 
 import layerbeam
-from layerbeam.pipeline.dataset.view import View as ReadView
 
 SIZES = (5, 1, 0, 9)
 VECTORS = random_vectors(1, sum(SIZES))
 LATE = [line for line in range(15) if 1990 + line % 7 >= 1994]
 
 
-def written(path: Path, dtype: str = "float32", sizes: tuple[int, ...] = SIZES) -> ReadView:
-    settings = a_view(dtype=dtype)
-    return write_run(path, settings, in_parts(settings, VECTORS[: sum(sizes)], sizes)).view("texts")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_all_rows(tmp_path, dtype):
-    view = written(tmp_path / "out", dtype)
+    view = written(tmp_path / "out", SIZES, dtype=dtype)
     dataset = view.dataset()
     assert dataset.schema.equals(view.stored.schema)
     assert dataset.to_table().equals(view.to_arrow(codes=True))
@@ -39,13 +33,13 @@ def test_all_rows(tmp_path, dtype):
 
 
 def test_a_filter_of_arrow(tmp_path):
-    rows = written(tmp_path / "out").dataset().to_table(["line", "layer_2"], filter=pc.field("year") >= 1994)
+    rows = written(tmp_path / "out", SIZES).dataset().to_table(["line", "layer_2"], filter=pc.field("year") >= 1994)
     assert rows["line"].to_pylist() == LATE
     np.testing.assert_array_equal(np.stack(rows["layer_2"].to_numpy()), VECTORS[LATE])
 
 
 def test_duckdb(tmp_path):
-    rows = written(tmp_path / "out").dataset()  # DuckDB finds it by its name
+    rows = written(tmp_path / "out", SIZES).dataset()  # DuckDB finds it by its name
     found = duckdb.sql("SELECT line, layer_2 FROM rows WHERE year >= 1994 ORDER BY line").fetchall()
     assert [line for line, _ in found] == LATE
     np.testing.assert_array_equal(np.float32([vector for _, vector in found]), VECTORS[LATE])
@@ -54,14 +48,14 @@ def test_duckdb(tmp_path):
 
 
 def test_polars(tmp_path):
-    rows = pl.scan_pyarrow_dataset(written(tmp_path / "out").dataset())
+    rows = pl.scan_pyarrow_dataset(written(tmp_path / "out", SIZES).dataset())
     found = rows.filter(pl.col("year") >= 1994).select("line", "layer_2").collect()
     assert found["line"].to_list() == LATE
     np.testing.assert_array_equal(found["layer_2"].to_numpy(), VECTORS[LATE])
 
 
 def test_other_files_of_the_folder_are_not_read(tmp_path):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     shutil.copy(view.paths[0], tmp_path / "out" / "texts" / "zzz.parquet")
     (tmp_path / "out" / "texts" / "year=2000").mkdir()
     shutil.copy(view.paths[0], tmp_path / "out" / "texts" / "year=2000" / "zzz.parquet")
@@ -72,19 +66,19 @@ def test_other_files_of_the_folder_are_not_read(tmp_path):
 
 def test_from_another_process_and_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path / "out")
+    written(tmp_path / "out", SIZES)
     dataset = pickle.loads(pickle.dumps(layerbeam.open_run("out").view("texts").dataset()))
     monkeypatch.chdir("/")
     assert dataset.count_rows() == 15
 
 
 def test_without_rows(tmp_path):
-    view = written(tmp_path / "out", sizes=())
+    view = written(tmp_path / "out", ())
     assert view.dataset().to_table().equals(view.schema.empty_table())
 
 
 def test_a_missing_part(tmp_path):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     Path(view.paths[1]).unlink()
     with pytest.raises(FileNotFoundError, match=Path(view.paths[1]).name):
         view.dataset().to_table()
@@ -98,7 +92,7 @@ def test_another_format(tmp_path):
 
 
 def test_an_object_store(tmp_path, memory):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     upload(tmp_path / "out", "memory://bucket/out")
     dataset = layerbeam.open_run("memory://bucket/out").view("texts").dataset()
     assert dataset.to_table().equals(view.to_arrow())

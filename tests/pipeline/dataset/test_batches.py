@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from object_store import upload
-from vector_tables import a_view, in_parts, random_vectors
-from written_run import write_run
+from vector_tables import random_vectors, written
 
 import layerbeam
 from layerbeam.pipeline.dataset.view import View as ReadView
@@ -29,13 +28,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> ReadView:
     """100 rows in five parts, with row groups of up to 11 rows. `line` is the number of a row."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "ROW_GROUP_BYTES", ROW_GROUP * 2 * 12 * 4)
-        return written(tmp_path_factory.mktemp("batches") / "out")
-
-
-def written(path: Path, sizes: Iterable[int] = SIZES, **settings: Any) -> ReadView:
-    texts = a_view(**settings)
-    sizes = tuple(sizes)
-    return write_run(path, texts, in_parts(texts, VECTORS[: sum(sizes)], sizes)).view("texts")
+        return written(tmp_path_factory.mktemp("batches") / "out", SIZES)
 
 
 def lines(batches: Iterable[dict[str, np.ndarray]]) -> list[list[int]]:
@@ -208,10 +201,10 @@ def test_random_cases(tmp_path, case, monkeypatch):
 
 
 def test_number_types(tmp_path):
-    half = written(tmp_path / "half", dtype="float16")
+    half = written(tmp_path / "half", SIZES, dtype="float16")
     assert {batch["layer_2"].dtype.name for batch in of(half)} == {"float32"}
     assert {batch["layer_2"].dtype.name for batch in of(half, codes=True)} == {"float16"}
-    codes = written(tmp_path / "codes", dtype="int8")
+    codes = written(tmp_path / "codes", SIZES, dtype="int8")
     for stored, decoded in zip(of(codes, codes=True), of(codes), strict=True):
         assert list(stored) == ["layer_2", "layer_2_scale", "line"]
         assert (stored["layer_2"].dtype, decoded["layer_2"].dtype) == (np.int8, np.float32)

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from vector_tables import a_view, in_parts, random_vectors
-from written_run import write_run
+from vector_tables import random_vectors, written
 
 from layerbeam.pipeline.dataset.view import UnknownNameError
-from layerbeam.pipeline.dataset.view import View as ReadView
 
 SIZES = (30, 1, 0, 44, 25)
 VECTORS = random_vectors(1, sum(SIZES))
-
-
-def written(path: Path, sizes: tuple[int, ...] = SIZES, **settings: Any) -> ReadView:
-    """Rows in five parts. `line` is the number of a row."""
-    texts = a_view(**settings)
-    return write_run(path, texts, in_parts(texts, VECTORS[: sum(sizes)], sizes)).view("texts")
 
 
 def read(index: Path) -> dict[str, np.ndarray]:
@@ -55,7 +46,7 @@ def read(index: Path) -> dict[str, np.ndarray]:
     ],
 )
 def test_all_rows_in_order(tmp_path, format_, shards, settings):
-    view = written(tmp_path / "out", **settings)
+    view = written(tmp_path / "out", SIZES, **settings)
     columns = ["line", *view.vectors]
     index = view.export(str(tmp_path / "arrays"), columns=columns, format=format_, shards=shards)
     found = read(index)
@@ -68,7 +59,7 @@ def test_all_rows_in_order(tmp_path, format_, shards, settings):
 
 
 def test_codes_and_their_scales(tmp_path):
-    view = written(tmp_path / "out", dtype="int8")
+    view = written(tmp_path / "out", SIZES, dtype="int8")
     found = read(view.export(str(tmp_path / "arrays"), codes=True, shards=2))
     assert list(found) == [stored for name in view.vectors for stored in (name, f"{name}_scale")]
     for name in view.vectors:
@@ -95,21 +86,21 @@ def test_a_view_without_rows(tmp_path, format_):
     ],
 )
 def test_a_wrong_argument(tmp_path, settings, error, message):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     with pytest.raises(error, match=message):
         view.export(**{"folder": str(tmp_path / "arrays")} | settings)
     assert not (tmp_path / "arrays").exists()
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is not empty; name a new folder"):
         view.export(str(tmp_path))
 
 
 def test_a_damaged_part_leaves_no_index(tmp_path):
-    view = written(tmp_path / "out")
+    view = written(tmp_path / "out", SIZES)
     Path(view.paths[3]).write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="run the configuration again to rewrite it"):
         view.export(str(tmp_path / "arrays"))

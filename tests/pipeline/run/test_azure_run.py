@@ -7,19 +7,10 @@ import json
 import pytest
 from corpora import random_lines
 from repository import DATA
+from workplace import SMALL_BLOCKS
 
 import layerbeam
 from layerbeam.transforms import storage
-
-SETTINGS = {
-    "views": {
-        "tokens": {"level": "token", "layers": "all"},
-        "forms": {"level": "word_type", "layers": [-1]},
-        "lines": {"level": "text", "layers": [-1], "format": "jsonl"},
-    },
-    "output": {"target_part_bytes": 300_000},
-    "input": {"slice_bytes": 4_000},
-}
 
 
 def put(path: str, data: bytes) -> None:
@@ -40,7 +31,7 @@ def lines(workplace, azure) -> list[str]:
     data = "\n".join(lines).encode() + b"\n\xff\n"
     workplace.write("corpus/a.txt", data)
     put("az://out/in/a.txt", data)
-    workplace.configure(**SETTINGS)
+    workplace.configure(**SMALL_BLOCKS)
     return lines
 
 

@@ -13,22 +13,13 @@ import pytest
 from corpora import random_lines
 from repository import DATA
 from vector_tables import a_view, in_parts, random_vectors
+from workplace import SMALL_BLOCKS
 from written_run import write_run
 
 import layerbeam
 from layerbeam.transforms import storage
 
 google_cloud = pytest.importorskip("google_cloud", reason="the extra gcp is not installed: make test-dataflow")
-
-SETTINGS = {
-    "views": {
-        "tokens": {"level": "token", "layers": "all"},
-        "forms": {"level": "word_type", "layers": [-1]},
-        "lines": {"level": "text", "layers": [-1], "format": "jsonl"},
-    },
-    "output": {"target_part_bytes": 300_000},
-    "input": {"slice_bytes": 4_000},
-}
 
 
 @pytest.fixture
@@ -39,7 +30,7 @@ def lines(workplace, google) -> list[str]:
     for name, data in files.items():
         workplace.write(f"corpus/{name}", data)
         google.put(f"gs://in/corpus/{name}", data)
-    workplace.configure(**SETTINGS)
+    workplace.configure(**SMALL_BLOCKS)
     return lines
 
 
