@@ -22,8 +22,9 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.storage import stores
 
 # Some tests call TensorFlow before the product does, which then can no longer set this; with two threads within an
-# operation the values of small tensors have other bits on a processor with AVX2 only.
+# operation, or without oneDNN, values have other bits.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -107,6 +107,10 @@ def import_tensorflow() -> Any:
     Hides what the import prints (about oneDNN, CUDA), unless it fails or INFO is logged.
     """
     quiet = not logging.getLogger().isEnabledFor(logging.INFO)
+    if platform.machine() == "x86_64":
+        # TensorFlow's default only where the processor has AVX-512 VNNI or the like. With AVX2 alone (AMD EPYC, Zen 3)
+        # it made BERT-base's blocks 1.15 times as fast in batches of 1,008 tokens, 1.4 to 1.6 times in those of 504.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with _LOCK:
         with (
             _silenced() if quiet and "tensorflow" not in sys.modules else contextlib.nullcontext(),
