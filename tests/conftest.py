@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import importlib.util
 import os
@@ -14,11 +15,13 @@ from typing import Any
 
 import hypothesis
 import pytest
-from apache_beam.transforms import core
+from apache_beam.transforms import userstate
 from repository import DATA
 from workplace import Workplace
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.encoders import onednn
+from layerbeam.transforms.encoders import open as open_encoder
 from layerbeam.transforms.storage import stores
 
 # Some tests call TensorFlow before the product does, which then can no longer set this; with two threads within an
@@ -43,21 +46,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def signatures_once() -> Iterator[None]:
-    """Beam asks for the signatures of each DoFn's methods over and over: a quarter of a small run's time."""
-    inspect = core.get_signature
-    known: dict[Any, Any] = {}
+def specs_once() -> Iterator[None]:
+    """Beam reads the signatures of all methods of each DoFn over and over: a quarter of a small run's time."""
+    read = userstate.get_dofn_specs
+    known: dict[type, Any] = {}
 
-    def get_signature(function: Any) -> Any:
-        method = getattr(function, "__func__", None)
-        if method is None:
-            return inspect(function)
-        if method not in known:
-            known[method] = inspect(function)
-        return known[method]
+    def get_dofn_specs(function: Any) -> Any:
+        kind = type(function)
+        if kind not in known:
+            known[kind] = read(function)
+        return known[kind]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "get_signature", get_signature)
+        patch.setattr(userstate, "get_dofn_specs", get_dofn_specs)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def networks_once() -> Iterator[None]:
+    """Runs in one process share networks in float32: TensorFlow's tracing is a quarter of a small run's time."""
+    load = open_encoder._load_network
+    known: dict[Any, Any] = {}
+
+    def load_network(here: Any, architecture: Any, layers: Any, pooler: bool, dtype: str, *rest: Any) -> Any:
+        _, xla = rest
+        if dtype != "float32" or xla:
+            return load(here, architecture, layers, pooler, dtype, *rest)
+        has_kernels = onednn.is_available(dtype)
+        key = here.fingerprint, architecture, tuple(layers), pooler, here.special.pad, here.has_segments, has_kernels
+        network = known.pop(key, None) or load(here, architecture, layers, pooler, dtype, *rest)
+        known[key] = network  # now the last one
+        if len(known) > 8:
+            del known[next(iter(known))]
+        return copy.copy(network)  # each has Dense modules of its own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_encoder, "_load_network", load_network)
         yield
 
 
