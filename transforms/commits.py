@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, ValidationError
 
 from layerbeam.transforms import layout, metrics
+from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")
 _PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
-
-# What checks plain JSON values against a type. Use `validate_python` on what `json.loads` gives: pydantic's own JSON
-# parser refuses lone surrogates, which stand for the bytes of local paths that are not UTF-8.
-adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
 def _validate(type_: type[Record], record: Any, what: str) -> Record:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter
 
 REQUIRED = dataclasses.MISSING
+# What checks plain values against a type. Use `validate_python` on what `json.loads` gives: pydantic's own JSON parser
+# refuses lone surrogates, which stand for the bytes of local paths that are not UTF-8.
+adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+
 FieldType = Literal["string", "int64", "float64", "bool"]
 # `auto`, in a configuration only: found from the names and first bytes of the files before anything is read.
 Format = Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"]

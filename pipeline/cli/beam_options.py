@@ -42,6 +42,8 @@ def as_arguments(settings: Mapping[str, Any], job_endpoint: str | None = None) -
     >>> as_arguments({"use_public_ips": False, "environment_config": {"command": "boot"}})
     ['--no_use_public_ips', '--environment_config={"command": "boot"}']
     """
+    if not settings:
+        return []
     known = {option: action for action in _parser()._actions for option in action.option_strings}
     arguments = []
     for name, value in settings.items():
@@ -98,6 +100,8 @@ def known_options() -> list[str]:
 
 def _first_unknown(arguments: list[str], job_endpoint: str | None) -> str | None:
     """The first option that neither Beam nor the job server knows."""
+    if not arguments:
+        return None
     _, unknown = _parser().parse_known_args(arguments)
     if unknown and job_endpoint is not None:
         from layerbeam.pipeline.remote.job_server import options_of

@@ -17,7 +17,7 @@ import yaml
 from layerbeam.pipeline.config.rules import find_contradictions
 from layerbeam.pipeline.config.schema import SECTIONS, Config, EmbedConfig, default_of, fields_of
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.transforms.settings import Settings
+from layerbeam.transforms.settings import Settings, adapter
 
 # What is said for pydantic's errors of these types.
 _MESSAGES = {
@@ -138,7 +138,7 @@ def check_sections(
 ) -> _Sections:
     """As `check`, also for `EmbedConfig`. `overridden`: the settings that --set gave; messages name it for these."""
     try:
-        config = pydantic.TypeAdapter(sections).validate_python(settings)
+        config: _Sections = adapter(sections).validate_python(settings)
     except pydantic.ValidationError as error:
         mistakes = [_explain(mistake) for mistake in error.errors()]
     else:
@@ -167,11 +167,12 @@ def check_embedding(encoder: str | Mapping[str, Any], views: Mapping[str, Any], 
 def restore(settings: Mapping[str, Any], *, source: str) -> Config:
     """The configuration in a manifest, which has every default in it and was checked before its run began."""
     try:
-        return pydantic.TypeAdapter(Config).validate_python(settings)
+        config: Config = adapter(Config).validate_python(settings)
     except pydantic.ValidationError as error:
         raise UsageError(
             f"{source}: its settings are of another version of layerbeam: {_explain(error.errors()[0])}"
         ) from None
+    return config
 
 
 def _explain(mistake: Any) -> str:

@@ -18,8 +18,9 @@ from layerbeam.pipeline.output.commits import index_lines_if_any
 from layerbeam.pipeline.output.run_log import run_numbers
 from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import FileRange, adapter, printable
+from layerbeam.transforms.commits import FileRange, printable
 from layerbeam.transforms.known import keys_of
+from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")
 

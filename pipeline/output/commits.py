@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Commit, Part, adapter, parse_commit
+from layerbeam.transforms.commits import Commit, Part, parse_commit
+from layerbeam.transforms.settings import adapter
 
 # Commits in one file, once a run is about to end.
 GATHERED = 1000

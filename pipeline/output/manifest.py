@@ -14,8 +14,8 @@ from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import adapter
 from layerbeam.transforms.number_types import list_type, scale_of, vector_type
+from layerbeam.transforms.settings import adapter
 from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberTypeName, View
 
 _NAMED_VECTORS = 4

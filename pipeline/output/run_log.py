@@ -21,7 +21,7 @@ from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.errors import BusyError
 from layerbeam.pipeline.output.manifest import DescribedView, check_columns, load_manifest
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import adapter
+from layerbeam.transforms.settings import adapter
 
 # States of a run that is active, or died.
 ACTIVE = ("started", "submitted")
