@@ -49,9 +49,12 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
 
 
 def product_shapes(architecture: Architecture) -> list[tuple[int, int]]:
-    """The kernels of one block's four products."""
-    hidden, inner = architecture.hidden_size, architecture.intermediate_size
-    return [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+    """The kernels of a block's products; that of query, key and value is one."""
+    weights = architecture.weight_shapes(num_blocks=1, pooler=False)
+    kernels = {name: shape for name, shape in weights.items() if "/layer_0/" in name and name.endswith("/kernel")}
+    three = [shape for name, shape in kernels.items() if "/attention/self/" in name]
+    rest = [shape for name, shape in kernels.items() if "/attention/self/" not in name]
+    return [(architecture.hidden_size, sum(width for _, width in three)), *rest]  # type: ignore[list-item]
 
 
 def flops_per_token(architecture: Architecture) -> int:
@@ -67,10 +70,10 @@ def product_rate(
     num_rows: int = ROWS,
     seconds: float = PRODUCT_SECONDS,
 ) -> float:
-    """The rate of one block's four products of `num_rows` rows in GFLOP/s, in as many threads as the encoder uses."""
+    """The rate of one block's products of `num_rows` rows in GFLOP/s, in as many threads as the encoder uses."""
     import tensorflow as tf
 
-    hidden, shapes = architecture.hidden_size, product_shapes(architecture)
+    shapes = product_shapes(architecture)
     dtype = tf.as_dtype(compute_dtype)
     # A bias costs a processor nothing; it costs a GPU another pass over memory, which is no product.
     has_bias = not keeps_layers()
@@ -81,10 +84,11 @@ def product_rate(
     ]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, size], dtype) for size in rows])
-    def once(narrow: Any, wide: Any) -> Any:
+    def once(*values_of_width: Any) -> Any:
+        given = dict(zip(rows, values_of_width, strict=True))
         results = []
         for kernel, bias in weights:
-            values = narrow if kernel.shape[0] == hidden else wide
+            values = given[kernel.shape[0]]
             if dtype == tf.bfloat16 and onednn.is_available("bfloat16"):
                 results.append(onednn.packed_dense(values, kernel, bias)[0, 0])
             else:
