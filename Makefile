@@ -319,9 +319,8 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 
 # First the targets that use both cores or install into the shared environment; then two targets at a time.
 check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
-	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity test-pool \
+	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity \
 		test-readers docs test-report FEW=few
-	$(MAKE) test-gpu DEVICE=cpu
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
