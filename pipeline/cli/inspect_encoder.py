@@ -10,7 +10,7 @@ from typing import Any
 from layerbeam.pipeline.cli.known_encoders import licence_of
 from layerbeam.pipeline.console import plain_console, size_text
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError, open_encoder, vocabulary_note
+from layerbeam.transforms.encoders import EncoderError, open_encoder, own_adapters, vocabulary_note
 
 _PACKAGE_LICENCE = "; of the package that holds the weights: MIT"
 _LIBRARIES = {"tensorflow_text": "TensorFlow Text", "tokenizers": "tokenizers"}
@@ -30,7 +30,7 @@ def describe_encoder(handle: str, adapter: str | None = None) -> dict[str, Any]:
         parameters = sum(math.prod(shape) for shape in stored.values())
     folder = Path(source.folder)
     licences = sorted(path.name for path in folder.iterdir() if path.name.upper().startswith(("LICENSE", "LICENCE")))
-    known = licence_of(handle)
+    known, own = licence_of(handle), own_adapters(source)
     return source.describe() | {
         "layers": list(source.layers),
         "parameters": parameters,
@@ -38,6 +38,7 @@ def describe_encoder(handle: str, adapter: str | None = None) -> dict[str, Any]:
         "weight_bytes": sum(Path(file).stat().st_size for file in source.weight_files),
         "licence_files": licences,
         "licence": f"{known}{_PACKAGE_LICENCE}" if known and handle == "minilm" else known,
+        **({"own_adapters": own} if own else {}),
     }
 
 
@@ -66,6 +67,8 @@ def print_encoder(encoder: Mapping[str, Any]) -> None:
         "fingerprint": encoder["fingerprint"],
         "licence": ", ".join(encoder["licence_files"]) or encoder["licence"] or "no file next to the weights",
     }
+    if "own_adapters" in encoder:
+        lines["adapters"] = f"{', '.join(encoder['own_adapters'])} (encoder.adapter names one)"
     if "adapter" in encoder:
         lines["adapter"] = f"{encoder['adapter']}: LoRA of {encoder['adapted_products']} products"
     console = plain_console(soft_wrap=True)

@@ -74,7 +74,8 @@ class EncoderConfig(Settings):
     )
     adapter: str | None = setting(
         None,
-        "a LoRA adapter as peft saves it, added to the weights: a folder or hf://org/name, as handle",
+        "a LoRA adapter, added to the weights: a folder that peft has saved or hf://org/name, as handle, or the name "
+        "of one in the encoder's own files",
         min_length=1,
     )
     max_seq_length: int | None = setting(

@@ -1,13 +1,18 @@
-"""LoRA adapters with random values, as peft saves them."""
+"""LoRA adapters with random values, as peft saves them, and as the authors of jina-embeddings-v3 do."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from architectures import write_encoder
+from safetensors.numpy import load_file, save_file
+from tensor_files import joined
+
+from layerbeam.transforms.encoders.architectures.jina_v3 import JinaV3
 
 # What peft 0.21.2 writes, but for the fields of tests.
 CONFIG: dict[str, Any] = {
@@ -67,3 +72,62 @@ def write_adapter(
         products[module] = b.astype(np.float64) @ a
     save_file(tensors, folder / "adapter_model.safetensors")
     return products
+
+
+TASKS = ["retrieval.query", "retrieval.passage", "text-matching"]
+# transformers' names of tensors, and the authors'.
+_AUTHORS = {
+    r"^layers\.": "encoder.layers.",
+    r"^embeddings\.LayerNorm\.": "emb_ln.",
+    r"\.self_attn\.o_proj\.": ".mixer.out_proj.",
+    r"\.self_attn\.": ".mixer.",
+    r"\.post_attention_layernorm\.": ".norm1.",
+    r"\.post_mlp_layernorm\.": ".norm2.",
+}
+
+
+def write_jina(folder: Path) -> dict[str, Path]:
+    """A small jina-embeddings-v3 with adapters for `TASKS` as its authors save it, in `folder`/own.
+
+    Returns this folder under "own", and under each task, and "none", the folder of an encoder with the merged weights.
+    """
+    write_encoder(folder / "none", "jina")
+    tensors = load_file(folder / "none" / "model.safetensors")
+    random = np.random.default_rng(3)
+    saved, merged = {}, {task: dict(tensors) for task in TASKS}
+    for name, values in joined(JinaV3, tensors).items():
+        theirs = f"roberta.{name}"
+        for pattern, replacement in _AUTHORS.items():
+            theirs = f"roberta.{re.sub(pattern, replacement, theirs.removeprefix('roberta.'))}"
+        if values.ndim == 1:
+            saved[theirs] = values
+            continue
+        rows, width = values.shape
+        shapes = ((rows, 4), (4, width)) if "embeddings" in name else ((4, width), (rows, 4))
+        a, b = (random.normal(0, 0.2, (len(TASKS), *shape)).astype(np.float32) for shape in shapes)
+        module = theirs.removesuffix(".weight")
+        saved |= {
+            f"{module}.parametrizations.weight.original": values,
+            f"{module}.parametrizations.weight.0.lora_A": a,
+            f"{module}.parametrizations.weight.0.lora_B": b,
+        }
+        for number, task in enumerate(TASKS):
+            first, second = (a, b) if "embeddings" in name else (b, a)
+            whole = (values + 0.5 * (first[number].astype(np.float64) @ second[number])).astype(np.float32)
+            parts = (
+                [name.replace("Wqkv", part) for part in ("q_proj", "k_proj", "v_proj")] if "Wqkv" in name else [name]
+            )
+            merged[task] |= dict(zip(parts, np.split(whole, len(parts)), strict=True))
+    folders = {name: folder / name for name in ("own", "none", *TASKS)}
+    for name, path in folders.items():
+        if name != "none":
+            path.mkdir()
+            for file in (folder / "none").iterdir():
+                (path / file.name).write_bytes(file.read_bytes())
+            save_file(saved if name == "own" else merged[name], path / "model.safetensors")
+    config = json.loads((folder / "none" / "config.json").read_text())
+    config |= {"model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": 20000.0}
+    config |= {"lora_adaptations": TASKS, "lora_rank": 4, "lora_alpha": 2, "lora_dropout_p": 0.0}
+    del config["rope_parameters"]
+    (folders["own"] / "config.json").write_text(json.dumps(config))
+    return folders

@@ -1,6 +1,6 @@
 """Encoders: fetched, opened, and run. One module per source format (`formats/`) and per architecture."""
 
-from layerbeam.transforms.encoders.adapter import AdapterError
+from layerbeam.transforms.encoders.adapter import AdapterError, own_adapters
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.dense import open_dense, read_dense_weights
 from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
@@ -18,6 +18,7 @@ __all__ = [
     "load_weights",
     "open_dense",
     "open_encoder",
+    "own_adapters",
     "read_dense_weights",
     "vocabulary_note",
 ]

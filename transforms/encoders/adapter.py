@@ -1,6 +1,10 @@
-"""LoRA adapters of peft, merged into an encoder's weights when these are loaded: W + scale B A.
+"""LoRA adapters, merged into an encoder's weights when these are loaded: W + scale B A.
 
-Source: Hu et al., https://arxiv.org/abs/2106.09685; the files are those of peft 0.21.
+Those of peft have a folder of their own. Those of jina-embeddings-v3 are in the encoder's own files, as its authors
+save them: each tensor holds all adapters, and tables of embeddings have A and B, too.
+
+Source: Hu et al., https://arxiv.org/abs/2106.09685; the files are those of peft 0.21, and of `modeling_lora.py` in
+jinaai/xlm-roberta-flash-implementation at Hugging Face.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
+from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
 from layerbeam.transforms.encoders.fetch.locate import locate
@@ -27,6 +33,7 @@ from layerbeam.transforms.hardware import tf
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+_OWN_TENSOR = re.compile(r"(?P<module>.+)\.parametrizations\.weight\.0\.lora_(?P<part>[AB])")
 _READ = ("peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "bias")
 # These say where an adapter comes from, how it was trained, or which modules have tensors: the tensors show that, too.
 _NOT_DECISIVE = (
@@ -36,30 +43,44 @@ _NOT_DECISIVE = (
 )
 # Others, such as pissa, change the encoder's own weights before training.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+_ROWS = 1 << 14  # that are merged at once
 
 
 class AdapterError(EncoderError):
     """An adapter cannot be used: its handle, file, field, what was found, what is allowed."""
 
 
+def own_adapters(source: EncoderSource) -> list[str]:
+    """The names of the adapters in an encoder's own files."""
+    if source.kind != "huggingface":
+        return []
+    names = ConfigFile(source.handle, Path(source.folder, "config.json")).fields.get("lora_adaptations")
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
+
+
 def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
-    """The encoder with the adapter behind a handle, from its headers and a hash of its values. AdapterError if not."""
+    """The encoder with an adapter, from its headers and a hash of its values. AdapterError if it cannot be used.
+
+    `handle`: of a folder, or the name of one of `own_adapters`.
+    """
     if source.architecture is None or source.kind == "savedmodel":
         raise AdapterError(
             f"{handle}: an adapter needs an encoder as Hugging Face or Google release it; {source.handle} is a "
             "SavedModel, which verify calls as it is"
         )
+    own = own_adapters(source)
     try:
-        folder = locate(handle).folder
-        if not (folder / _CONFIG).is_file():
-            raise EncoderError(f"{handle}: {folder / _CONFIG} is missing; an adapter is a folder that peft has saved")
-        file, architecture = str(folder / _WEIGHTS), source.architecture
-        shapes = architecture.weight_shapes(pooler=source.has_pooler)
-        config = _Config(ConfigFile(handle, folder / _CONFIG))
-        kernels = tuple(_find_kernels(architecture, config, shapes, list_tensors(handle, [file])))
+        config: _Config | _OwnConfig
+        if handle in own:
+            config, files = _OwnConfig(source, own, handle), source.weight_files
+        else:
+            folder = _folder(handle, own)
+            config, files = _Config(ConfigFile(handle, folder / _CONFIG)), (str(folder / _WEIGHTS),)
+        shapes = source.architecture.weight_shapes(pooler=source.has_pooler)
+        kernels = tuple(_find_kernels(source.architecture, config, shapes, list_tensors(handle, files)))
         tensors = {f"{kernel.name}/A": kernel.a for kernel in kernels}
         tensors |= {f"{kernel.name}/B": kernel.b for kernel in kernels}
-        values = hash_tensors(handle, [file], tensors)
+        values = hash_tensors(handle, files, tensors)
     except OSError as error:
         raise AdapterError(f"{handle}: {error.filename}: cannot be read: {error.strerror or error}") from error
     except EncoderError as error:
@@ -76,23 +97,42 @@ def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
     )
 
 
+def _folder(handle: str, own: Sequence[str]) -> Path:
+    """The folder of an adapter of peft. EncoderError, which names the encoder's own adapters, if it is none."""
+    try:
+        folder = locate(handle).folder
+    except EncoderError as error:
+        instead = f"; the encoder's own adapters are {', '.join(own)}" if own else ""
+        raise EncoderError(f"{error}{instead}") from error
+    if not (folder / _CONFIG).is_file():
+        raise EncoderError(f"{handle}: {folder / _CONFIG} is missing; an adapter is a folder that peft has saved")
+    return folder
+
+
 class MergedWeights(Mapping[str, Float32Array]):
     """An encoder's weights with those of an adapter, each read and added at its access."""
 
     def __init__(self, adapter: Adapter, weights: Mapping[str, Float32Array]) -> None:
         self._weights = weights
         self._kernels = {kernel.name: kernel for kernel in adapter.kernels}
-        self._read = tensor_reader(adapter.handle, {kernel.a.file for kernel in adapter.kernels})
+        files = {tensor.file for kernel in adapter.kernels for tensor in (kernel.a, kernel.b)}
+        self._read = tensor_reader(adapter.handle, files)
 
     def __getitem__(self, name: str) -> Float32Array:
         weight, kernel = self._weights[name], self._kernels.get(name)
         if kernel is None:
             return weight
-        # By TensorFlow with one thread in an operation: the bits of NumPy's products may depend on the cores.
-        with tf.device("/CPU:0"):
-            a, b = tf.constant(self._read(kernel.a)), tf.constant(self._read(kernel.b))
-            added = np.asarray(tf.matmul(a, b, transpose_a=True, transpose_b=True))
-        return np.asarray(weight + np.float32(kernel.scale) * added, np.float32)
+        a, b, scale = self._read(kernel.a), self._read(kernel.b), np.float32(kernel.scale)
+        if name.endswith("/kernel"):
+            a, b = a.T, b.T
+        merged = empty_aligned(weight.shape)
+        for start in range(0, len(merged), _ROWS):  # a table of words is large
+            rows = slice(start, start + _ROWS)
+            # By TensorFlow with one thread in an operation: the bits of NumPy's products may depend on the cores.
+            with tf.device("/CPU:0"):
+                added = np.asarray(tf.matmul(tf.constant(a[rows]), tf.constant(b)))
+            merged[rows] = weight[rows] + scale * added
+        return merged
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -101,8 +141,41 @@ class MergedWeights(Mapping[str, Float32Array]):
         return len(self._weights)
 
 
+class _OwnConfig:
+    """One of the adapters in an encoder's own files."""
+
+    has_tables = True  # of embeddings
+
+    def __init__(self, source: EncoderSource, names: Sequence[str], name: str) -> None:
+        self._file = ConfigFile(source.handle, Path(source.folder, "config.json"))
+        self._share = (names.index(name), len(names))
+        self._weights = source.weight_files[0]
+
+    def tensor_refusal(self, name: str, what: str) -> EncoderError:
+        """The error for a tensor or a module of the adapter."""
+        return EncoderError(f"{self._file.handle}: {self._weights}: {name} {what}")
+
+    def modules(self, found: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """{module: {A or B: its tensor}}."""
+        modules: dict[str, dict[str, Tensor]] = {}
+        for stored, tensor in found.items():
+            if match := _OWN_TENSOR.fullmatch(stored):
+                if tensor.dtype not in FLOATS or len(tensor.shape) != 3 or tensor.shape[0] != self._share[1]:
+                    raise self.tensor_refusal(stored, f"does not hold {self._share[1]} matrices in {', '.join(FLOATS)}")
+                part = tensor._replace(shape=tensor.shape[1:], share=self._share)
+                modules.setdefault(match["module"], {})[match["part"]] = part
+        return modules
+
+    def of_module(self, module: str) -> tuple[int, float]:
+        """(rank, scale) of a module, here of all."""
+        rank = self._file.integer("lora_rank")
+        return rank, self._file.number("lora_alpha", 1, below=1e6) / rank
+
+
 class _Config:
-    """The configuration of an adapter. EncoderError for one that computes something else."""
+    """The configuration of an adapter of peft. EncoderError for one that computes something else."""
+
+    has_tables = False
 
     def __init__(self, file: ConfigFile) -> None:
         self._file, self._fields = file, file.fields
@@ -124,7 +197,17 @@ class _Config:
         """The error for a tensor or a module of the adapter."""
         return EncoderError(f"{self._file.handle}: {self._file.path.parent / _WEIGHTS}: {name} {what}")
 
-    def is_target(self, module: str) -> bool:
+    def modules(self, found: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """{module: {A or B: its tensor}}."""
+        modules: dict[str, dict[str, Tensor]] = {}
+        for stored, tensor in found.items():
+            match = _TENSOR.fullmatch(stored)
+            if match is None or tensor.dtype not in FLOATS or len(tensor.shape) != 2:
+                raise self.tensor_refusal(stored, f"is no matrix A or B of LoRA in {', '.join(FLOATS)}")
+            modules.setdefault(match["module"], {})[match["part"]] = tensor
+        return modules
+
+    def _is_target(self, module: str) -> bool:
         """Whether peft puts an adapter at a module of this name."""
         targets = self._fields.get("target_modules")
         if isinstance(targets, str):
@@ -135,6 +218,8 @@ class _Config:
 
     def of_module(self, module: str) -> tuple[int, float]:
         """(rank, scale) of a module."""
+        if not self._is_target(module):
+            raise self.tensor_refusal(module, "is not among target_modules: peft would not use it")
         rank, alpha = self._number("r", "rank_pattern", module), self._number("lora_alpha", "alpha_pattern", module)
         if not isinstance(rank, int):
             raise self._refusal("r", "an integer, as those of rank_pattern")
@@ -157,33 +242,31 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _find_kernels(
-    architecture: Architecture, config: _Config, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]
+    architecture: Architecture,
+    config: _Config | _OwnConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, Tensor],
 ) -> Iterator[AdaptedKernel]:
-    """What is added to each kernel. EncoderError for what cannot be added. `shapes`: those of the encoder's weights."""
+    """What is added to each weight. EncoderError for what cannot be added. `shapes`: those of the encoder's weights."""
     names: dict[str, list[str]] = {}  # of one tensor, several if products share it
     for name, shape in shapes.items():
-        if name.endswith("/kernel") and len(shape) == 2:
+        if (name.endswith("/kernel") or config.has_tables) and len(shape) == 2:
             for theirs in architecture.spellings(name):
                 names.setdefault(theirs, []).append(name)
-    modules: dict[str, dict[str, Tensor]] = {}
-    for stored, tensor in found.items():
-        match = _TENSOR.fullmatch(stored)
-        if match is None or tensor.dtype not in FLOATS or len(tensor.shape) != 2:
-            raise config.tensor_refusal(stored, f"is no matrix A or B of LoRA in {', '.join(FLOATS)}")
-        modules.setdefault(match["module"], {})[match["part"]] = tensor
+    modules = config.modules(found)
     if not modules:
-        raise config.tensor_refusal(_WEIGHTS, "holds no tensor")
+        raise config.tensor_refusal("it", "holds no tensor of an adapter")
     for module, parts in modules.items():
         stored_in = current_names(architecture, f"{module.removeprefix(architecture.prefix)}.weight")
         if not all(name in names for name in stored_in):
             some = ", ".join(name.removesuffix(".weight") for name in list(names)[:3])
             raise config.tensor_refusal(module, f"is no product of this {architecture.title}, such as {some}")
-        if not config.is_target(module):
-            raise config.tensor_refusal(module, "is not among target_modules: peft would not use it")
         rank, scale = config.of_module(module)
         kernels = [names.pop(name) for name in stored_in]  # a second one has another prefix
         width_in, width_out = shapes[kernels[0][0]]
         expected = {"A": (rank, width_in), "B": (width_out * len(stored_in), rank)}
+        if not kernels[0][0].endswith("/kernel"):
+            expected = {"A": (width_in, rank), "B": (rank, width_out)}
         given = {part: tensor.shape for part, tensor in parts.items()}
         if given != expected:
             raise config.tensor_refusal(module, f"has the shapes {given}; by encoder and rank they must be {expected}")

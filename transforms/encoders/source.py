@@ -92,9 +92,10 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class AdaptedKernel:
-    """What an adapter adds to a kernel [in, out], by its name in `weight_shapes`: scale (B A)'.
+    """What an adapter adds to a weight, by its name in `weight_shapes`: scale (B A)' to a kernel, [in, out].
 
-    `a`, `b`: the tensors A, [rank, in], and B, [out, rank].
+    `a`, `b`: the tensors A, [rank, in], and B, [out, rank]. To a table, [n, width], it adds scale A B: [n, rank] and
+    [rank, width].
     """
 
     name: str
@@ -105,7 +106,7 @@ class AdaptedKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter, by its handle, which is a folder as an encoder's is."""
+    """A LoRA adapter, by its handle, which is a folder as an encoder's is, or its name in the encoder's own files."""
 
     handle: str
     kernels: tuple[AdaptedKernel, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapters import write_adapter
+from adapters import TASKS, write_adapter, write_jina
 from architectures import write_encoder
 
 import layerbeam
@@ -69,3 +69,17 @@ def test_the_command(workplace, settings):
     assert re.search(rf"^adapter +{adapter}: LoRA of 6 products$", out, re.MULTILINE)
     described = json.loads(workplace.encoder("--json", settings["handle"], "--adapter", adapter).out)
     assert (described["adapter"], described["adapted_products"]) == (adapter, 6)
+
+
+def test_jinas_own_adapters(workplace, tmp_path):
+    folders = write_jina(tmp_path / "jina")
+    own = str(folders["own"])
+    out = workplace.encoder(own, "--adapter", TASKS[1]).out
+    assert re.search(r"^adapters +retrieval\.query, retrieval\.passage, text-matching \(", out, re.MULTILINE)
+    assert re.search(r"^adapter +retrieval\.passage: LoRA of ", out, re.MULTILINE)
+    workplace.finished("a river bank\nthe river\n", encoder={"handle": own, "adapter": TASKS[1]}, views=VIEWS)
+    assert "pass" in workplace.verify().out
+    vectors = layerbeam.open_run(str(workplace.folder / "out"))["texts"].to_numpy("layer_3")
+    for name, is_same in {"none": False, TASKS[0]: False, TASKS[1]: True}.items():
+        merged = layerbeam.encode(["a river bank", "the river"], encoder=str(folders[name]), views=VIEWS)["texts"]
+        assert np.allclose(vectors, np.stack(merged["layer_3"]), atol=2e-5) == is_same

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import write_adapter
+from adapters import TASKS, write_adapter, write_jina
 from architectures import CONFIGS, write_encoder
 from object_store import upload
 from repository import DATA
@@ -257,3 +257,50 @@ def test_an_adapter_next_to_pickled_weights_does_not_hide_them(memory):
     with pytest.raises(EncoderError):
         open_encoder("memory://bucket/e")
     assert "memory://bucket/e/pytorch_model.bin" in memory.opened
+
+
+@pytest.fixture(scope="module")
+def jina(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_jina(tmp_path_factory.mktemp("jina"))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_adapters_in_the_files_of_jina(jina, task):
+    source = open_encoder(str(jina["own"]), adapter=task)
+    merged = open_encoder(str(jina[task or "none"]))
+    assert dataclasses.asdict(source.architecture) == dataclasses.asdict(merged.architecture)
+    assert source.weights_sha256 == open_encoder(str(jina["none"])).weights_sha256
+    ours, expected = load_weights(source), load_weights(merged)
+    assert list(ours) == list(expected)
+    for name in expected:
+        np.testing.assert_allclose(ours[name], expected[name], rtol=1e-6, atol=1e-6)
+        assert ours[name].dtype == np.float32
+    ids, lengths = np.array([[2, 5, 6, 7, 3]], np.int32), np.array([5], np.int32)
+    layers, others = (
+        load_encoder(one, layers=[0, 3], pooler=True)(ids, lengths, np.zeros_like(ids))[0] for one in (source, merged)
+    )
+    for layer in (0, 3):
+        np.testing.assert_allclose(layers[layer], others[layer], atol=2e-5)
+
+
+def test_each_of_jinas_adapters_has_a_fingerprint(jina):
+    prints = {open_encoder(str(jina["own"]), adapter=task).fingerprint for task in (None, *TASKS)}
+    assert len(prints) == 4
+
+
+def test_what_jinas_files_do_not_hold(jina, tmp_path):
+    own = jina["own"]
+    message = refused(own, Path("separation"))
+    assert "separation: there is no such folder" in message
+    assert message.endswith("; the encoder's own adapters are retrieval.query, retrieval.passage, text-matching")
+    for file in own.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    edit(tmp_path / "config.json", lora_rank=3)
+    assert "has the shapes {'A': (1, 4), 'B': (4, 24)}; by encoder and rank they must be {'A': (1, 3), " in refused(
+        tmp_path, Path(TASKS[0])
+    )
+    edit(tmp_path / "config.json", lora_adaptations=TASKS[:2], lora_rank=4)
+    assert "lora_A does not hold 2 matrices in " in refused(tmp_path, Path(TASKS[0]))
+    save_file(load_file(jina["none"] / "model.safetensors"), tmp_path / "model.safetensors")
+    assert "model.safetensors: it holds no tensor of an adapter" in refused(tmp_path, Path(TASKS[0]))

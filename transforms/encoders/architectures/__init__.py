@@ -33,6 +33,8 @@ _BY_TYPE: Mapping[str, type[Architecture]] = {name: kind for kind in ARCHITECTUR
 def read_architecture(config: ConfigFile) -> Architecture:
     """The architecture that a config.json describes. EncoderError for one that is not supported."""
     kind = _BY_TYPE.get(str(config.fields.get("model_type")))
+    if kind is Roberta and config.fields.get("position_embedding_type") == "rotary":  # as the authors of JinaV3 say
+        kind = JinaV3
     if kind is None:
         titles = " and ".join(", ".join(kind.title for kind in ARCHITECTURES).rsplit(", ", 1))
         raise config.wrong("model_type", f"one of {', '.join(_BY_TYPE)} ({titles})")

@@ -1,4 +1,4 @@
-"""jina-embeddings-v3: XLM-R with rotated positions, without its adapters.
+"""jina-embeddings-v3: XLM-R with rotated positions. Its adapters are in `encoders/adapter.py`.
 
 Source: Sturua et al., https://arxiv.org/abs/2409.10173.
 """
@@ -25,13 +25,14 @@ _INNER = {"intermediate/dense": "mlp.fc1", "output/dense": "mlp.fc2"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JinaV3(Rotary):
-    """jina-embeddings-v3."""
+    """jina-embeddings-v3, in the files of its authors and in those of transformers."""
 
     title: ClassVar[str] = "jina-embeddings-v3"
     model_types: ClassVar[tuple[str, ...]] = ("jina_embeddings_v3",)
     prefix: ClassVar[str] = "roberta."
     norm: ClassVar[Literal["layer_norm", "rms_norm"]] = "layer_norm"
     renamed_tensors: ClassVar[Mapping[str, str]] = {
+        r"\.parametrizations\.weight\.original$": ".weight",
         r"^encoder\.layers\.": "layers.",
         r"^emb_ln\.": "embeddings.LayerNorm.",
         r"\.mixer\.out_proj\.": ".self_attn.o_proj.",
@@ -49,6 +50,9 @@ class JinaV3(Rotary):
 
     @classmethod
     def read(cls, config: ConfigFile) -> JinaV3:
+        if config.fields["model_type"] not in cls.model_types:
+            theta = config.fields.get("rotary_emb_base", 10_000.0)
+            config = config.with_fields({**config.fields, "rope_theta": theta})
         sizes = cls.sizes(config)
         rotation = read_rotation(config, default=20_000.0)
         return cls(

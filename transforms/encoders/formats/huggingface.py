@@ -159,7 +159,10 @@ def tensor_reader(handle: str, weight_files: Iterable[str]) -> Callable[[Tensor]
     def read(tensor: Tensor) -> Float32Array:
         share, of = tensor.share
         values = files[tensor.file].read(tensor.name)
-        return values if of == 1 else values[share * tensor.shape[0] : (share + 1) * tensor.shape[0]]
+        if of == 1:
+            return values
+        rows = tensor.shape[0]
+        return values.reshape(-1, *tensor.shape[1:])[share * rows : (share + 1) * rows]
 
     return read
 

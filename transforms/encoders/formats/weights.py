@@ -15,7 +15,10 @@ from layerbeam.transforms.hardware import tf
 
 
 class Tensor(NamedTuple):
-    """A tensor in a file. `dtype`: as the format names it. `share`: (i, n): the i-th of n equal shares of its rows."""
+    """A tensor in a file. `dtype`: as the format names it. `share`: (i, n): the i-th of n equal shares of its rows.
+
+    One that is stored with more dimensions than it has here has the rows of all of its matrices.
+    """
 
     file: str
     name: str
@@ -28,8 +31,10 @@ class Tensor(NamedTuple):
         rows, rest = divmod(self.shape[0], len(names)) if self.shape else (0, 1)
         if len(names) == 1 or rest:
             return [(name, self) for name in names]
+        share, of = self.share
+        shares = [(share * len(names) + part, of * len(names)) for part in range(len(names))]
         shape = (rows, *self.shape[1:])
-        return [(name, self._replace(shape=shape, share=(share, len(names)))) for share, name in enumerate(names)]
+        return [(name, self._replace(shape=shape, share=part)) for name, part in zip(names, shares, strict=True)]
 
 
 class LazyWeights(Mapping[str, Float32Array]):
