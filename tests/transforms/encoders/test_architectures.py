@@ -58,7 +58,7 @@ def test_agrees_with_numpy(folder, how):
         assert pooled is None
 
 
-@by_day
+@pytest.mark.nightly_but(*(f"{name}-kernels" for name in ("bert", "deberta", "modernbert", "gemma3")), "bert-xla")
 def test_bfloat16_is_near(folder, how):
     source = open_encoder(str(folder))
     exact, coarse = (
