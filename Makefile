@@ -344,7 +344,7 @@ bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed t
 bench-start: $(VENV)/installed ## a run of ten lines compared with the imports of its libraries
 	$(BIN)/python tests/benchmarks/start.py
 
-bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
+bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; several hours)
 	$(BIN)/python tests/benchmarks/architectures.py $(PARITY)/bin/python --write
 
 bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tensor_files import joined
 
 from layerbeam.transforms.encoders.architectures.jina_v3 import JinaV3
+from layerbeam.transforms.encoders.formats.huggingface import current_names
 
 # What peft 0.21.2 writes, but for the fields of tests.
 CONFIG: dict[str, Any] = {
@@ -89,23 +90,24 @@ _AUTHORS = {
 def write_jina(folder: Path) -> dict[str, Path]:
     """A small jina-embeddings-v3 with adapters for `TASKS` as its authors save it, in `folder`/own.
 
-    Returns this folder under "own", and under each task, and "none", the folder of an encoder with the merged weights.
+    Returns this folder under "own", under each task that of an encoder with the merged weights, and under "none" that
+    of one without an adapter.
     """
     write_encoder(folder / "none", "jina")
     tensors = load_file(folder / "none" / "model.safetensors")
     random = np.random.default_rng(3)
     saved, merged = {}, {task: dict(tensors) for task in TASKS}
     for name, values in joined(JinaV3, tensors).items():
-        theirs = f"roberta.{name}"
+        theirs = name
         for pattern, replacement in _AUTHORS.items():
-            theirs = f"roberta.{re.sub(pattern, replacement, theirs.removeprefix('roberta.'))}"
+            theirs = re.sub(pattern, replacement, theirs)
         if values.ndim == 1:
-            saved[theirs] = values
+            saved[f"roberta.{theirs}"] = values
             continue
         rows, width = values.shape
         shapes = ((rows, 4), (4, width)) if "embeddings" in name else ((4, width), (rows, 4))
         a, b = (random.normal(0, 0.2, (len(TASKS), *shape)).astype(np.float32) for shape in shapes)
-        module = theirs.removesuffix(".weight")
+        module = f"roberta.{theirs.removesuffix('.weight')}"
         saved |= {
             f"{module}.parametrizations.weight.original": values,
             f"{module}.parametrizations.weight.0.lora_A": a,
@@ -114,9 +116,7 @@ def write_jina(folder: Path) -> dict[str, Path]:
         for number, task in enumerate(TASKS):
             first, second = (a, b) if "embeddings" in name else (b, a)
             whole = (values + 0.5 * (first[number].astype(np.float64) @ second[number])).astype(np.float32)
-            parts = (
-                [name.replace("Wqkv", part) for part in ("q_proj", "k_proj", "v_proj")] if "Wqkv" in name else [name]
-            )
+            parts = current_names(JinaV3, name)
             merged[task] |= dict(zip(parts, np.split(whole, len(parts)), strict=True))
     folders = {name: folder / name for name in ("own", "none", *TASKS)}
     for name, path in folders.items():

@@ -9,6 +9,7 @@ jinaai/xlm-roberta-flash-implementation at Hugging Face.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 import json
@@ -16,7 +17,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,8 +55,12 @@ def own_adapters(source: EncoderSource) -> list[str]:
     """The names of the adapters in an encoder's own files."""
     if source.kind != "huggingface":
         return []
-    names = ConfigFile(source.handle, Path(source.folder, "config.json")).fields.get("lora_adaptations")
+    names = _config_file(source).fields.get("lora_adaptations")
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
+
+
+def _config_file(source: EncoderSource) -> ConfigFile:
+    return ConfigFile(source.handle, Path(source.folder, "config.json"))
 
 
 def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
@@ -70,12 +75,12 @@ def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
         )
     own = own_adapters(source)
     try:
-        config: _Config | _OwnConfig
+        config: _Config
         if handle in own:
             config, files = _OwnConfig(source, own, handle), source.weight_files
         else:
             folder = _folder(handle, own)
-            config, files = _Config(ConfigFile(handle, folder / _CONFIG)), (str(folder / _WEIGHTS),)
+            config, files = _PeftConfig(ConfigFile(handle, folder / _CONFIG)), (str(folder / _WEIGHTS),)
         shapes = source.architecture.weight_shapes(pooler=source.has_pooler)
         kernels = tuple(_find_kernels(source.architecture, config, shapes, list_tensors(handle, files)))
         tensors = {f"{kernel.name}/A": kernel.a for kernel in kernels}
@@ -141,44 +146,58 @@ class MergedWeights(Mapping[str, Float32Array]):
         return len(self._weights)
 
 
-class _OwnConfig:
-    """One of the adapters in an encoder's own files."""
+class _Config(abc.ABC):
+    """What says how an adapter's tensors are added. EncoderError for one that computes something else."""
 
-    has_tables = True  # of embeddings
+    has_tables: ClassVar[bool]  # of embeddings
 
-    def __init__(self, source: EncoderSource, names: Sequence[str], name: str) -> None:
-        self._file = ConfigFile(source.handle, Path(source.folder, "config.json"))
-        self._share = (names.index(name), len(names))
-        self._weights = source.weight_files[0]
+    def __init__(self, file: ConfigFile, weights: str) -> None:
+        self._file, self._fields, self._weights = file, file.fields, weights
 
     def tensor_refusal(self, name: str, what: str) -> EncoderError:
         """The error for a tensor or a module of the adapter."""
         return EncoderError(f"{self._file.handle}: {self._weights}: {name} {what}")
 
+    @abc.abstractmethod
     def modules(self, found: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """{module: {A or B: its tensor}}."""
-        modules: dict[str, dict[str, Tensor]] = {}
+
+    @abc.abstractmethod
+    def of_module(self, module: str) -> tuple[int, float]:
+        """(rank, scale) of a module."""
+
+
+class _OwnConfig(_Config):
+    """One of the adapters in an encoder's own files."""
+
+    has_tables = True
+
+    def __init__(self, source: EncoderSource, names: Sequence[str], name: str) -> None:
+        super().__init__(_config_file(source), source.weight_files[0])
+        self._share = (names.index(name), len(names))
+
+    def modules(self, found: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        count, modules = self._share[1], dict[str, dict[str, Tensor]]()
         for stored, tensor in found.items():
             if match := _OWN_TENSOR.fullmatch(stored):
-                if tensor.dtype not in FLOATS or len(tensor.shape) != 3 or tensor.shape[0] != self._share[1]:
-                    raise self.tensor_refusal(stored, f"does not hold {self._share[1]} matrices in {', '.join(FLOATS)}")
+                if tensor.dtype not in FLOATS or len(tensor.shape) != 3 or tensor.shape[0] != count:
+                    raise self.tensor_refusal(stored, f"does not hold {count} matrices in {', '.join(FLOATS)}")
                 part = tensor._replace(shape=tensor.shape[1:], share=self._share)
                 modules.setdefault(match["module"], {})[match["part"]] = part
         return modules
 
     def of_module(self, module: str) -> tuple[int, float]:
-        """(rank, scale) of a module, here of all."""
         rank = self._file.integer("lora_rank")
         return rank, self._file.number("lora_alpha", 1, below=1e6) / rank
 
 
-class _Config:
-    """The configuration of an adapter of peft. EncoderError for one that computes something else."""
+class _PeftConfig(_Config):
+    """The configuration of an adapter of peft."""
 
     has_tables = False
 
     def __init__(self, file: ConfigFile) -> None:
-        self._file, self._fields = file, file.fields
+        super().__init__(file, str(file.path.parent / _WEIGHTS))
         if self._fields.get("peft_type") != "LORA":
             raise self._refusal("peft_type", '"LORA"')
         if self._fields.get("bias", "none") != "none":
@@ -193,12 +212,7 @@ class _Config:
         found = shown(self._fields.get(field))
         return EncoderError(f"{self._file.handle}: {self._file.path}: {field} is {found}; it must be {allowed}")
 
-    def tensor_refusal(self, name: str, what: str) -> EncoderError:
-        """The error for a tensor or a module of the adapter."""
-        return EncoderError(f"{self._file.handle}: {self._file.path.parent / _WEIGHTS}: {name} {what}")
-
     def modules(self, found: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-        """{module: {A or B: its tensor}}."""
         modules: dict[str, dict[str, Tensor]] = {}
         for stored, tensor in found.items():
             match = _TENSOR.fullmatch(stored)
@@ -217,7 +231,6 @@ class _Config:
         return any(f".{module}".endswith(f".{target}") for target in targets)
 
     def of_module(self, module: str) -> tuple[int, float]:
-        """(rank, scale) of a module."""
         if not self._is_target(module):
             raise self.tensor_refusal(module, "is not among target_modules: peft would not use it")
         rank, alpha = self._number("r", "rank_pattern", module), self._number("lora_alpha", "alpha_pattern", module)
@@ -242,10 +255,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _find_kernels(
-    architecture: Architecture,
-    config: _Config | _OwnConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, Tensor],
+    architecture: Architecture, config: _Config, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]
 ) -> Iterator[AdaptedKernel]:
     """What is added to each weight. EncoderError for what cannot be added. `shapes`: those of the encoder's weights."""
     names: dict[str, list[str]] = {}  # of one tensor, several if products share it

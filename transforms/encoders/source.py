@@ -198,7 +198,8 @@ class EncoderSource:
             described = dataclasses.asdict(self.architecture) | described
             described["architecture"] = type(self.architecture).__name__
         if self.adapter is not None:
-            described |= {"adapter": self.adapter.handle, "adapted_products": len(self.adapter.kernels)}
+            products = sum(kernel.name.endswith("/kernel") for kernel in self.adapter.kernels)
+            described |= {"adapter": self.adapter.handle, "adapted_products": products}
         return described
 
     def unsupported_reason(self, layers: Iterable[int], *, pooler: bool) -> str | None:

@@ -76,7 +76,7 @@ def test_jinas_own_adapters(workplace, tmp_path):
     own = str(folders["own"])
     out = workplace.encoder(own, "--adapter", TASKS[1]).out
     assert re.search(r"^adapters +retrieval\.query, retrieval\.passage, text-matching \(", out, re.MULTILINE)
-    assert re.search(r"^adapter +retrieval\.passage: LoRA of ", out, re.MULTILINE)
+    assert re.search(r"^adapter +retrieval\.passage: LoRA of 19 products$", out, re.MULTILINE)
     workplace.finished("a river bank\nthe river\n", encoder={"handle": own, "adapter": TASKS[1]}, views=VIEWS)
     assert "pass" in workplace.verify().out
     vectors = layerbeam.open_run(str(workplace.folder / "out"))["texts"].to_numpy("layer_3")

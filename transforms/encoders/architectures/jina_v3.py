@@ -50,11 +50,10 @@ class JinaV3(Rotary):
 
     @classmethod
     def read(cls, config: ConfigFile) -> JinaV3:
-        if config.fields["model_type"] not in cls.model_types:
-            theta = config.fields.get("rotary_emb_base", 10_000.0)
-            config = config.with_fields({**config.fields, "rope_theta": theta})
         sizes = cls.sizes(config)
-        rotation = read_rotation(config, default=20_000.0)
+        is_authors = config.fields["model_type"] not in cls.model_types
+        theta = ("rotary_emb_base", 10_000.0) if is_authors else ("rope_theta", 20_000.0)
+        rotation = read_rotation(config, *theta)
         return cls(
             **sizes,
             hidden_act=config.activation("hidden_act"),
