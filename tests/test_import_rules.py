@@ -23,7 +23,7 @@ LAYERS = (
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
-    *(f"layerbeam.transforms.{name}" for name in ("coders", "counters", *STAGES)),
+    *(f"layerbeam.transforms.{name}" for name in ("coders", "counters", "stage", *STAGES)),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     *(f"layerbeam.pipeline.{name}" for name in ("build", "cli.beam_options", "cli.flex_template")),

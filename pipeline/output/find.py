@@ -8,7 +8,7 @@ import glob
 import itertools
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -393,9 +393,13 @@ class FindWork(beam.PTransform):
     reread: bool = False
 
     def expand(self, start: Any) -> Any:
-        return start | beam.FlatMap(self._find).with_output_types(FileToRead)
+        return start | beam.FlatMap(lambda _: self.start()()).with_output_types(FileToRead)
 
-    def _find(self, _: Any) -> Iterator[FileToRead]:
+    def start(self) -> Callable[[], Iterator[FileToRead]]:
+        """The stage as a function."""
+        return self._find
+
+    def _find(self) -> Iterator[FileToRead]:
         job = self.job
         work_list = WorkList(job.output.path, self.number)
         if not work_list.exists:

@@ -62,7 +62,8 @@ class Finish(beam.PTransform):
     is known of the folder and writes the rest. Nothing if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows.
+    has not, it writes the record once more, with what only it knows. `spread`: whether many workers gather the commits;
+    for a small run it costs more than it saves.
     """
 
     output: Output
@@ -71,23 +72,48 @@ class Finish(beam.PTransform):
     max_reject_rate: float | None
     text_field: str
     run_number: int
+    spread: bool = True
 
     def expand(self, problems: Any) -> Any:
         start = problems.pipeline | beam.Impulse() | "no problem" >> beam.Map(lambda _: None)
         ended = (start, problems) | beam.Flatten() | "under one key" >> beam.WithKeys(0) | beam.GroupByKey()
-        gathered = (
-            ended
-            | "list commits" >> beam.FlatMapTuple(self._list)
-            | "spread commits" >> beam.Reshuffle()
-            | "gather commits" >> beam.MapTuple(self._gather)
-            | "all commits" >> beam.GroupByKey()
-        )
+        if self.spread:
+            gathered = (
+                ended
+                | "list commits" >> beam.FlatMapTuple(self._list)
+                | "spread commits" >> beam.Reshuffle()
+                | "gather commits" >> beam.MapTuple(self._gather)
+                | "all commits" >> beam.GroupByKey()
+            )
+        else:
+            gathered = ended | "gather commits" >> beam.MapTuple(self._gather_all)
         tables: tuple[Any, ...] = ()
-        if any(view.aggregates for view in self.views):
-            word_types = WordTypes(self.output, self.views, self.run_number, self.open)
+        if self._has_tables:
             unfinished = gathered | "unfinished" >> beam.Filter(lambda _: self._work_list.exists)
-            tables = (beam.pvalue.AsList(unfinished | "word types" >> word_types),)
+            tables = (beam.pvalue.AsList(unfinished | "word types" >> self._word_types),)
         return gathered | "finish" >> beam.FlatMap(self._finish, *tables)
+
+    def start(self) -> Callable[[Iterable[InputFile]], Iterator[str]]:
+        """The stage as a function of all problems."""
+        return self._do_all
+
+    def _do_all(self, problems: Iterable[InputFile]) -> Iterator[str]:
+        gathered = self._gather_all(0, problems)
+        if self._has_tables and self._work_list.exists:
+            self._word_types.make_all()
+        yield from self._finish(gathered)
+
+    @property
+    def _has_tables(self) -> bool:
+        return any(view.aggregates for view in self.views)
+
+    @property
+    def _word_types(self) -> WordTypes:
+        return WordTypes(self.output, self.views, self.run_number, self.open)
+
+    def _gather_all(self, key: int, problems: Iterable[InputFile | None]) -> tuple[int, list[list[InputFile]]]:
+        """As `_list` and `_gather`, in one place."""
+        return 0, [self._gather(*element)[1] for element in self._list(key, problems)]
 
     def _list(
         self, _: int, problems: Iterable[InputFile | None]

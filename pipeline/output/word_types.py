@@ -6,6 +6,7 @@ parts have of it, in the order of the rows. A part of a table is committed as a 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,16 @@ class WordTypes(beam.PTransform):
             | "spread ranges" >> beam.Reshuffle()
             | "add sums" >> beam.MapTuple(self._make)
         )
+
+    def make_all(self) -> None:
+        """The tables, in one place."""
+        samples = collections.defaultdict[int, list[Sample]](list)
+        for element in self._list(None):
+            index, sample = self._sample(*element)
+            samples[index].append(sample)
+        for index, of_view in samples.items():
+            for range_ in self._cut(index, merge_samples(of_view)):
+                self._make(*range_)
 
     def _list(self, _: Any) -> Iterator[tuple[int, Sequence[str]]]:
         """Write the list of all sums. Gives some paths of those of a view, or none, so that each view has a table."""

@@ -9,18 +9,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import os
 import re
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options import pipeline_options
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, SubprocessSDKEnvironment
 
+from layerbeam.pipeline.build import build
+from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.run import worker_process
-from layerbeam.transforms.hardware import cores
+from layerbeam.pipeline.run.signals import run_in_thread
+from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 
 DATAFLOW = "DataflowRunner"
 _LOCAL = ("local", "directrunner", "fnapirunner")
@@ -54,6 +59,26 @@ class LocalRunner:
     def workers(self) -> int:
         """Blocks processed in parallel."""
         return self.processes or self.threads
+
+    def load(self, job: Job) -> None:
+        """Import TensorFlow, and begin to load the encoder if this process encodes. UsageError as `load_tensorflow`."""
+        if self.processes:
+            load_tensorflow(Hardware(device="cpu"))  # for the estimate
+            job.check_int8()
+        else:
+            job.load_tensorflow(self.threads)
+            job.begin_to_load_encoder()
+
+    def execute(self, job: Job, run_number: int, *, spread: bool) -> Any:
+        """Do what the work list of an attempt says; returns Beam's result. WorkerDiedError as `run_in_thread`.
+
+        `spread`: as in `make_stages`.
+        """
+        pipeline = beam.Pipeline(runner=self.runner, options=self.options)
+        os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
+        settings = {"num_threads": self.threads, "num_readers": self.workers, "spread": spread}
+        build(pipeline, job, run_number=run_number, **settings)
+        return run_in_thread(pipeline.run)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import apache_beam as beam
 from apache_beam.options import pipeline_options
 
-from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import count_noun, echo, echo_error, echo_warning, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
@@ -37,11 +35,14 @@ from layerbeam.pipeline.run.engines import LocalRunner
 from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
-from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal, run_in_thread
+from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders import vocabulary_note
-from layerbeam.transforms.hardware import Hardware, load_tensorflow, slow_bfloat16
+from layerbeam.transforms.hardware import slow_bfloat16
+
+# An input that one worker scans while Beam would still start others.
+_SMALL_BYTES = 64 << 20
 
 NOTHING_TO_DO = "nothing to do: all of the input is embedded already"
 
@@ -172,12 +173,7 @@ class LocalRun(Run):
     def _embed(self, work: PendingWork) -> bool:
         """Do this work; True if all of the input is embedded then."""
         local = self.local
-        if local.processes:
-            load_tensorflow(Hardware(device="cpu"))  # for the estimate
-            self.job.check_int8()
-        else:
-            self.job.load_tensorflow(local.threads)
-            self.job.begin_to_load_encoder()
+        local.load(self.job)
         progress = Progress(self.job.output.path, self._announce(work).statistic(ENCODED).value)
         inputs = {
             "files": len(work.files),
@@ -189,16 +185,8 @@ class LocalRun(Run):
         try:
             begin_work(self.job, log.number, work)
             with show_progress(progress, stream=terminal, plain=self.verbose), quiet(self.verbose):
-                pipeline = beam.Pipeline(runner=local.runner, options=local.options)
-                os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
-                build(
-                    pipeline,
-                    self.job,
-                    run_number=log.number,
-                    num_threads=local.threads,
-                    num_readers=local.workers,
-                )
-                result = run_in_thread(pipeline.run)
+                left = sum(item.file.size for item in work.to_read)
+                result = local.execute(self.job, log.number, spread=left > _SMALL_BYTES)
         except BaseException as error:
             number, died = interrupting_signal(error), isinstance(error, WorkerDiedError)
             reason = "interrupted" if number else str(error) if died else root_cause(error)

@@ -115,6 +115,23 @@ class Workplace:
         """`layerbeam run c.yaml` in this process, which has Beam loaded."""
         return self._call("run", "c.yaml", *arguments, status=status)
 
+    def drive(self, *arguments: str, status: int = 0, arithmetic: bool = False) -> CommandResult:
+        """The same without a pipeline, in one thread: for all but workers, retries, runners and Beam's options.
+
+        `arithmetic`: vectors are a function of the token ids, for tests that do not look at numbers.
+        """
+        from drive import Driver
+
+        from layerbeam.pipeline.run import engines
+
+        def choose(*given: Any, **settings: Any) -> Any:
+            local = engines.local_runner([])
+            return Driver(local.options, local.runner, 1, arithmetic=arithmetic)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engines, "choose_runner", choose)
+            return self._call("run", "c.yaml", *arguments, status=status)
+
     def prepare(self, corpus: dict[str, bytes | str] | bytes | str, **sections: Any) -> None:
         """Write c.yaml and these files of corpus/, or corpus/a.txt with this content."""
         for name, data in (corpus if isinstance(corpus, dict) else {"a.txt": corpus}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
+from layerbeam.transforms.stage import StageFn
 from layerbeam.transforms.views import View, needed_dense, needed_layers, needs_pooler
 
 
@@ -56,38 +58,31 @@ class EncodeBlocks(beam.PTransform):
     def __post_init__(self) -> None:
         if isinstance(self.encoder, EncoderSource):
             self.encoder.check(needed_layers(self.views), pooler=needs_pooler(self.views))
+        self._shared = Shared()  # in the pickle, so that all threads of a process have one encoder
 
     def expand(self, blocks: Any) -> Any:
         coders.register()
-        return blocks | beam.ParDo(_EncodeBlock(self))
+        encode = beam.ParDo(StageFn(self.start))
+        return blocks | encode.with_input_types(TokenBlock).with_output_types(VectorBlock)
 
-
-@beam.typehints.with_input_types(TokenBlock)
-@beam.typehints.with_output_types(VectorBlock)
-class _EncodeBlock(beam.DoFn):
-    def __init__(self, stage: EncodeBlocks) -> None:
-        self._stage = stage
-        self._shared = Shared()
-
-    def setup(self) -> None:
-        load_tensorflow(self._stage.hardware)
-        self._forward = self._shared.acquire(lambda: Forward(self._load(), self._stage.hardware.threads))
+    def start(self) -> Callable[[TokenBlock], Iterator[VectorBlock]]:
+        """The stage as a function. Imports TensorFlow, and loads the encoder unless this process has it."""
+        load_tensorflow(self.hardware)
+        forward = self._shared.acquire(lambda: Forward(self._load(), self.hardware.threads))
+        return functools.partial(self._encode, forward)
 
     def _load(self) -> Encoder:
-        encoder, views = self._stage.encoder, self._stage.views
-        if not isinstance(encoder, EncoderSource):
-            return encoder()
-        with placement(self._stage.hardware.device):
-            layers, dense = needed_layers(views), needed_dense(views)
-            return load_encoder(encoder, layers=layers, pooler=needs_pooler(views), dense=dense)
+        if not isinstance(self.encoder, EncoderSource):
+            return self.encoder()
+        with placement(self.hardware.device):
+            layers, dense = needed_layers(self.views), needed_dense(self.views)
+            return load_encoder(self.encoder, layers=layers, pooler=needs_pooler(self.views), dense=dense)
 
-    def process(self, tokens: TokenBlock) -> Iterator[VectorBlock]:
+    def _encode(self, forward: Forward, tokens: TokenBlock) -> Iterator[VectorBlock]:
         counters.note_time(metrics.ENCODING_BEGAN)
         cost = EncodeCost()
         vectors = encode_or_reject(
-            tokens,
-            lambda block: encode_block(block, self._forward, self._stage.views, self._stage.settings, cost),
-            self._forward.check,
+            tokens, lambda block: encode_block(block, forward, self.views, self.settings, cost), forward.check
         )
         counters.count_changes(tokens.text.counts, vectors.tokens.text.counts)
         counters.count(metrics.HALVED_BATCHES, cost.halved_batches)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -15,6 +16,7 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.stage import SKIPPED, StageFn
 from layerbeam.transforms.views import View
 
 
@@ -49,30 +51,22 @@ class ReadBlocks(beam.PTransform):
     views: tuple[View, ...] = ()
 
     BLOCKS = "blocks"
-    SKIPPED = "skipped"
+    SKIPPED = SKIPPED
 
     def expand(self, slices: Any) -> Any:
         coders.register()
-        read = beam.ParDo(_ReadSlice(self)).with_outputs(self.SKIPPED, main=self.BLOCKS)
-        return slices | read
+        read = beam.ParDo(StageFn(self.start, skips=True)).with_output_types(TextBlock)
+        return slices | read.with_outputs(self.SKIPPED, main=self.BLOCKS)
 
+    def start(self) -> Callable[[Slice], Iterator[TextBlock | InputFile]]:
+        """The stage as a function: a slice's blocks that are not committed, and why a file cannot be read."""
+        committed = None if self.output is None else CommittedBlocks(self.output, self.views)
+        return functools.partial(self._read, committed)
 
-@beam.typehints.with_output_types(TextBlock)
-class _ReadSlice(beam.DoFn):
-    def __init__(self, stage: ReadBlocks) -> None:
-        self._stage = stage
-
-    def setup(self) -> None:
-        stage = self._stage
-        self._committed = None if stage.output is None else CommittedBlocks(stage.output, stage.views)
-
-    def process(self, slice_: Slice) -> Iterator[Any]:
-        stage = self._stage
-        items = read_blocks(slice_, stage.limits, stage.record_format, self._committed)
+    def _read(self, committed: CommittedBlocks | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:
+        items = read_blocks(slice_, self.limits, self.record_format, committed)
         for item in counters.timed_items("read", items):
-            if isinstance(item, InputFile):
-                yield beam.pvalue.TaggedOutput(ReadBlocks.SKIPPED, item)
-            elif isinstance(item, TextBlock):
+            if isinstance(item, InputFile | TextBlock):
                 yield item
-            elif stage.output is not None and item.attempt is not None:  # the index knows no attempts
-                counters.count(metrics.blocks_found(item.attempt, stage.output.attempt), 1)
+            elif self.output is not None and item.attempt is not None:  # the index knows no attempts
+                counters.count(metrics.blocks_found(item.attempt, self.output.attempt), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -15,8 +15,8 @@ from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, RangeScan, cut_file, number_slices, scan_range, share_slice
+from layerbeam.transforms.stage import SKIPPED
 
-_SKIPPED = "skipped"
 # Slices that are held to be sorted.
 _HELD = 10_000
 
@@ -60,7 +60,7 @@ def _list_files(patterns: list[str]) -> Iterator[InputFile]:
 class SliceFiles(beam.PTransform):
     """`InputFile` or `FileToRead` -> `Slice`, and what cannot be read.
 
-    Each file is cut into byte ranges. The ranges are scanned in parallel for the places where records begin.
+    Each file is cut into byte ranges, which are scanned for the places where records begin.
 
     Args:
         limits: The size of a block. A slice holds at least one.
@@ -68,6 +68,7 @@ class SliceFiles(beam.PTransform):
         num_readers: The workers, if that is known. What one thread must read, a compressed file or a large row group,
             so many share even if it has few blocks, and up to 64 if it has many. Each of them reads all of it and keeps
             its share of the blocks. Reading takes a thousandth of the time for encoding.
+        spread: Whether many workers scan the ranges. For a small input it costs more than it saves.
 
     Returns (from `expand`):
         Two PCollections: `Slice`, and `InputFile` with its problem.
@@ -82,17 +83,41 @@ class SliceFiles(beam.PTransform):
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     num_readers: int = 1
+    spread: bool = True
 
     def expand(self, files: Any) -> Any:
         number = beam.ParDo(_Number(self)).with_output_types(Slice)
+        if not self.spread:
+            scanned = files | "scan" >> beam.Map(_scan_file, self.limits, self.record_format)
+            return scanned | "number" >> number.with_outputs(SKIPPED, main="slices")
         return (
             files
             | "cut" >> beam.FlatMap(cut_file, self.limits.text_bytes, self.record_format)
             | "spread ranges" >> beam.Reshuffle()
             | "scan" >> beam.Map(_scan, self.limits, self.record_format)
             | "of one file" >> beam.GroupByKey()
-            | "number" >> number.with_outputs(_SKIPPED, main="slices")
+            | "number" >> number.with_outputs(SKIPPED, main="slices")
         )
+
+    def start(self) -> Callable[[FileToRead | InputFile], Iterator[Slice | InputFile]]:
+        """The stage as a function of one file."""
+        return lambda file: self.number(_scan_file(file, self.limits, self.record_format)[1])
+
+    def number(self, scans: Iterable[RangeScan]) -> Iterator[Slice | InputFile]:
+        """The slices of one file, each as often as it has readers, or the reason why the file cannot be read."""
+        for item in number_slices(scans, self.limits, self.record_format):
+            if isinstance(item, InputFile):
+                yield item
+            else:
+                yield from share_slice(item, self.limits, self.record_format, self.num_readers)
+
+
+def _scan_file(
+    file: FileToRead | InputFile, limits: BlockLimits, record_format: RecordFormat
+) -> tuple[bytes, list[RangeScan]]:
+    """What `_Number` takes, of one file."""
+    scans = [_scan(each, limits, record_format) for each in cut_file(file, limits.text_bytes, record_format)]
+    return scans[0][0], [scan for _, scan in scans]
 
 
 def _scan(
@@ -116,12 +141,11 @@ class _Number(beam.DoFn):
         self._held: list[Slice] = []
 
     def process(self, element: tuple[bytes, Iterable[RangeScan]]) -> Iterator[Any]:
-        stage = self._stage
-        for item in number_slices(element[1], stage.limits, stage.record_format):
+        for item in self._stage.number(element[1]):
             if isinstance(item, InputFile):
-                yield beam.pvalue.TaggedOutput(_SKIPPED, item)
+                yield beam.pvalue.TaggedOutput(SKIPPED, item)
             else:
-                self._held += share_slice(item, stage.limits, stage.record_format, stage.num_readers)
+                self._held.append(item)
         if len(self._held) >= _HELD:
             yield from self._largest_first()
 

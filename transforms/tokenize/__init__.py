@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +14,7 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.stage import StageFn
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
 
@@ -48,22 +50,17 @@ class TokenizeBlocks(beam.PTransform):
 
     def expand(self, blocks: Any) -> Any:
         coders.register()
-        return blocks | beam.ParDo(_TokenizeBlock(self))
+        tokenize = beam.ParDo(StageFn(self.start))
+        return blocks | tokenize.with_input_types(TextBlock).with_output_types(TokenBlock)
 
+    def start(self) -> Callable[[TextBlock], Iterator[TokenBlock]]:
+        """The stage as a function. Imports TensorFlow."""
+        load_tensorflow(self.hardware)
+        return functools.partial(self._tokenize, Tokenizer(self.encoder, self.views, self.settings))
 
-@beam.typehints.with_input_types(TextBlock)
-@beam.typehints.with_output_types(TokenBlock)
-class _TokenizeBlock(beam.DoFn):
-    def __init__(self, stage: TokenizeBlocks) -> None:
-        self._stage = stage
-
-    def setup(self) -> None:
-        load_tensorflow(self._stage.hardware)
-        self._tokenize = Tokenizer(self._stage.encoder, self._stage.views, self._stage.settings)
-
-    def process(self, block: TextBlock) -> Iterator[TokenBlock]:
+    def _tokenize(self, tokenizer: Tokenizer, block: TextBlock) -> Iterator[TokenBlock]:
         with counters.timed("tokenize"):
-            tokens = self._tokenize(block)
+            tokens = tokenizer(block)
         # Here and not when it is read: of blocks that were read, an attempt that is repeated may find some done.
         counters.count_changes({}, tokens.text.counts)
         yield tokens

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -15,6 +16,7 @@ from layerbeam.transforms.blocks import VectorBlock
 from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.stage import StageFn
 from layerbeam.transforms.views import View
 from layerbeam.transforms.write.block import write_parts
 
@@ -46,21 +48,16 @@ class WriteBlocks(beam.PTransform):
     views: tuple[View, ...]
 
     def expand(self, blocks: Any) -> Any:
-        return blocks | beam.ParDo(_WriteBlock(self))
+        return blocks | beam.ParDo(StageFn(self.start)).with_input_types(VectorBlock)
 
+    def start(self) -> Callable[[VectorBlock], Iterator[Commit | InputFile]]:
+        """The stage as a function."""
+        return functools.partial(self._write, pa.array(self.encoder.vocabulary, pa.string()))
 
-@beam.typehints.with_input_types(VectorBlock)
-class _WriteBlock(beam.DoFn):
-    def __init__(self, stage: WriteBlocks) -> None:
-        self._stage = stage
-
-    def setup(self) -> None:
-        self._tokens = pa.array(self._stage.encoder.vocabulary, pa.string())
-
-    def process(self, block: VectorBlock) -> Iterator[Commit | InputFile]:
+    def _write(self, vocabulary: pa.StringArray, block: VectorBlock) -> Iterator[Commit | InputFile]:
+        output = self.output
         with counters.timed("write"):
-            output = self._stage.output
-            written = list(write_parts(output, self._stage.views, self._tokens, block))
+            written = list(write_parts(output, self.views, vocabulary, block))
             done = [item if isinstance(item, InputFile) else put_commit(output, item) for item in written]
         for own, item in zip(written, done, strict=True):
             if isinstance(own, Commit) and isinstance(item, Commit):

@@ -18,7 +18,7 @@ from workplace import THREE_VIEWS, Workplace
 
 import layerbeam
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.run import run
+from layerbeam.pipeline.run import engines
 from layerbeam.transforms import encode, read
 from layerbeam.transforms.block_commit import put_commit
 from layerbeam.transforms.commits import name_of
@@ -92,12 +92,12 @@ def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, 
         readers.append(slice_.reader)
         return real(slice_, *args, **settings)
 
-    def build_remote(*args: Any, num_readers: int, **settings: Any) -> Any:
+    def build_remote(*args: Any, num_readers: int, spread: bool, **settings: Any) -> Any:
         return build(*args, **settings)
 
     monkeypatch.setattr(slices, "_BLOCKS_OF_READER", 4)
     monkeypatch.setattr(read, "read_blocks", read_blocks)
-    monkeypatch.setattr(run, "build", build_remote)
+    monkeypatch.setattr(engines, "build", build_remote)
     workplace.run("--direct_runner_bundle_repeat=1")
     assert len(set(readers)) > 1
     assert len(encoded) == len(set(encoded)) == blocks_of(workplace) > 5
