@@ -141,14 +141,14 @@ class Workplace:
     def finished(
         self, corpus: dict[str, bytes | str] | bytes | str, *, status: int = 0, **sections: Any
     ) -> CommandResult:
-        """A run over what `prepare` writes, or a copy of it from an earlier test."""
+        """What `drive` makes of what `prepare` writes, or a copy of it from an earlier test."""
         kept = self.kept / hashlib.sha256(repr((corpus, status, sections)).encode()).hexdigest()
         printed = kept.with_suffix(".json")
         if printed.exists():
             shutil.copytree(kept, self.folder, dirs_exist_ok=True)
             return CommandResult(**json.loads(printed.read_text()))
         self.prepare(corpus, **sections)
-        done = self.run(status=status)
+        done = self.drive(status=status)
         shutil.copytree(self.folder, kept)
         printed.write_text(json.dumps(dataclasses.asdict(done)))
         return done
@@ -156,7 +156,7 @@ class Workplace:
     def assert_equals_fresh(self, *arguments: str) -> None:
         """A run of the same input into a new folder writes what is in `out`."""
         fresh = f"fresh{len(list(self.folder.glob('fresh*')))}"
-        self.run("--output", fresh, *arguments)
+        self.drive("--output", fresh, *arguments)
         assert self.files() == self.files(fresh)
 
     def plan(self, *arguments: str, status: int = 0) -> CommandResult:
