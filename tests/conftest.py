@@ -15,7 +15,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from apache_beam.transforms import userstate
 from repository import DATA
 from workplace import Workplace
 
@@ -43,23 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
     hypothesis.settings.load_profile("layerbeam")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def specs_once() -> Iterator[None]:
-    """Beam reads the signatures of all methods of each DoFn over and over: a quarter of a small run's time."""
-    read = userstate.get_dofn_specs
-    known: dict[type, Any] = {}
-
-    def get_dofn_specs(function: Any) -> Any:
-        kind = type(function)
-        if kind not in known:
-            known[kind] = read(function)
-        return known[kind]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(userstate, "get_dofn_specs", get_dofn_specs)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

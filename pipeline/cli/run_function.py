@@ -33,7 +33,8 @@ def run(
     """Run a configuration and open what it wrote. Run it again to resume it, or to embed what is new.
 
     The run has a process of its own: whatever ends it, this process keeps its signal handlers, streams and memory.
-    To start it takes some seconds, because it imports TensorFlow.
+    Each call starts Python and imports TensorFlow and Beam again, which takes 4 to 8 seconds, and 0.9 GB of memory
+    while it runs. For a few texts without files, `layerbeam.encode` stays in this process.
 
     Args:
         config: The path of a configuration, or its sections as a mapping.

@@ -62,8 +62,8 @@ class Finish(beam.PTransform):
     is known of the folder and writes the rest. Nothing if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows. `spread`: whether many workers gather the commits;
-    for a small run it costs more than it saves.
+    has not, it writes the record once more, with what only it knows. `spread`: whether many workers gather the commits,
+    as they do where there are tables; for a small run it costs more than it saves.
     """
 
     output: Output
@@ -77,16 +77,15 @@ class Finish(beam.PTransform):
     def expand(self, problems: Any) -> Any:
         start = problems.pipeline | beam.Impulse() | "no problem" >> beam.Map(lambda _: None)
         ended = (start, problems) | beam.Flatten() | "under one key" >> beam.WithKeys(0) | beam.GroupByKey()
-        if self.spread:
-            gathered = (
-                ended
-                | "list commits" >> beam.FlatMapTuple(self._list)
-                | "spread commits" >> beam.Reshuffle()
-                | "gather commits" >> beam.MapTuple(self._gather)
-                | "all commits" >> beam.GroupByKey()
-            )
-        else:
-            gathered = ended | "gather commits" >> beam.MapTuple(self._gather_all)
+        if not (self.spread or self._has_tables):
+            return ended | "finish" >> beam.FlatMapTuple(lambda _, problems: self._do_all(problems))
+        gathered = (
+            ended
+            | "list commits" >> beam.FlatMapTuple(self._list)
+            | "spread commits" >> beam.Reshuffle()
+            | "gather commits" >> beam.MapTuple(self._gather)
+            | "all commits" >> beam.GroupByKey()
+        )
         tables: tuple[Any, ...] = ()
         if self._has_tables:
             unfinished = gathered | "unfinished" >> beam.Filter(lambda _: self._work_list.exists)
@@ -97,11 +96,11 @@ class Finish(beam.PTransform):
         """The stage as a function of all problems."""
         return self._do_all
 
-    def _do_all(self, problems: Iterable[InputFile]) -> Iterator[str]:
-        gathered = self._gather_all(0, problems)
+    def _do_all(self, problems: Iterable[InputFile | None]) -> Iterator[str]:
+        gathered = [self._gather(*element) for element in self._list(0, problems)]
         if self._has_tables and self._work_list.exists:
             self._word_types.make_all()
-        yield from self._finish(gathered)
+        yield from self._finish((0, [found for _, found in gathered]))
 
     @property
     def _has_tables(self) -> bool:
@@ -110,10 +109,6 @@ class Finish(beam.PTransform):
     @property
     def _word_types(self) -> WordTypes:
         return WordTypes(self.output, self.views, self.run_number, self.open)
-
-    def _gather_all(self, key: int, problems: Iterable[InputFile | None]) -> tuple[int, list[list[InputFile]]]:
-        """As `_list` and `_gather`, in one place."""
-        return 0, [self._gather(*element)[1] for element in self._list(key, problems)]
 
     def _list(
         self, _: int, problems: Iterable[InputFile | None]
