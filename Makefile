@@ -28,6 +28,11 @@ NEW_VENV = $(PYTHON) -m venv --without-pip --clear
 # uv leaves compiling to the first import. Without stored bytecode each import of TensorFlow takes three times as long.
 unexport PYTHONDONTWRITEBYTECODE
 
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n auto --dist loadfile
+# Without NIGHTLY=1: not the tests that are much like another.
+BY_DAY := $(if $(NIGHTLY),,not nightly)
+
 # ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
 
@@ -40,7 +45,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -63,7 +68,7 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 	@$(BIN)/python configs/demo/bank.py out/demo
 
 test: $(VENV)/installed ## all tests but those of the other targets
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow$(if $(NIGHTLY),, and not nightly)"
+	$(PYTEST) $(PARALLEL) -m "not slow$(if $(BY_DAY), and $(BY_DAY))"
 
 $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(need_python)
@@ -75,7 +80,7 @@ $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 
 # Without the tests of fetching.
 test-tf220: $(TF220)/installed ## encoder and tokenizer with the oldest TensorFlow, 2.20; NIGHTLY=1: run and verify, too (downloads 700 MB once)
-	$(TF220)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" tests/transforms/encoders \
+	$(TF220)/bin/python -m pytest $(PARALLEL) -m "not slow" tests/transforms/encoders \
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
 		tests/pipeline/test_versions.py $(if $(NIGHTLY),tests/pipeline/verify \
@@ -83,7 +88,7 @@ test-tf220: $(TF220)/installed ## encoder and tokenizer with the oldest TensorFl
 	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow$(if $(NIGHTLY),, and not nightly)"
+	$(PYTEST) $(PARALLEL) -m "slow$(if $(BY_DAY), and $(BY_DAY))"
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
@@ -92,15 +97,15 @@ $(VENV)/installed-readers: $(VENV)/installed
 
 test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
 	$(BIN)/python -c 'import datasets, deltalake, faiss, lancedb, pyiceberg, pyspark, usearch'
-	$(BIN)/python -m pytest tests/test_search_index.py tests/test_tables.py
-	$(BIN)/python -m pytest tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
+	$(PYTEST) tests/test_search_index.py tests/test_tables.py
+	$(PYTEST) tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
 
 $(VENV)/installed-gcp: $(VENV)/installed
 	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[gcp,aws]'
 	@touch $@
 
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
+	$(PYTEST) $(PARALLEL) tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
 		tests/pipeline/cli/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
 		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
 
@@ -116,7 +121,7 @@ $(ENGINES)/azurite/installed: tests/support/azurite.json
 	@touch $@
 
 test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed ## az:// paths, with Microsoft's emulator (needs Node.js and npm; 360 MB unpacked)
-	$(BIN)/python -m pytest tests/transforms/storage/test_stores.py tests/pipeline/run/test_azure_run.py -k az
+	$(PYTEST) tests/transforms/storage/test_stores.py tests/pipeline/run/test_azure_run.py -k az
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
@@ -124,7 +129,7 @@ $(VENV)/installed-browser: $(VENV)/installed
 	@touch $@
 
 test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
-	$(BIN)/python -m pytest tests/browser
+	$(PYTEST) tests/browser
 
 $(GPU)/bin/python:
 	$(need_python)
@@ -186,17 +191,27 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
 	$(call done_with,$(AIRFLOW))
 
-test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash -m "not nightly"
+KILLED := $(addprefix tests/crash/test_,killed.py processes.py signals.py end_of_script.py)
 
-soak: $(VENV)/installed ## the same with many rounds, new random inputs, and the full adversarial corpus (40 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/crash tests/pipeline/output/test_random_folders.py --soak -rA
-	$(BIN)/python -m pytest tests/transforms tests/pipeline/output --soak -m hypothesis
+test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
+	$(PYTEST) $(PARALLEL) tests/crash -m "$(BY_DAY)"
+
+soak: soak-killed soak-faults soak-random ## the same with many rounds, new random inputs, and the full adversarial corpus
+
+soak-killed: $(VENV)/installed ## runs and workers killed many times
+	$(PYTEST) $(PARALLEL) $(KILLED) --soak -rA
+
+soak-faults: $(VENV)/installed ## many plans of full disks, power cuts and failing stores
+	$(PYTEST) $(PARALLEL) tests/crash $(addprefix --ignore ,$(KILLED)) --soak -rA
+
+soak-random: $(VENV)/installed ## random nights of edits, new examples for the property tests, and the adversarial corpus
+	$(PYTEST) $(PARALLEL) tests/pipeline/output/test_random_folders.py --soak -rA
+	$(PYTEST) $(PARALLEL) tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
 # Each command has mounts of its own, which end with it. buildah's images, also the bases, stay in $(IMAGE).
 BUILDAH := BUILDAH_ISOLATION=chroot CONTAINERS_STORAGE_CONF=$(CURDIR)/$(IMAGE)/storage.conf unshare --mount
-test_in_images = $(BUILDAH) --net sh -c 'ip link set lo up && $(BIN)/python -m pytest $(1)'
+test_in_images = $(BUILDAH) --net sh -c 'ip link set lo up && $(PYTEST) $(1)'
 
 $(IMAGE)/built-%: $(VENV)/installed $(ENGINES)/boot/container Dockerfile .dockerignore README.md pyproject.toml constraints.txt \
 		constraints-tf220.txt tests/image/build \
@@ -220,7 +235,10 @@ test-image-tpu: $(IMAGE)/built-tpu ## build the image for TPUs, and runs in it w
 	$(call test_in_images,tests/image_tpu)
 	$(call done_with,$(IMAGE))
 
-$(ENGINES)/%/installed: tests/engines/%/pom.xml
+# Other options of Maven, for example MAVEN=-Dflink=1.20.5, replace the jars.
+JARS := jars$(if $(MAVEN),-$(shell echo '$(MAVEN)' | cksum | cut -d ' ' -f 1))
+
+$(ENGINES)/%/$(JARS): tests/engines/%/pom.xml
 	@java -version 2>/dev/null || { echo "$* needs Java 17, and no java is on PATH (Debian: openjdk-17-jre-headless);" \
 		"LAYERBEAM_SKIP_JVM=1 skips it"; exit 1; }
 	@mvn -version >/dev/null 2>&1 || { echo "$*'s jars are downloaded by Maven, and no mvn is on PATH (Debian: maven);" \
@@ -229,19 +247,22 @@ $(ENGINES)/%/installed: tests/engines/%/pom.xml
 	mvn -B -q -f $< $(MAVEN) dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(ENGINES)/$*/gradle/wrapper
 	@touch $@
 
+# FEW=few: one run, and one whose worker is killed.
+of_engine = -k "$(1)$(if $(FEW), and (bytes_of_local_run or killed_worker))" -m "$(BY_DAY)"
+
 ifeq ($(LAYERBEAM_SKIP_JVM),1)
 test-flink test-spark:
 	@echo "$@: skipped, because LAYERBEAM_SKIP_JVM=1"
 else
-test-flink: $(VENV)/installed $(ENGINES)/flink/installed ## runs and killed workers on a local Flink cluster (needs Java 17 and Maven; downloads 160 MB once)
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k flink $(if $(NIGHTLY),,-m "not nightly")
+test-flink: $(VENV)/installed $(ENGINES)/flink/$(JARS) ## runs and killed workers on a local Flink cluster (needs Java 17 and Maven; downloads 160 MB once)
+	$(PYTEST) tests/engines/test_engines.py $(call of_engine,flink)
 
-test-spark: $(VENV)/installed $(ENGINES)/spark/installed ## runs and killed workers on a local Spark cluster (needs Java 17 and Maven; downloads 210 MB once)
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k spark $(if $(NIGHTLY),,-m "not nightly")
+test-spark: $(VENV)/installed $(ENGINES)/spark/$(JARS) ## runs and killed workers on a local Spark cluster (needs Java 17 and Maven; downloads 210 MB once)
+	$(PYTEST) tests/engines/test_engines.py $(call of_engine,spark)
 endif
 
 test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k pool $(if $(NIGHTLY),,-m "not nightly")
+	$(PYTEST) tests/engines/test_engines.py $(call of_engine,pool)
 
 need_go = @go version >/dev/null 2>&1 || { echo "$@ is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
 
@@ -253,11 +274,11 @@ $(ENGINES)/boot/container:
 	$(need_go)
 	GOBIN=$(CURDIR)/$(ENGINES)/boot go install github.com/apache/beam/sdks/v2/python/container@v2.77.0
 
-test-hosts: $(VENV)/installed $(ENGINES)/flink/installed $(ENGINES)/spark/installed $(ENGINES)/boot/container ## Flink and Spark with each process on a host of its own, and Beam's `boot` (needs root on Linux, iproute2, Go, Java 17 and Maven)
-	$(BIN)/python -m pytest tests/engines/test_hosts.py
+test-hosts: $(VENV)/installed $(ENGINES)/flink/$(JARS) $(ENGINES)/spark/$(JARS) $(ENGINES)/boot/container ## Flink and Spark with each process on a host of its own, and Beam's `boot` (needs root on Linux, iproute2, Go, Java 17 and Maven)
+	$(PYTEST) tests/engines/test_hosts.py
 
 test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (needs Go; builds for two minutes once)
-	$(BIN)/python -m pytest tests/engines/test_engines.py -k prism
+	$(PYTEST) tests/engines/test_engines.py -k prism
 
 dist: $(VENV)/installed ## source distribution, and the wheel built from it
 	rm -rf dist build layerbeam.egg-info/SOURCES.txt
@@ -272,7 +293,7 @@ $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 
 test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
 	$(INSTALL) $(PACKAGE) --no-deps --force-reinstall dist/layerbeam-*.whl
-	$(BIN)/python -m pytest tests/package
+	$(PYTEST) tests/package
 	$(call done_with,$(PACKAGE))
 
 $(VENV)/installed-docs: $(VENV)/installed
@@ -283,7 +304,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/site, without warnings and without a network
 	$(BIN)/python tools/execute_notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
-	$(BIN)/python -m pytest --doctest-modules tests/site tools/site_hooks.py
+	$(PYTEST) --doctest-modules tests/site tools/site_hooks.py
 
 notebook: $(VENV)/installed-docs ## execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write
@@ -314,7 +335,7 @@ $(EXTRAS)/installed: tests/beam_extras/requirements.txt $(VENV)/installed
 	@touch $@
 
 test-beam-extras: $(EXTRAS)/installed ## Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
-	PYTHONPATH=$(CURDIR)/$(EXTRAS) $(BIN)/python -m pytest tests/beam_extras
+	PYTHONPATH=$(CURDIR)/$(EXTRAS) $(PYTEST) tests/beam_extras
 
 $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(need_python)
@@ -325,10 +346,10 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails if no advisories are available (needs the internet)
 	.ci/audit $(AUDIT)
 
-# First the targets that use both cores or install into the shared environment; then two targets at a time.
-check: lint types fits test test-slow test-crash demo $(addprefix $(VENV)/installed-,readers gcp browser docs) ## everything that CI does (except `audit`)
-	$(MAKE) -j2 --output-sync=target test-flink test-spark test-dataflow test-package test-parity \
-		test-readers docs test-report FEW=few
+# First the targets that use all cores or install into the shared environment; then two targets at a time.
+check: ## what CI does for every change, with the time of each target (except `audit` and an eighth of the nightly list)
+	$(PYTHON) .ci/each.py demo lint types fits test test-crash $(addprefix $(VENV)/installed-,gcp browser docs) -- \
+		'test-flink FEW=few' 'test-spark FEW=few' test-dataflow test-package docs test-report
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .

@@ -18,7 +18,7 @@ import pytest
 from repository import DATA
 from workplace import Workplace
 
-from layerbeam.transforms import storage
+from layerbeam.transforms import hardware, storage
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders import open as open_encoder
 from layerbeam.transforms.storage import stores
@@ -42,6 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
     hypothesis.settings.load_profile("layerbeam")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: a worker for each core that this process may use, and for each 2 GB of memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(hardware.cores(), memory // 2_000_000_000))
 
 
 @pytest.fixture(autouse=True, scope="session")
