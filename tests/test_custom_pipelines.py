@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from pyarrow import feather
 from repository import ROOT
 from weights import vectors
@@ -36,7 +37,7 @@ def test_an_own_source_and_an_own_sink(workplace, tmp_path, monkeypatch):
     stored = [np.load(path) for path in sorted(tmp_path.glob("*.npz"))]
     assert [len(block["row"]) for block in stored] == [1000, 1000, len(lines) - 2000]
     assert np.concatenate([block["row"] for block in stored]).tolist() == list(range(len(lines)))
-    np.testing.assert_allclose(np.concatenate([block["vector"] for block in stored]), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([block["vector"] for block in stored]), expected, rtol=0, atol=OF_TWO)
 
 
 def test_an_own_sink(workplace, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from repository import ROOT
 
 import layerbeam
@@ -88,7 +89,7 @@ def test_for_retrieval(tmp_path, monkeypatch):
     texts = layerbeam.open_run("out/vectors")["texts"]
     assert texts.to_arrow(["id"])["id"].to_pylist() == ["a1", "a2"]
     expected = layerbeam.encode(["Refunds are paid within ten days.", "The shop opens at nine."])
-    np.testing.assert_allclose(texts.to_numpy("layer_6"), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(texts.to_numpy("layer_6"), expected, rtol=0, atol=OF_TWO)
     run = layerbeam.open_run("out/chunks")
     assert (run["chunks"].num_rows, run["documents"].num_rows) == (6, 3)
     for chunk in run["chunks"].to_arrow(["file", "start", "end", "text"]).to_pylist():

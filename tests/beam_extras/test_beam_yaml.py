@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from float_bounds import OF_TWO
 from repository import ROOT
 
 import layerbeam
@@ -35,7 +36,7 @@ def test_the_example_writes_the_vectors_of_the_column(folder):
     rows = sorted(written.to_pylist(), key=lambda row: row["id"])
     assert [(row["id"], row["stars"]) for row in rows] == [(1, 5), (2, 2), (4, 1)]
     expected = layerbeam.encode([row["review"] for row in rows])
-    np.testing.assert_allclose([row["vector"] for row in rows], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose([row["vector"] for row in rows], expected, rtol=0, atol=OF_TWO)
     rejected = next((folder / "out/beam_yaml").glob("rejected-*")).read_text()
     assert json.loads(rejected) == {"element": [3, 4, None], "msg": "the text is null"}
 

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from ports import free_port, wait_until_open
 from pymilvus import MilvusClient
 from repository import ROOT
@@ -38,4 +39,4 @@ def test_the_collection_has_the_vectors(port, tmp_path, monkeypatch, capsys):
     rows = client.query("reviews", filter='id != ""', output_fields=["id", "content", "embedding"], limit=10)
     rows.sort(key=lambda row: row["id"])
     assert [(row["id"], row["content"]) for row in rows] == [(str(n), text) for n, text in enumerate(REVIEWS)]
-    np.testing.assert_allclose([row["embedding"] for row in rows], layerbeam.encode(REVIEWS), rtol=0, atol=1e-5)
+    np.testing.assert_allclose([row["embedding"] for row in rows], layerbeam.encode(REVIEWS), rtol=0, atol=OF_TWO)

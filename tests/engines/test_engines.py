@@ -24,6 +24,7 @@ from cluster import cluster, get_json
 from corpora import random_lines
 from embed_ways import COLUMN, VIEW
 from engine import Engine
+from float_bounds import OF_TWO
 from ports import is_open
 from repository import DATA, ROOT
 from workplace import THREE_VIEWS
@@ -304,4 +305,4 @@ def check_all_ways(engine: Engine, output: str) -> None:
     for name in ("EmbedText", "across-bundles", "EmbedRows", "RunInference", "MLTransform"):
         numbers, vectors = zip(*sorted(pair for way, *pair in found if way == name), strict=True)
         assert numbers == tuple(range(len(texts))), name
-        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=OF_TWO, err_msg=name)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from corpora import random_lines
+from float_bounds import OF_TWO
 from repository import DATA
 
 import layerbeam
@@ -47,7 +48,7 @@ def test_views_have_the_rows_and_columns_of_a_run(workplace):
             if pa.types.is_fixed_size_list(expected.schema.field(column).type):
                 vectors = np.stack(expected[column].to_numpy())
                 assert columns[column].dtype == vectors.dtype
-                np.testing.assert_allclose(columns[column], vectors, rtol=0, atol=1e-3 if name == "text" else 1e-5)
+                np.testing.assert_allclose(columns[column], vectors, rtol=0, atol=1e-3 if name == "text" else OF_TWO)
             else:
                 assert columns[column].tolist() == arrow[name][column].to_pylist() == expected[column].to_pylist()
     assert len(arrays["text"]["line"]) == len(lines)
@@ -82,10 +83,10 @@ def test_one_unit_vector_per_text_in_any_kind_of_list():
     texts = ["A river bank.", "", "A bank holiday.", "A river bank."]
     expected = layerbeam.encode(texts, encoder=SMALL)
     assert (expected.shape, expected.dtype) == ((4, 64), np.float32)
-    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(expected[0], expected[3])
     alone = np.concatenate([layerbeam.encode([text], encoder=SMALL) for text in texts])
-    np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(alone, expected, rtol=0, atol=OF_TWO)
     given = [
         tuple(texts),
         np.array(texts),
@@ -94,9 +95,9 @@ def test_one_unit_vector_per_text_in_any_kind_of_list():
         pa.chunked_array([texts]),
     ]
     for some in [*given, (text for text in texts)]:
-        np.testing.assert_allclose(layerbeam.encode(some, encoder=SMALL), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(layerbeam.encode(some, encoder=SMALL), expected, rtol=0, atol=OF_TWO)
     several_blocks = layerbeam.encode(texts * 5000, encoder=SMALL)
-    np.testing.assert_allclose(several_blocks, np.tile(expected, (5000, 1)), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(several_blocks, np.tile(expected, (5000, 1)), rtol=0, atol=OF_TWO)
     assert layerbeam.encode([], encoder=SMALL).shape == (0, 64)
     none = layerbeam.encode([], encoder=SMALL, views=VIEWS)
     assert (none["tokens"]["layer_0"].shape, none["tokens"]["token"].tolist()) == ((0, 64), [])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from float_bounds import OF_TWO
 from repository import DATA, ROOT
 from workplace import CommandResult
 
@@ -17,8 +18,6 @@ from layerbeam.pipeline import extract_features
 from layerbeam.pipeline.cli.main import main
 from layerbeam.transforms import storage
 
-# The figures are from TensorFlow 1.15, with 6 decimals.
-TOLERANCE = 5e-6
 MODEL = str(DATA / "google_uncased")
 
 
@@ -29,7 +28,7 @@ def assert_equal_lines(got: str, expected: str) -> None:
     for line, want in zip(lines, wanted, strict=True):
         (bones, values), (expected_bones, expected_values) = split_values(line), split_values(want)
         assert bones == expected_bones
-        np.testing.assert_allclose(values, expected_values, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(values, expected_values, rtol=0, atol=OF_TWO)  # theirs are TensorFlow 1.15's
 
 
 def split_values(line: str) -> tuple[str, list[float]]:
@@ -108,7 +107,7 @@ def test_layers_counted_from_first_block(workplace):
         assert [layer["index"] for layer in feature["layers"]] == [0, -1, 1]
         of = {layer["index"]: layer["values"] for layer in wanted["layers"]}
         for layer, same in zip(feature["layers"], (-3, -1, -2), strict=True):
-            np.testing.assert_allclose(layer["values"], of[same], rtol=0, atol=TOLERANCE)
+            np.testing.assert_allclose(layer["values"], of[same], rtol=0, atol=OF_TWO)
 
 
 def test_every_input_line_has_an_output_line(workplace):

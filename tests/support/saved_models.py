@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from float_bounds import bounded_layers
 from repository import DATA
 
-from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.hardware import import_tensorflow
 
 tf = import_tensorflow()
@@ -47,13 +48,14 @@ def assert_engines_agree(folder: Path, *, pooler: bool = True) -> None:
         inputs = batch(lengths, longest=longest, vocab_size=len(native.vocabulary))
         (expected, pooled), (got, got_pooled) = one(*inputs), other(*inputs)
         assert list(got) == list(layers)
+        bounded, bounded_pooled = bounded_layers(native.architecture, load_weights(native), *inputs)
         for layer in layers:
             assert got[layer].dtype == np.float32
             assert got[layer].shape == (sum(lengths), native.hidden_size)
-            np.testing.assert_allclose(got[layer], expected[layer], rtol=0, atol=1e-5)
+            bounded[layer]._replace(values=expected[layer]).assert_allows(got[layer], computations=2)
         if pooler:
             assert got_pooled.shape == (len(lengths), native.hidden_size)
-            np.testing.assert_allclose(got_pooled, pooled, rtol=0, atol=1e-5)
+            bounded_pooled._replace(values=pooled).assert_allows(got_pooled, computations=2)
         else:
             assert (pooled, got_pooled) == (None, None)
 

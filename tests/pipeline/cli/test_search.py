@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from object_store import upload
 from repository import DATA
 from tables import cases
@@ -71,7 +72,9 @@ def test_a_text_is_encoded_as_the_corpus(workplace, search, view):
     (query,) = np.flatnonzero([text == "money in the bank" for text in rows.to_numpy("text")])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     expected = sorted((unit @ unit[query]).tolist(), reverse=True)
-    assert [row["score"] for row in first["nearest"]] == pytest.approx(expected, abs=1e-3 if view == "small" else 1e-6)
+    assert [row["score"] for row in first["nearest"]] == pytest.approx(
+        expected, abs=1e-3 if view == "small" else OF_TWO
+    )
 
 
 def test_what_is_printed(workplace):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dense import IDENTITY, write_dense
+from float_bounds import OF_TWO
 from repository import DATA
 from safetensors.numpy import load_file, save_file
 from tables import cases
@@ -335,7 +336,7 @@ def test_the_form_of_stanford(stanford, workplace):
         tokens = ["[CLS]", "[unused1]", *text.split()[:9], "[SEP]"]
         layers, _ = forward(source.architecture, weights, [ids[token] for token in tokens], [0] * len(tokens))
         vectors = (layers[-1] @ linear)[[token not in skipped for token in tokens]]
-        np.testing.assert_allclose(found, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=1e-6)
+        np.testing.assert_allclose(found, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=OF_TWO)
 
 
 def test_other_metadata_of_stanford(stanford):

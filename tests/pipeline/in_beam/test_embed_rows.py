@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
+from float_bounds import OF_TWO
 from repository import DATA
 
 import layerbeam
@@ -49,7 +50,7 @@ def test_text_views_become_lists_of_floats():
             "two_layer_3": ("two", "layer_3"),
         }.items():
             vectors = np.array([getattr(row, field) for row in found], np.float32)
-            np.testing.assert_allclose(vectors, expected[view][column], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(vectors, expected[view][column], rtol=0, atol=OF_TWO)
 
     assert_that(rows | beam.Reshuffle(), check)
     pipeline.run()
@@ -62,7 +63,7 @@ def test_lists_of_vectors_become_lists_of_lists():
 
     def check(found):
         for row, vectors in zip(sorted(found, key=lambda row: row.number), expected, strict=True):
-            np.testing.assert_allclose(np.array(row.all, np.float32), vectors, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(np.array(row.all, np.float32), vectors, rtol=0, atol=OF_TWO)
 
     assert_that(rows | beam.Reshuffle(), check)
     pipeline.run()

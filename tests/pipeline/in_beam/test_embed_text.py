@@ -19,6 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
 from apache_beam.utils.timestamp import Duration
 from corpora import random_lines
+from float_bounds import OF_TWO
 from repository import DATA
 from weights import vectors
 
@@ -52,7 +53,7 @@ def test_the_vectors_equal_those_of_a_run(workplace):
         assert sorted(key for key, _ in given) == list(range(len(lines)))
         for key, views in given:
             for (view, name), values in expected.items():
-                np.testing.assert_allclose(views[view][name], values[number[view] == key], rtol=0, atol=1e-5)
+                np.testing.assert_allclose(views[view][name], values[number[view] == key], rtol=0, atol=OF_TWO)
             np.testing.assert_array_equal(views["lists"]["layer_3"], views["tokens"]["layer_3"])
             assert views["text"]["text"] == views["lists"]["text"] == [lines[key]]
             assert views["tokens"]["token"][0] == "[CLS]"

@@ -13,6 +13,7 @@ from apache_beam.ml.rag.types import Content, EmbeddableItem
 from apache_beam.ml.transforms.base import MLTransform
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
+from float_bounds import OF_TWO
 from repository import DATA, python
 
 import layerbeam
@@ -42,7 +43,7 @@ def test_a_column_becomes_a_vector_also_in_a_second_process(tmp_path):
     def check(rows):
         assert sorted(row["number"] for row in rows) == [0, 1, 2]
         for row in rows:
-            np.testing.assert_allclose(row["body"], expected[row["number"]], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(row["body"], expected[row["number"]], rtol=0, atol=OF_TWO)
 
     embed = MLTransform(write_artifact_location=str(tmp_path)).with_transform(Embeddings(["body"], encoder=SMALL))
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
@@ -50,7 +51,7 @@ def test_a_column_becomes_a_vector_also_in_a_second_process(tmp_path):
         assert_that(pipeline | beam.Create(rows) | embed, check)
     assert [path.name for path in tmp_path.iterdir()] == ["attributes.json"]
     row = json.loads(python(READ, str(tmp_path)).splitlines()[-1])
-    np.testing.assert_allclose(row["body"], expected[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(row["body"], expected[0], rtol=0, atol=OF_TWO)
 
 
 def test_several_columns_and_a_view(tmp_path):
@@ -59,7 +60,7 @@ def test_several_columns_and_a_view(tmp_path):
 
     def check(rows):
         (row,) = rows
-        np.testing.assert_allclose([row["a"], row["b"]], expected[:2], rtol=0, atol=1e-5)
+        np.testing.assert_allclose([row["a"], row["b"]], expected[:2], rtol=0, atol=OF_TWO)
 
     embed = MLTransform(write_artifact_location=str(tmp_path))
     embed = embed.with_transform(Embeddings(["a", "b"], encoder=SMALL, view=view))
@@ -73,7 +74,7 @@ def test_items_for_beams_vector_sinks(tmp_path):
 
     def check(found):
         for item in found:
-            np.testing.assert_allclose(item.dense_embedding, expected[int(item.id)], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(item.dense_embedding, expected[int(item.id)], rtol=0, atol=OF_TWO)
 
     adapted = Embeddings(type_adapter=create_text_adapter(), encoder=SMALL)
     embed = MLTransform(write_artifact_location=str(tmp_path)).with_transform(adapted)

@@ -13,6 +13,7 @@ from apache_beam.ml.inference.base import KeyedModelHandler, ModelMetadata, RunI
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
+from float_bounds import OF_TWO
 from repository import DATA
 
 import layerbeam
@@ -34,8 +35,8 @@ def test_inferences_equal_what_encode_gives():
             assert result.model_id == SMALL
             assert result.inference["k"]["token"] == expected["k"]["token"][tokens].tolist()
             text, own = expected["t"]["layer_3"][number : number + 1], expected["k"]["layer_0"][tokens]
-            np.testing.assert_allclose(result.inference["t"]["layer_3"], text, rtol=0, atol=1e-5)
-            np.testing.assert_allclose(result.inference["k"]["layer_0"], own, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(result.inference["t"]["layer_3"], text, rtol=0, atol=OF_TWO)
+            np.testing.assert_allclose(result.inference["k"]["layer_0"], own, rtol=0, atol=OF_TWO)
 
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         results = pipeline | beam.Create(TEXTS) | RunInference(ModelHandler(encoder=SMALL, views=VIEWS))
@@ -113,7 +114,7 @@ def test_one_model_for_all_processes_of_a_machine():
     def check(results):
         assert len(results) == len(TEXTS)
         for text, vector in results:
-            np.testing.assert_allclose(vector, expected[TEXTS.index(text)], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(vector, expected[TEXTS.index(text)], rtol=0, atol=OF_TWO)
 
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
         results = pipeline | beam.Create(TEXTS) | beam.Reshuffle() | RunInference(handler)

@@ -8,10 +8,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from corpora import random_lines
 from embed_ways import VIEW, all_ways
+from float_bounds import OF_TWO
 from repository import DATA
 from weights import vectors
-
-TOLERANCE = 1e-5
 
 
 def test_all_ways_give_the_vectors_of_a_run(workplace, tmp_path):
@@ -24,8 +23,8 @@ def test_all_ways_give_the_vectors_of_a_run(workplace, tmp_path):
             numbers, given = zip(*sorted(found), strict=True)
             assert numbers == tuple(range(len(lines)))
             difference = float(np.abs(np.array(given) - expected).max())
-            print(f"{name}: at most {difference:.1e} off the run's vectors; allowed {TOLERANCE}")
-            assert difference <= TOLERANCE, name
+            print(f"{name}: at most {difference:.1e} off the run's vectors; allowed {OF_TWO}")
+            assert difference <= OF_TWO, name
 
         return compare
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from adapters import TASKS, write_adapter, write_jina
 from architectures import write_encoder
+from float_bounds import OF_TWO
 
 import layerbeam
 
@@ -82,4 +83,4 @@ def test_jinas_own_adapters(workplace, tmp_path):
     vectors = layerbeam.open_run(str(workplace.folder / "out"))["texts"].to_numpy("layer_3")
     for name, is_same in {"none": False, TASKS[0]: False, TASKS[1]: True}.items():
         merged = layerbeam.encode(["a river bank", "the river"], encoder=str(folders[name]), views=VIEWS)["texts"]
-        assert np.allclose(vectors, np.stack(merged["layer_3"]), atol=2e-5) == is_same
+        assert np.allclose(vectors, np.stack(merged["layer_3"]), atol=OF_TWO) == is_same

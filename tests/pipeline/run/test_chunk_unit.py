@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 from weights import vectors
 
 VIEWS = {
@@ -49,7 +50,7 @@ def test_rows(workplace):
     workplace.configure(input={"files": ["one_by_one/*"]}, views={"chunks": VIEWS["chunks"]})
     workplace.run("--output", "alone")
     of_both = (vectors(workplace.rows("chunks", output), "layer_2") for output in ("out", "alone"))
-    np.testing.assert_allclose(*of_both, atol=1e-6)
+    np.testing.assert_allclose(*of_both, atol=OF_TWO)
 
 
 def as_csv(records: list[str]) -> str:

@@ -9,6 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 from repository import DATA
 from weights import vectors, write_large_word
 
@@ -66,11 +67,11 @@ def test_texts_are_pooled_from_the_tokens_of_their_record(workplace, unit, overl
     for row in words.select(["line", "start", "end"]).to_pylist():
         inside = (whole["line"] == row["line"]) & (whole["start"] >= row["start"]) & (whole["end"] <= row["end"])
         expected_words.append((whole["layer_1"] + whole["layer_2"])[inside].mean(axis=0))
-    np.testing.assert_allclose(vectors(texts, "layer_2"), expected, atol=1e-5)
-    np.testing.assert_allclose(vectors(own, "layer_2"), expected_own, atol=1e-5)
-    np.testing.assert_allclose(vectors(words, "embedding"), expected_words, atol=1e-5)
+    np.testing.assert_allclose(vectors(texts, "layer_2"), expected, atol=OF_TWO)
+    np.testing.assert_allclose(vectors(own, "layer_2"), expected_own, atol=OF_TWO)
+    np.testing.assert_allclose(vectors(words, "embedding"), expected_words, atol=OF_TWO)
     of_records = [np.mean(values, axis=0) for values in of_texts.values()]
-    np.testing.assert_allclose(vectors(workplace.rows("records"), "layer_2"), of_records, atol=1e-5)
+    np.testing.assert_allclose(vectors(workplace.rows("records"), "layer_2"), of_records, atol=OF_TWO)
     assert "0 rejected" in done.out
     assert workplace.verify("--sample", "30").out.endswith("\npass\n")
 
@@ -119,7 +120,7 @@ def test_sentences_with_their_neighbours(workplace):
         inside[np.flatnonzero(of_text)[0]] = start == 0
         inside[np.flatnonzero(of_text)[-1]] = end == len(around[index])
         expected = whole["layer_2"][inside].mean(axis=0)
-        np.testing.assert_allclose(vectors(rows, "layer_2")[index], expected, atol=1e-5)
+        np.testing.assert_allclose(vectors(rows, "layer_2")[index], expected, atol=OF_TWO)
     assert workplace.verify().out.endswith("\npass\n")
 
 
@@ -155,7 +156,7 @@ def test_a_text_that_is_rejected_while_its_record_is_encoded(workplace):
     kept = [row != (0, 1) for row in zip(*(before[name].to_pylist() for name in ("line", "sentence")), strict=True)]
     after = workplace.rows("words")
     assert after.drop(["layer_3"]).equals(before.drop(["layer_3"]).filter(kept))
-    np.testing.assert_allclose(vectors(after, "layer_3"), vectors(before, "layer_3")[kept], atol=1e-5)
+    np.testing.assert_allclose(vectors(after, "layer_3"), vectors(before, "layer_3")[kept], atol=OF_TWO)
     assert workplace.verify().out.endswith("\npass\n")
 
 

@@ -66,7 +66,7 @@ def test_run_agrees_with_numpy_and_verify(workplace, encoder):
     def both(values: np.ndarray) -> np.ndarray:
         return dense_in_numpy(tanh(values), weights["3_Dense"], "Identity")
 
-    def compare(view: str, column: str, expected: np.ndarray, atol: float = 1e-5) -> None:
+    def compare(view: str, column: str, expected: np.ndarray, atol: float = 1e-4) -> None:
         found = vectors(rows[view], column)
         assert found.shape == expected.shape
         assert np.ptp(expected) > 0.1
@@ -144,10 +144,10 @@ def test_program_gets_the_vectors_of_changed_weights(workplace, encoder):
     given = {"encoder": settings["handle"], "views": {"a": {**TEXT, "dense": ["2_Dense"]}, "b": TEXT}}
     first = layerbeam.encode(["A bank."], **given)
     expected = dense_in_numpy(first["b"]["layer_3"], weights["2_Dense"], "Tanh")
-    np.testing.assert_allclose(first["a"]["layer_3"], expected, atol=1e-6)
+    np.testing.assert_allclose(first["a"]["layer_3"], expected, atol=1e-4)
     file = workplace.folder / "encoder" / "2_Dense" / "model.safetensors"
     save_file({name: -values for name, values in weights["2_Dense"].items()}, file)
-    np.testing.assert_allclose(layerbeam.encode(["A bank."], **given)["a"]["layer_3"], -expected, atol=1e-6)
+    np.testing.assert_allclose(layerbeam.encode(["A bank."], **given)["a"]["layer_3"], -expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -183,5 +183,5 @@ def test_each_vector_of_a_list_is_projected(workplace, encoder):
     workplace.run()
     lists = np.concatenate(layerbeam.open_run("out")["lists"].to_numpy("layer_3"))
     np.testing.assert_array_equal(lists, vectors(workplace.rows("tokens"), "layer_3"))
-    np.testing.assert_allclose(np.linalg.norm(lists, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(lists, axis=1), 1, atol=1e-5)
     assert workplace.verify().out.endswith("\npass\n")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 from repository import DATA
 from weights import in_float64
 
@@ -73,7 +74,7 @@ def test_paragraphs_equal_loop_for_any_workers(workplace):
     lines = (workplace.folder / "corpus/a.txt").read_bytes().decode().split("\r\n")
     assert [lines[row["line"]] for row in rows] == [record.split("\n")[0] for record in records]
     for row, record in list(zip(rows, records, strict=True))[::9]:
-        np.testing.assert_allclose(row["layer_2"], encode(record), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(row["layer_2"], encode(record), atol=OF_TWO, rtol=0)
     assert workplace.verify().out.endswith("pass\n")
 
 
@@ -95,7 +96,7 @@ def test_sentence_spans_refer_to_paragraph(workplace):
         assert [row["sentence"] for row in of_record] == list(range(len(of_record)))
         assert " ".join(" ".join(row["text"] for row in of_record).split()) == " ".join(by_line[line].split())
     for row in rows[::9]:
-        np.testing.assert_allclose(row["layer_2"], encode(row["text"]), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(row["layer_2"], encode(row["text"]), atol=OF_TWO, rtol=0)
     for row in sorted_rows(workplace, "tokens"):
         piece = by_line[row["line"]][row["start"] : row["end"]]
         plain = "".join(c for c in unicodedata.normalize("NFD", piece.lower()) if unicodedata.category(c) != "Mn")
@@ -235,7 +236,7 @@ def test_fields_and_pairs_equal_loop_for_any_workers(workplace, format_):
     assert [row["line"] for row in rows] == [*range(100), *range(50)]
     assert workplace.rows("t").column_names[:4] == ["file", "id", "year", "line"]
     for row, record in list(zip(rows, RECORDS, strict=True))[::7]:
-        np.testing.assert_allclose(row["layer_2"], encode(record["body"], record["reply"] or ""), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(row["layer_2"], encode(record["body"], record["reply"] or ""), atol=OF_TWO, rtol=0)
     tokens = [row for row in sorted_rows(workplace, "tokens") if row["id"] == "r1"]
     second = [row for row in tokens if row["segment_id"] == 1 and row["start"] >= 0]
     assert "".join("reply 1"[row["start"] : row["end"]] for row in second) == "reply1"
@@ -261,9 +262,9 @@ def test_pair_separator_equals_extract_features(workplace):
     workplace.configure(input={"pair_separator": " ||| "}, views=views)
     workplace.run()
     first, second, third = sorted_rows(workplace)
-    np.testing.assert_allclose(first["layer_2"], encode("one thing", "and another"), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(second["layer_2"], encode("no pair"), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(third["layer_2"], encode("half ||| "), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(first["layer_2"], encode("one thing", "and another"), atol=OF_TWO, rtol=0)
+    np.testing.assert_allclose(second["layer_2"], encode("no pair"), atol=OF_TWO, rtol=0)
+    np.testing.assert_allclose(third["layer_2"], encode("half ||| "), atol=OF_TWO, rtol=0)
     record = "one thing ||| and another"
     tokens = [row for row in sorted_rows(workplace, "tokens") if row["line"] == 0]
     assert "".join(record[row["start"] : row["end"]] for row in tokens) == "onethingandanother"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 from weights import vectors
 
 TEXT = "The River's bank, near the bank; Banks\n\nbank\nno such word here\n"
@@ -105,7 +106,7 @@ def test_keep_words_does_not_change_vectors(workplace):
         assert kept[column].equals(everything[column])
     for layer in range(4):
         column = f"layer_{layer}"
-        np.testing.assert_allclose(vectors(kept, column), vectors(everything, column), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(vectors(kept, column), vectors(everything, column), rtol=0, atol=OF_TWO)
 
 
 def test_words_of_pairs(workplace):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from repository import DATA, ROOT
 from weights import vectors
 from workplace import Workplace
@@ -51,7 +52,7 @@ def words(plain: dict[str, np.ndarray]) -> list[np.ndarray]:
 def close(got: np.ndarray, expected) -> None:
     expected = np.asarray(expected)
     assert got.shape == expected.shape
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=OF_TWO)
 
 
 # {recipe: (view, column, what is in it)}

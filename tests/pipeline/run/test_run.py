@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 from repository import DATA
 from weights import in_float64, vectors
 
@@ -60,10 +61,12 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
         assert of_line["token_id"].to_pylist() == reference[f"ids_{line}"].tolist()
         for layer in range(4):
             np.testing.assert_allclose(
-                vectors(of_line, f"layer_{layer}"), reference[f"hidden_{line}"][layer], atol=2e-5, rtol=0
+                vectors(of_line, f"layer_{layer}"), reference[f"hidden_{line}"][layer], atol=OF_TWO, rtol=0
             )
         of_line = pooled.filter(pa.compute.equal(pooled["line"], line))
-        np.testing.assert_allclose(vectors(of_line, "pooled_output")[0], reference[f"pooler_{line}"], atol=2e-5, rtol=0)
+        np.testing.assert_allclose(
+            vectors(of_line, "pooled_output")[0], reference[f"pooler_{line}"], atol=OF_TWO, rtol=0
+        )
 
 
 def test_pipeline_equals_loop_over_texts(workplace):
@@ -85,7 +88,7 @@ def test_pipeline_equals_loop_over_texts(workplace):
         got = rows.slice(position, size)
         assert set(got["line"].to_pylist()) == {number if number < 250 else number - 250}
         for layer, values in enumerate(expected):
-            np.testing.assert_allclose(vectors(got, f"layer_{layer}"), values, atol=1e-5, rtol=0)
+            np.testing.assert_allclose(vectors(got, f"layer_{layer}"), values, atol=OF_TWO, rtol=0)
         position += size
     assert position == rows.num_rows
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from corpora import random_lines
+from float_bounds import OF_TWO
 
 import layerbeam
 from layerbeam.transforms import storage
@@ -72,7 +73,7 @@ def assert_same_rows(workplace, first: str, second: str) -> None:
         assert one.drop_columns(vectors).equals(other.drop_columns(vectors)), view
         for name in vectors:
             values = (table[name].combine_chunks().flatten().to_numpy() for table in (one, other))
-            np.testing.assert_allclose(*values, atol=5e-6, rtol=0)
+            np.testing.assert_allclose(*values, atol=OF_TWO, rtol=0)
 
 
 def parts_in(workplace, view: str, output: str = "out") -> list[str]:
@@ -415,7 +416,7 @@ def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace,
             found.append(sorted(of_parts, key=lambda row: (row["file"], row["start"])))
         vectors = [[row.pop("layer_2") for row in of_run] for of_run in found]
         assert found[0] == found[1]
-        np.testing.assert_allclose(*vectors, atol=5e-6, rtol=0)
+        np.testing.assert_allclose(*vectors, atol=OF_TWO, rtol=0)
     workplace.verify("--sample", "39")
 
 

@@ -52,7 +52,7 @@ def test_bfloat16_is_verified_by_cosine(workplace):
     assert "exact: complete" in exact.out
     for layer in range(1, 4):
         coarse, fine = (vectors(workplace.rows(output=output), f"layer_{layer}") for output in ("out", "exact"))
-        assert 1e-4 < np.abs(coarse - fine).max() < 0.2
+        assert 1e-4 < np.abs(coarse - fine).max() < 0.5
     printed = workplace.verify("--sample", "60").out
     assert "allowed   cosine 0.998 and length 0.98 to 1.02 after products of bfloat16, in float32\npass\n" in printed
     assert "other settings" in workplace.run("--set", "encoder.compute_dtype=float32", status=2).err

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from architectures import CONFIGS, batch_of, write_encoder
+from float_bounds import bounded_layers
 from tampering import edit
-from weights import in_float64, refused, same_weights
+from weights import refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import ARCHITECTURES, deberta
 from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
 from layerbeam.transforms.encoders.network import Network
-from layerbeam.transforms.reference import forward
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -44,18 +44,15 @@ def test_agrees_with_numpy(folder, how):
     encoder = load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler, **how)
     token_ids, lengths, segment_ids = batch_of([61, 7, 1, 20], 61)
     layers, pooled = encoder(token_ids, lengths, segment_ids)
-    weights = in_float64(load_weights(source))
-    expected = [
-        forward(source.architecture, weights, ids[:length], segments[:length] * source.has_segments)
-        for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
-    ]
-    for layer in range(4):
-        wanted = np.concatenate([of_text[layer] for of_text, _ in expected])
-        np.testing.assert_allclose(layers[layer], wanted, rtol=2e-5, atol=2e-5)
-    if source.has_pooler:
-        np.testing.assert_allclose(pooled, np.stack([of_text for _, of_text in expected]), rtol=0, atol=2e-5)
-    else:
-        assert pooled is None
+    expected, expected_pooled = bounded_layers(
+        source.architecture, load_weights(source), token_ids, lengths, segment_ids * source.has_segments
+    )
+    assert len(expected) == 4
+    for layer, bounded in enumerate(expected):
+        bounded.assert_allows(layers[layer])
+    if expected_pooled is not None:
+        expected_pooled.assert_allows(pooled)
+    assert source.has_pooler == (expected_pooled is not None) == (pooled is not None)
 
 
 @pytest.mark.nightly_but(*(f"{name}-kernels" for name in ("bert", "deberta", "modernbert", "gemma3")), "bert-xla")
@@ -67,9 +64,10 @@ def test_bfloat16_is_near(folder, how):
     )
     assert coarse[3].dtype == np.float32
     assert np.abs(coarse[3] - exact[3]).max() > 1e-4
-    # Of a gated layer's random products few tokens have small sums, whose directions depend on the rounding.
+    # Of a gated layer's random products few tokens have small sums, whose directions depend on the rounding. Sums in
+    # bfloat16 give 1 - 0.0018 and 1 - 0.0005, those in float32 less; allowed is three times as much of an error.
     near = cosines(coarse[3], exact[3])
-    assert (np.quantile(near, 0.1) > 0.99, np.median(near) > 0.998) == (True, True)
+    assert (np.quantile(near, 0.1) > 0.98, np.median(near) > 0.995) == (True, True)
 
 
 @pytest.mark.nightly_but(*(f"{name}-layers1-1" for name in CONFIGS))
@@ -94,8 +92,10 @@ def test_padding_and_neighbours_have_no_influence(folder):
     encoder = load_encoder(source, layers=[3], pooler=False)
     token_ids, lengths, segment_ids = batch_of([20, 7], 40)
     together, _ = encoder(token_ids, lengths, segment_ids)
-    alone, _ = encoder(token_ids[1:, :7], lengths[1:], segment_ids[1:, :7])
-    np.testing.assert_allclose(together[3][20:], alone[3], rtol=0, atol=2e-5)
+    short = token_ids[1:, :7], lengths[1:], segment_ids[1:, :7] * source.has_segments
+    alone, _ = encoder(*short)
+    (*_, last), _ = bounded_layers(source.architecture, load_weights(source), *short)
+    last._replace(values=alone[3]).assert_allows(together[3][20:], computations=2)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO, bounded_layers
 from repository import DATA
-from weights import in_float64, random_weights
+from weights import random_weights
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.batching import padded_shape, plan_batches
-from layerbeam.transforms.encoders import load_encoder, open_encoder
+from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import Bert
 from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.reference import forward
 
 TINY = Bert(
     vocab_size=50,
@@ -52,24 +52,31 @@ def transformers_rows() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     return [saved[f"ids_{number}"] for number in numbers], hidden, np.stack([saved[f"pooler_{n}"] for n in numbers])
 
 
+def assert_those_of_transformers(layers: dict[int, np.ndarray], pooled: np.ndarray) -> None:
+    rows, hidden, their_pooled = transformers_rows()
+    source = open_encoder(str(DATA / "hf_uncased"))
+    bounded, bounded_pooled = bounded_layers(source.architecture, load_weights(source), *batch(rows))
+    for layer, theirs in enumerate(hidden):
+        bounded[layer]._replace(values=theirs).assert_allows(layers[layer], computations=2)
+    bounded_pooled._replace(values=their_pooled).assert_allows(pooled, computations=2)
+
+
 def test_agrees_with_transformers_one_text_at_a_time():
-    rows, hidden, pooled = transformers_rows()
+    rows, _, _ = transformers_rows()
     encoder = load_encoder(open_encoder(str(DATA / "hf_uncased")), layers=range(4), pooler=True)
     results = [encoder(*batch([row])) for row in rows]
-    got = np.stack([np.concatenate([layers[layer] for layers, _ in results]) for layer in range(4)])
-    np.testing.assert_allclose(got, hidden, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(np.concatenate([one for _, one in results]), pooled, rtol=0, atol=2e-5)
+    got = {layer: np.concatenate([layers[layer] for layers, _ in results]) for layer in range(4)}
+    assert_those_of_transformers(got, np.concatenate([one for _, one in results]))
 
 
 @pytest.mark.parametrize(("longest", "pad_id"), [(0, 0), (60, 0), (128, 7)])
 def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
-    rows, hidden, pooled = transformers_rows()
+    rows, _, _ = transformers_rows()
     padded = batch(rows, longest=longest, pad_id=pad_id)
     assert (padded[1] < padded[0].shape[1]).any()
     layers, got = load_encoder(open_encoder(str(DATA / "hf_uncased")), layers=range(4), pooler=True)(*padded)
     assert list(layers) == [0, 1, 2, 3]
-    np.testing.assert_allclose(np.stack(list(layers.values())), hidden, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(got, pooled, rtol=0, atol=2e-5)
+    assert_those_of_transformers(layers, got)
 
 
 @pytest.mark.nightly_but("kernels-gelu", "kernels-gelu_tanh", "public operations-gelu")
@@ -82,10 +89,10 @@ def test_agrees_with_numpy(hidden_act, how):
     token_ids, lengths, segment_ids = batch(rows)
     segment_ids[:, 2:7] = 1
     layers, pooled = Network(config, weights, layers=[0, 1, 2], pooler=True, **how)(token_ids, lengths, segment_ids)
-    expected = [forward(config, in_float64(weights), row, segment_ids[i, : len(row)]) for i, row in enumerate(rows)]
+    expected, expected_pooled = bounded_layers(config, weights, token_ids, lengths, segment_ids)
     for layer in range(3):
-        np.testing.assert_allclose(layers[layer], np.concatenate([e[0][layer] for e in expected]), rtol=0, atol=2e-5)
-    np.testing.assert_allclose(pooled, np.stack([e[1] for e in expected]), rtol=0, atol=2e-5)
+        expected[layer].assert_allows(layers[layer])
+    expected_pooled.assert_allows(pooled)
 
 
 @pytest.mark.nightly_but("kernels", "public operations")
@@ -97,11 +104,11 @@ def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
     for rows in (3, 40, 3):  # the packed weights serve batches of every size
         ids = batch([random.integers(0, 50, n) for n in random.integers(1, 21, rows)])
         (expected, expected_pooled), (layers, pooled) = exact(*ids), coarse(*ids)
-        np.testing.assert_allclose(layers[0], expected[0], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(layers[0], expected[0], rtol=0, atol=OF_TWO)
         for got, wanted in ((layers[1], expected[1]), (layers[2], expected[2]), (pooled, expected_pooled)):
             assert got.dtype == np.float32
             assert np.abs(got - wanted).max() > 1e-4
-            assert cosines(got, wanted).min() > 0.999
+            assert cosines(got, wanted).min() > 0.997  # 0.9998 with sums in bfloat16
 
 
 @pytest.mark.nightly

@@ -53,7 +53,7 @@ def test_layer_norm_and_the_bits_of_a_row(tensorflow):
     values = rows.astype(np.float64)
     normed = (values - values.mean(axis=1, keepdims=True)) / np.sqrt(values.var(axis=1, keepdims=True) + 1e-3)
     got = graph(tf.constant(rows)).numpy()
-    np.testing.assert_allclose(got, normed * gamma + beta, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(got, normed * gamma + beta, rtol=0, atol=1e-4)  # products reach 30, where eps is 2e-6
     for begin, end in ((0, 1), (3, 20), (49, 50)):
         assert graph(tf.constant(rows[begin:end])).numpy().tobytes() == got[begin:end].tobytes()
 

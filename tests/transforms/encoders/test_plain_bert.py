@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_bounds import OF_TWO
 from saved_models import (
     INPUTS,
     WORDS,
@@ -102,8 +103,8 @@ def test_near_berts_are_called_as_they_are(tmp_path, differences, reason):
         alone = bert.call(dict(zip(INPUTS, (token_ids, np.ones_like(token_ids), segment_ids), strict=True)))
         for layer in (1, 2):
             exact = np.asarray(alone["encoder_outputs"][layer - 1])[0]
-            np.testing.assert_allclose(layers[layer][start : start + length], exact, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(pooled[row], np.asarray(alone["pooled_output"])[0], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(layers[layer][start : start + length], exact, rtol=0, atol=OF_TWO)
+        np.testing.assert_allclose(pooled[row], np.asarray(alone["pooled_output"])[0], rtol=0, atol=OF_TWO)
 
 
 def test_fewer_outputs_than_blocks(tmp_path):
