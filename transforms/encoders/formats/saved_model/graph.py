@@ -134,7 +134,7 @@ class _Function:
 
 
 def _in_scope(name: str, scope: str) -> bool:
-    return re.search(rf"(^|/){re.escape(scope)}/", name) is not None
+    return f"/{scope}/" in f"/{name}"
 
 
 def _producer(name: str) -> str:
