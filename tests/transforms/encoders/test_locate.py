@@ -7,8 +7,6 @@ import gzip
 import io
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from model_server import TFHUB, Answer, assert_not_kept, nobody, tar_of, zip_of
 from repository import DATA
 from weights import refused
 
+from layerbeam.pipeline.cli.main import main
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.encoders.fetch.locate import locate
 
@@ -140,13 +139,13 @@ def test_progress_is_on_standard_error(server, model, capsys):
     assert f"Downloading {server.address}/model" in printed.err
 
 
-def test_command_prints_json_only(server, model):
+def test_command_prints_json_only(server, model, capfd):
     server.answers["/model"] = Answer(model)
     handle = f"{server.address}/model"
-    command = [sys.executable, "-m", "layerbeam", "encoder", handle, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["handle"] == handle
-    assert f"Downloading {handle}" in done.stderr
+    assert main(["encoder", handle, "--json"], version="test") == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["handle"] == handle
+    assert f"Downloading {handle}" in err
 
 
 PAGE = b"<!DOCTYPE html><html><body>" + b"<p>Please sign in.</p>" * 999 + b"</body></html>"
