@@ -32,7 +32,7 @@ POOL = "worker_accelerator=type:nvidia-l4;count:1;install-nvidia-driver"
 # The name of the image states its versions, so the registry is not queried.
 IMAGE = f"europe-docker.pkg.dev/proj/repo/beam_python3.{sys.version_info.minor}_sdk:2.77.0"
 PLACES = ("--input", "gs://in/corpus/*.txt", "--output", "gs://out/vectors", "--set", "encoder.handle=gs://in/encoder")
-ENCODE = "encode/ParDo(_EncodeBlock)"  # the step that runs the encoder, inside the composite transform
+ENCODE = "encode/ParDo(StageFn)"  # the step that runs the encoder, inside the composite transform
 CONSOLE = "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026-01-01_00_00_00-1?project=proj"
 MINE = ("--project=proj", "--region=europe-west1", "--temp_location=gs://tmp/x", f"--sdk_container_image={IMAGE}")
 

@@ -14,7 +14,7 @@ from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders import open_encoder
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize import TokenizeBlocks, _TokenizeBlock
+from layerbeam.transforms.tokenize import TokenizeBlocks
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -150,11 +150,11 @@ def test_tokenize_blocks(tmp_path: Path) -> None:
     folder = shutil.copytree(DATA / "hf_uncased", tmp_path / "encoder")
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, "a", "##b"]))
     stage = TokenizeBlocks(open_encoder(str(folder)), views=(), settings=SequenceSettings(8))
-    tokenize = pickler.loads(pickler.dumps(_TokenizeBlock(stage)))
-    tokenize.setup()
-    (tokens,) = tokenize.process(block_of(["AB", "c"]))
+    tokenize = pickler.loads(pickler.dumps(stage)).start()
+    (tokens,) = tokenize(block_of(["AB", "c"]))
     assert tokens.token_ids.tolist() == [2, 4, 5, 3, 2, 1, 3]
-    assert beam.ParDo(tokenize).get_type_hints().simple_output_type("_TokenizeBlock") is TokenBlock
+    blocks = beam.Pipeline() | beam.Create([block_of(["AB"])])
+    assert (blocks | stage).element_type is TokenBlock
 
 
 def test_max_seq_length_leaves_room_for_the_text() -> None:
