@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from repository import DATA, python
+from repository import DATA
 from safetensors.numpy import load_file, save_file
 from tampering import edit
 from weights import refused, same_weights
@@ -46,15 +46,6 @@ def test_weights_are_read_one_at_a_time_and_not_kept():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert largest < peak < 2 * largest < 0.9 * read < total
-
-
-def test_opening_imports_neither_tensorflow_nor_beam():
-    code = (
-        "import sys; from layerbeam.transforms.encoders import open_encoder; import pickle; "
-        f"pickle.loads(pickle.dumps(open_encoder({str(UNCASED)!r}))); "
-        "sys.exit('tensorflow' in sys.modules or 'apache_beam' in sys.modules)"
-    )
-    python(code)
 
 
 def test_prefix_and_heads(folder):

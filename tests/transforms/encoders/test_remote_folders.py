@@ -21,7 +21,7 @@ from dense import encoder_with_dense
 from model_server import TFHUB, tar_of
 from object_store import upload
 from pytorch_files import save
-from repository import DATA, python
+from repository import DATA
 from safetensors.numpy import load_file
 from weights import refused
 
@@ -240,7 +240,7 @@ def test_file_systems_that_are_not_there(workplace, monkeypatch, handle, said):
     workplace.configure(output={"path": handle})
     workplace.write("corpus/a.txt", "a")
     for done in (
-        workplace.run(status=2),
+        workplace.drive(status=2),
         workplace._call("show", handle, status=2),
         workplace._call("verify", handle, status=2),
         workplace.encoder(handle, status=2),
@@ -266,10 +266,10 @@ def test_options_of_the_file_systems(workplace, memory, monkeypatch):
     assert set(seen) == {"elsewhere"}
     seen.clear()
     workplace.prepare("a river\n", encoder={"handle": "memory://bucket/e"}, beam={"s3_region_name": "here"})
-    workplace.run()
+    workplace.drive()
     assert set(seen) == {"here"}
     seen.clear()
-    workplace.run("--s3_region_name=there", "--output=out2")
+    workplace.drive("--s3_region_name=there", "--output=out2")
     assert set(seen) == {"there"}
 
 
@@ -278,14 +278,6 @@ def test_hdfs_without_its_options(monkeypatch):
     error = refused("hdfs://host/e")
     assert "Beam cannot open hdfs:// here (" in error
     assert error.endswith("; give Beam's options --hdfs_host, --hdfs_port and --hdfs_user")
-
-
-def test_local_paths_never_import_beam(workplace):
-    workplace.configure(encoder={"max_seq_length": 999})
-    for arguments in (["encoder", str(DATA / "hf_uncased")], ["encoder", "nowhere"], ["run", "c.yaml"]):
-        code = f"import sys; from layerbeam.pipeline.cli.main import main; main({arguments!r}, version='test'); "
-        code += "print([name for name in ('apache_beam', 'tensorflow') if name in sys.modules])"
-        assert python(code, folder=workplace.folder).splitlines()[-1] == "[]", arguments
 
 
 @pytest.mark.parametrize("ending", ["", ".zip"])
@@ -304,7 +296,7 @@ def test_pipeline_with_an_encoder_on_a_file_system(memory, workplace):
     upload(DATA / "google_uncased", "memory://bucket/models/google_uncased")
     for output, handle in (("here", str(DATA / "google_uncased")), ("there", "memory://bucket/models/google_uncased")):
         workplace.configure(encoder={"handle": handle}, output={"path": output})
-        workplace.run()
+        workplace.drive()
     here, there = workplace.rows(output="here"), workplace.rows(output="there")
     assert here.num_rows > 20
     assert there.equals(here)

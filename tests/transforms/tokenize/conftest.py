@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from test_library import ROBERTA, TOKENIZERS
+from library_tokenizers import ROBERTA, TOKENIZERS
 
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.tokenize.library import LibraryTokenizer

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from architectures import byte_level
+from library_tokenizers import ROBERTA, TOKENIZERS, unigram
 from test_sequences import block_of
 from test_wordpiece_property import random_text
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from layerbeam.transforms import metrics
 from layerbeam.transforms.encoders import load_library_tokenizer
@@ -27,25 +28,6 @@ from layerbeam.transforms.tokenize.pieces import Pieces
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.views import View
-
-ROBERTA = SpecialTokens(before=(0,), between=(2, 2), behind=(2,), pad=1, has_second_segment=False)
-
-
-def unigram() -> Tokenizer:
-    """As XLM-R's: a mark before each word, compatibility characters normalized."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁river", "▁bank", "s", "fi", "ne", ".", "'", "你"]
-    model = models.Unigram([(piece, -float(number)) for number, piece in enumerate(pieces)], unk_id=3)
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.add_special_tokens(pieces[:4])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return tokenizer
-
-
-TOKENIZERS = {"trimmed": byte_level, "whole": lambda: byte_level(trim_offsets=False), "unigram": unigram}
 
 
 def cut(tokenizer: Tokenizer, *texts: str) -> Pieces:

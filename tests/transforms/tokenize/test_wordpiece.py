@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repository import DATA, python
+from repository import DATA
 
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.reference import ReferenceWordPiece
@@ -270,8 +270,3 @@ def test_empty_and_repeated_entries_keep_their_places() -> None:
 def test_a_vocabulary_that_tf_text_refuses() -> None:
     with pytest.raises(ValueError, match=r"vocab: TF Text refuses it: .* exceeds the max supported"):
         WordPiece([*SPECIAL, "x" * 1000], True)
-
-
-def test_importing_the_module_does_not_import_tensorflow() -> None:
-    program = "import sys, layerbeam.transforms.tokenize.wordpiece; sys.exit('tensorflow' in sys.modules)"
-    python(program)
