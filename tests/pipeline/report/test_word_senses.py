@@ -54,7 +54,7 @@ def test_structures_of_kaufman_and_rousseeuw():
 def test_the_page_says_that_the_groups_follow_the_place(workplace):
     workplace.write("corpus/a.txt", "bank of money\n" * 6 + "she took the river money to the bank\n" * 6)
     workplace.configure(views={"words": {"level": "word", "layers": [0], "keep_words": ["bank"]}})
-    workplace.run()
+    workplace.drive()
     found = json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)
     figures = found["sections"]["words"]["figures"]["bank"]
     assert (figures["groups"], figures["follows_place"], figures["place_share"]) == ([6, 6], True, 1.0)
@@ -69,7 +69,7 @@ def test_words_of_small_files_in_one_part(workplace):
         workplace.write(f"corpus/{number:02}.txt", f"bank\nbank {number} of\n")
     views = {"tokens": {"level": "token", "layers": [0]}, "texts": {"level": "text", "layers": [0]}}
     workplace.configure(views=views)
-    workplace.run()
+    workplace.drive()
     assert len(list((workplace.folder / "out" / "tokens").glob("*.parquet"))) < 10
     found = json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)
     assert found["sections"]["words"]["figures"]["bank"]["occurrences"] == 80
