@@ -25,11 +25,11 @@ PAIRS = ["a bank", "rivers", "in", "the bank \U0001f600", "."]
 def configured(request, workplace: Workplace, tmp_path: Path) -> Workplace:
     """A corpus of pairs, and views of every level."""
     folder = write_encoder(tmp_path / "encoder", request.param)
-    records = zip(TEXTS * 3, PAIRS * 3, strict=True)
+    records = zip(TEXTS, PAIRS, strict=True)
     workplace.write("corpus/a.jsonl", "".join(json.dumps({"text": t, "pair": p}) + "\n" for t, p in records))
     workplace.configure(
         input={"files": ["corpus/*.jsonl"], "format": "jsonl", "pair_field": "pair"},
-        encoder={"handle": str(folder), "max_seq_length": 24, "batch_tokens": 100},
+        encoder={"handle": str(folder), "max_seq_length": 24, "batch_tokens": 40},
         views={
             "tokens": {"level": "token", "layers": "all"},
             "words": {"level": "word", "layers": [-1], "include_text": True},
@@ -41,7 +41,6 @@ def configured(request, workplace: Workplace, tmp_path: Path) -> Workplace:
     return workplace
 
 
-@pytest.mark.nightly_but("modernbert")
 def test_a_planted_thousandth_is_found_and_the_rest_agrees(
     configured: Workplace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ):
@@ -53,7 +52,7 @@ def test_a_planted_thousandth_is_found_and_the_rest_agrees(
 
     with monkeypatch.context() as patched:
         patched.setattr(Network, "__call__", planted)
-        configured.run()
+        configured.drive()
     verdict = json.loads(configured.verify("--sample", "100", "--json", status=1).out)
     found = {f"{column['view']} {column['column']}": not column["failures"] for column in verdict["columns"]}
     assert found == {f"tokens layer_{k}": k != 2 for k in range(4)} | {
@@ -73,7 +72,7 @@ def test_a_planted_thousandth_is_found_and_the_rest_agrees(
     spaced = [row for row in configured.rows("spaced").to_pylist() if row["line"] == 1]
     assert [row["word"] for row in spaced] == ["the", "bank", "in", "the", "river's", "bank...", "rivers"]
     (bank,) = configured.rows("banks").to_pylist()
-    assert (bank["word"], bank["count"]) == ("bank", 3 * 7)
+    assert (bank["word"], bank["count"]) == ("bank", 7)
 
 
 def test_unknown_tokens_are_counted_by_the_name_that_they_have(workplace: Workplace, tmp_path: Path):
@@ -84,5 +83,5 @@ def test_unknown_tokens_are_counted_by_the_name_that_they_have(workplace: Workpl
             views={"texts": {"level": "text", "layers": [1]}},
             output={"path": name},
         )
-        workplace.run()
+        workplace.drive(arithmetic=True)
         assert workplace.manifest(name)["counts"]["unknown_tokens"] == expected
