@@ -120,6 +120,10 @@ class Workplace:
 
         `arithmetic`: vectors are a function of the token ids, for tests that do not look at numbers.
         """
+        return self.driven("run", "c.yaml", *arguments, status=status, arithmetic=arithmetic)
+
+    def driven(self, *arguments: str, status: int = 0, arithmetic: bool = False) -> CommandResult:
+        """Any command whose run is as that of `drive`."""
         from drive import Driver
 
         from layerbeam.pipeline.run import engines
@@ -130,7 +134,7 @@ class Workplace:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engines, "choose_runner", choose)
-            return self._call("run", "c.yaml", *arguments, status=status)
+            return self._call(*arguments, status=status)
 
     def prepare(self, corpus: dict[str, bytes | str] | bytes | str, **sections: Any) -> None:
         """Write c.yaml and these files of corpus/, or corpus/a.txt with this content."""
