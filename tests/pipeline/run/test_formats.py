@@ -25,7 +25,6 @@ def write_zip(workplace, name: str) -> None:
         archive.writestr("a.txt", "one\n" * 100)
 
 
-@pytest.mark.nightly_but("a.ndjson.gz-jsonl", "b-parquet")
 @pytest.mark.parametrize(
     ("name", "form"),
     [("a.jsonl", "jsonl"), ("a.ndjson.gz", "jsonl"), ("a", "jsonl"), ("b.parquet", "parquet"), ("b", "parquet")],
@@ -37,11 +36,11 @@ def test_format_is_found(workplace, name, form):
         data = JSON_LINES.encode()
         workplace.write(f"corpus/{name}", gzip.compress(data) if name.endswith(".gz") else data)
     workplace.configure(views=TEXTS)
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("t")["text"].to_pylist() == ["one", "two", "three"]
     assert workplace.manifest()["settings"]["input"]["format"] == form
-    assert "nothing to do" in workplace.run().err
-    workplace.run("--set", f"input.format={form}", "--output", "given")
+    assert "nothing to do" in workplace.drive().err
+    workplace.drive("--set", f"input.format={form}", "--output", "given")
     assert workplace.files() == workplace.files("given")
     assert workplace.verify().out.endswith("pass\n")
 
@@ -52,17 +51,17 @@ def test_files_of_several_formats(workplace):
         "layerbeam: input.files: a run reads files of one format, and corpus/b.jsonl is JSON Lines, corpus/a.txt is "
         "text; give globs of one format, or set input.format\n"
     )
-    assert workplace.run(status=2).err == expected
+    assert workplace.drive(status=2).err == expected
     assert workplace.plan(status=2).err == expected
 
 
 def test_a_folder_without_rows_does_not_fix_the_format(workplace):
     workplace.prepare({"a.csv": "body\none\n"}, views=TEXTS)
-    workplace.run("--force", status=3)  # no column `text`
+    workplace.drive("--force", status=3)  # no column `text`
     (workplace.folder / "corpus/a.csv").rename(workplace.folder / "corpus/a.txt")
     workplace.write("corpus/b.txt", "text\ntwo\n")
     assert json.loads(workplace.plan("--json").out)["estimates"]["texts"]["value"] == 4
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("t")["text"].to_pylist() == ["body", "one", "text", "two"]
     workplace.assert_equals_fresh()
 
@@ -82,10 +81,10 @@ def test_a_name_that_says_another_format_than_the_rows(workplace, first, name, f
         f"layerbeam: input.files: corpus/{name} is {other} by its name, and the rows in out are of {form}; leave it "
         f"out, give a new folder, or set input.format: {form.lower()}\n"
     )
-    assert workplace.run(status=2).err == expected
+    assert workplace.drive(status=2).err == expected
     assert workplace.plan(status=2).err == expected
     assert workplace.files() == before
-    workplace.run("--set", f"input.format={form.lower()}")
+    workplace.drive("--set", f"input.format={form.lower()}")
     assert workplace.rows("t")["text"].to_pylist() == texts
 
 
@@ -93,13 +92,13 @@ def test_a_name_says_nothing_where_the_content_does(workplace):
     workplace.finished(JSON_LINES, views=TEXTS)
     workplace.write("corpus/b.csv", JSON_LINES)
     workplace.write("corpus/c.txt", "text\none\n")
-    assert "corpus/c.txt: looks like text, not JSON Lines; set input.format: text" in workplace.run(status=3).out
+    assert "corpus/c.txt: looks like text, not JSON Lines; set input.format: text" in workplace.drive(status=3).out
     assert workplace.rows("t")["text"].to_pylist() == ["one", "two", "three"] * 2
 
 
 def test_settings_of_another_format_than_found(workplace):
     workplace.prepare("one\n", input={"text_field": "body"}, views=TEXTS)
-    assert workplace.run(status=2).err == (
+    assert workplace.drive(status=2).err == (
         "layerbeam: input.text_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv); the "
         "files are text\n"
     )
@@ -157,7 +156,7 @@ def test_contradicted_format_is_refused_before_encoding(workplace, case):
         workplace.write(f"corpus/{name}", content)
     workplace.configure(input={"format": form}, views=TEXTS)
     expected = f"layerbeam: input.files: corpus/{name} {problem}\n"
-    assert workplace.run(status=2).err == expected
+    assert workplace.drive(status=2).err == expected
     assert workplace.plan(status=2).err == expected
     assert not (workplace.folder / "out").exists()
 
@@ -170,13 +169,13 @@ def test_one_such_file_among_others_is_skipped(workplace):
     workplace.write("corpus/9.txt.gz", gzip.compress(NOISE))
     workplace.configure(views=TEXTS)
     planned = workplace.plan(status=3).out
-    done = workplace.run(status=3)
+    done = workplace.drive(status=3)
     for out in (planned, done.out):
         assert "corpus/7.txt: looks like JSON Lines, not text; set input.format: jsonl" in out
         assert "corpus/8.txt: looks like gzip, not text; let its name end in .gz" in out
         assert "corpus/9.txt.gz: looks like binary data, not text; leave it out of input.files" in out
     assert workplace.manifest()["counts"]["embedded"] == 18
-    assert workplace.run(status=3).out.count("looks like") == 3
+    assert workplace.drive(status=3).out.count("looks like") == 3
 
 
 def test_files_may_be_one_folder(workplace):
@@ -186,13 +185,13 @@ def test_files_may_be_one_folder(workplace):
         views=TEXTS,
     )
     assert workplace.rows("t")["file"].to_pylist() == ["corpus/a.TXT", "corpus/b[1].txt.gz"]
-    workplace.run("--set", "input.files=corpus/*.TXT", "--output", "one")
+    workplace.drive("--set", "input.files=corpus/*.TXT", "--output", "one")
     assert workplace.rows("t", "one")["file"].to_pylist() == ["corpus/a.TXT"]
-    assert "nothing to do" in workplace.run("--input", "corpus/").err
+    assert "nothing to do" in workplace.drive("--input", "corpus/").err
     workplace.configure(input={"files": "corpus/more/.."}, output={"path": "two"}, views=TEXTS)
     (workplace.folder / "corpus/a.TXT").unlink()
     (workplace.folder / "corpus/b[1].txt.gz").unlink()
-    refused = workplace.run(status=2).err
+    refused = workplace.drive(status=2).err
     assert "no file matches corpus/more/.. (from " in refused
     assert (
         "corpus: is a folder without a file that ends in .txt, .jsonl, .ndjson, .parquet, .csv, .tsv; name" in refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import unicodedata
@@ -17,23 +18,30 @@ from weights import in_float64
 
 import layerbeam
 from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.reference import ReferenceWordPiece, forward
 
 TEXTS = {"t": {"level": "text", "layers": [2], "pooling": "mean"}}
 SMALL = {"slice_bytes": 700}
 
 
-def encode(first: str, second: str = "") -> np.ndarray:
-    """The mean of layer 2 over a text or pair, in NumPy."""
+@functools.cache
+def small_encoder() -> tuple[Architecture, dict[str, np.ndarray], ReferenceWordPiece]:
     source = open_encoder(str(DATA / "hf_uncased"))
     wordpiece = ReferenceWordPiece(source.vocabulary, source.do_lower_case)
+    return source.architecture, in_float64(load_weights(source)), wordpiece
+
+
+def encode(first: str, second: str = "") -> np.ndarray:
+    """The mean of layer 2 over a text or pair, in NumPy."""
+    architecture, weights, wordpiece = small_encoder()
     special = wordpiece.ids
     ids = [special["[CLS]"], *wordpiece.tokenize(first), special["[SEP]"]]
     segments = [0] * len(ids)
     if second:
         more = [*wordpiece.tokenize(second), special["[SEP]"]]
         ids, segments = ids + more, segments + [1] * len(more)
-    return forward(source.architecture, in_float64(load_weights(source)), ids, segments)[0][2].mean(0)
+    return forward(architecture, weights, ids, segments)[0][2].mean(0)
 
 
 def paragraphs(count: int) -> list[str]:
@@ -64,7 +72,7 @@ def sorted_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
 def test_paragraphs_equal_loop_for_any_workers(workplace):
     records = paragraphs(80)
     workplace.prepare("\n \n\n".join(records).replace("\n", "\r\n"), input={"record": "paragraph"} | SMALL, views=TEXTS)
-    workplace.run("--workers", "1")
+    workplace.drive()
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
     found = blocks(workplace)
@@ -83,7 +91,7 @@ def test_sentence_spans_refer_to_paragraph(workplace):
     workplace.write("corpus/a.txt", "\n\n".join(records) + "\n\n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
     workplace.configure(input={"record": "paragraph", "unit": "sentence"} | SMALL, views=views)
-    done = workplace.run()
+    done = workplace.drive()
     rows = sorted_rows(workplace)
     lines = sorted({row["line"] for row in rows})
     assert len(lines) == len(records)
@@ -124,7 +132,7 @@ def test_sentence_splitters(workplace, monkeypatch, splitter, expected):
     monkeypatch.syspath_prepend(str(workplace.folder))
     text = "Dr. Lee paid 3.5. He left."
     workplace.prepare(f"{text}\n", input={"unit": "sentence"} | splitter, views=TEXTS)
-    workplace.run()
+    workplace.drive()
     rows = sorted_rows(workplace)
     assert [row["text"] for row in rows] == expected
     assert [text[row["start"] : row["end"]] for row in rows] == expected
@@ -135,7 +143,7 @@ def test_splitter_that_breaks_its_contract_stops_the_run(workplace, monkeypatch)
     workplace.write("my_wrong_sentences.py", "def split(text): return [(1, 2), (0, 3)]\n")
     monkeypatch.syspath_prepend(str(workplace.folder))
     workplace.prepare("one two\n", input={"unit": "sentence", "sentences": "my_wrong_sentences:split"}, views=TEXTS)
-    done = workplace.run(status=1)
+    done = workplace.drive(status=1)
     assert "input.sentences: my_wrong_sentences:split returned (0, 3) after a sentence that begins at 1" in done.err
 
 
@@ -144,9 +152,9 @@ def test_files_as_records(workplace):
     workplace.write("corpus/b.txt.gz", gzip.compress(b"\xef\xbb\xbffour\n"))
     workplace.write("corpus/empty.txt", "")
     workplace.configure(input={"record": "file"}, views=TEXTS)
-    workplace.run()
+    workplace.drive()
     assert [(row["line"], row["text"]) for row in sorted_rows(workplace)] == [(0, "one\n\ntwo. three\n"), (0, "four\n")]
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -158,13 +166,13 @@ def test_files_without_texts_are_a_block_each(workplace, together):
     for number in range(20 if together else 0):
         workplace.write(f"corpus/{number}.txt", f"text {number}\n")
     workplace.configure(input={"record": "paragraph", "slice_bytes": 1000}, views=TEXTS)
-    workplace.run()
+    workplace.drive()
     entries = {entry["path"].removeprefix("corpus/"): entry for entry in layerbeam.open_run("out").inputs()}
     names = ["a.txt", "blank.txt", "empty.txt", "nothing.txt.gz"]
     assert [(entries[name]["blocks"], entries[name]["records"]) for name in names] == [(1, 2), (1, 0), (1, 0), (1, 0)]
     assert sum(row["file"] == "corpus/a.txt" for row in sorted_rows(workplace)) == 2
     assert all(block["is_last"] for block in blocks(workplace))
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     assert workplace.verify("--trust").out.endswith("pass\n")
     workplace.assert_equals_fresh()
 
@@ -175,9 +183,9 @@ def test_parquet_files_without_rows(workplace):
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), workplace.folder / "corpus/b.parquet")
     workplace.configure(views=TEXTS)
     assert "2 blocks" in workplace.plan().out
-    workplace.run()
+    workplace.drive()
     assert [(entry["blocks"], entry["records"]) for entry in layerbeam.open_run("out").inputs()] == [(1, 1), (1, 0)]
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     assert workplace.verify("--trust").out.endswith("pass\n")
 
 
@@ -185,7 +193,7 @@ def test_nothing_but_files_without_texts(workplace):
     workplace.write("corpus/nothing.txt.gz", gzip.compress(b""))
     workplace.configure(views=TEXTS)
     assert "nothing was embedded: the files are empty" in workplace.plan(status=3).out
-    assert "nothing was embedded: the files are empty" in workplace.run(status=3).out
+    assert "nothing was embedded: the files are empty" in workplace.drive(status=3).out
 
 
 def test_file_that_grew_where_a_block_ended(workplace):
@@ -193,7 +201,7 @@ def test_file_that_grew_where_a_block_ended(workplace):
     lines = "a line of words\n" * 20
     workplace.finished(lines, input={"slice_bytes": 160}, views=TEXTS)
     workplace.write("corpus/a.txt", lines * 2)
-    workplace.run()
+    workplace.drive()
     assert [block["is_last"] for block in blocks(workplace)] == [False] * 3 + [True]
     workplace.assert_equals_fresh()
 
@@ -225,7 +233,7 @@ def test_fields_and_pairs_equal_loop_for_any_workers(workplace, format_):
             write_table(workplace, f"corpus/{name}", records, row_group_size=15)
     views = TEXTS | {"tokens": {"level": "token", "layers": [1]}}
     workplace.configure(input=FIELDS | {"format": format_} | SMALL, views=views)
-    workplace.run("--workers", "1")
+    workplace.drive()
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
     assert len(blocks(workplace)) > 8
@@ -249,7 +257,7 @@ def test_field_may_be_named_rejects(workplace):
     views["types"] = {"level": "word_type", "layers": [2], "group_by": ["rejects"]}
     fields = {"format": "jsonl", "keep_fields": {"rejects": "int64"}, "max_reject_rate": 0.5}
     workplace.configure(input=fields, views=views)
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("t")["rejects"].to_pylist() == [1, 2]
     assert workplace.rows("types")["rejects"].to_pylist() == [1, 2]
     assert len(workplace.rejects()) == 1
@@ -260,7 +268,7 @@ def test_pair_separator_equals_extract_features(workplace):
     workplace.write("corpus/a.txt", "one thing ||| and another\nno pair\nhalf ||| \n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
     workplace.configure(input={"pair_separator": " ||| "}, views=views)
-    workplace.run()
+    workplace.drive()
     first, second, third = sorted_rows(workplace)
     np.testing.assert_allclose(first["layer_2"], encode("one thing", "and another"), atol=OF_TWO, rtol=0)
     np.testing.assert_allclose(second["layer_2"], encode("no pair"), atol=OF_TWO, rtol=0)
@@ -288,7 +296,7 @@ def test_verify_accepts_truncated_pairs(workplace):
 def test_verify_detects_changed_field(workplace):
     workplace.write("corpus/a", '{"text": "one", "year": 1}\n{"text": "two", "year": 2}\n')
     workplace.configure(input={"format": "jsonl", "keep_fields": {"year": "int64"}}, views=TEXTS)
-    workplace.run()
+    workplace.drive()
     (path,) = (workplace.folder / "out/t").iterdir()
     table = pq.read_table(path)
     changed = table.set_column(table.column_names.index("year"), table.schema.field("year"), pa.array([1, 3]))
@@ -299,7 +307,7 @@ def test_verify_detects_changed_field(workplace):
 def test_bad_objects_are_rejected_and_others_embedded(workplace):
     workplace.write("corpus/a", '{"text": "fine", "id": 1}\nnot json\n{"text": 3}\n\n{"text": "fine too", "id": 1}\n')
     workplace.configure(input={"format": "jsonl", "id_field": "id", "max_reject_rate": 0.5}, views=TEXTS)
-    done = workplace.run()
+    done = workplace.drive()
     assert [reject["reason"] for reject in workplace.rejects()] == [
         "is not valid JSON: Expecting value at character 0",
         "field `text` is a number, not a string",
@@ -309,7 +317,6 @@ def test_bad_objects_are_rejected_and_others_embedded(workplace):
     assert "1 rejected: is not valid JSON: Expecting value\n" in done.out
 
 
-@pytest.mark.nightly_but("record-token", "sentence-text")
 @pytest.mark.parametrize("level", ["token", "text"])
 @pytest.mark.parametrize("unit", ["record", "sentence"])
 def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypatch):
@@ -319,13 +326,13 @@ def test_duplicate_ids_are_counted_across_files(workplace, level, unit, monkeypa
     workplace.configure(
         input={"format": "jsonl", "id_field": "id", "unit": unit}, views={"t": {"level": level, "layers": [1]}}
     )
-    assert "3 records with the id of an earlier one\n" in workplace.run().out
+    assert "3 records with the id of an earlier one\n" in workplace.drive().out
     counts = workplace.manifest()["counts"]
     assert (counts["embedded"], counts["doubled_ids"]) == (8, 3)
     assert counts.get("sentences_embedded") == (16 if unit == "sentence" else None)
     assert "3 records with the id of an earlier one\n" in workplace.show().out
     monkeypatch.setattr("layerbeam.pipeline.output.finish.MAX_COMPARED_IDS", 7)
-    said = workplace.run("--output", "many").out
+    said = workplace.drive("--output", "many").out
     assert "1 record with the id of an earlier one (compared within blocks only)\n" in said
 
 
@@ -333,11 +340,11 @@ def test_parquet_without_text_field_is_skipped(workplace):
     write_table(workplace, "corpus/bad.parquet", [{"body": "a"}])
     write_table(workplace, "corpus/good.parquet", [{"text": "a"}])
     workplace.prepare({"text.txt": "text\n"}, input={"format": "parquet"}, views=TEXTS)
-    done = workplace.run(status=3)
+    done = workplace.drive(status=3)
     assert "problem   corpus/bad.parquet: has no column `text`; it has: body" in done.out
     assert "problem   corpus/text.txt: looks like text, not Parquet; set input.format: text" in done.out
     assert [row["file"] for row in sorted_rows(workplace)] == ["corpus/good.parquet"]
-    alone = workplace.run("--input", "corpus/bad.parquet", "--output", "alone", status=2).err
+    alone = workplace.drive("--input", "corpus/bad.parquet", "--output", "alone", status=2).err
     assert "input.text_field: corpus/bad.parquet: has no column `text`; it has: body\n" in alone
 
 
@@ -357,7 +364,7 @@ def test_hard_wrapped_text_is_reported(workplace):
         "input: the text looks hard-wrapped: 25 of the first 30 lines end without final punctuation, at nearly the "
         "same length; `record: paragraph` takes the lines up to a blank one as one text"
     ) in printed
-    assert "hard-wrapped" not in workplace.run("--set", "input.record=paragraph", "--output", "out2").err
+    assert "hard-wrapped" not in workplace.drive("--set", "input.record=paragraph", "--output", "out2").err
 
 
 @pytest.mark.parametrize(
@@ -370,10 +377,10 @@ def test_hard_wrapped_text_is_reported(workplace):
 )
 def test_other_text_is_not_reported_as_hard_wrapped(workplace, lines):
     workplace.prepare("\n".join(lines * 20), views=TEXTS)
-    assert "hard-wrapped" not in workplace.run().err
+    assert "hard-wrapped" not in workplace.drive().err
 
 
 def test_latin_1(workplace):
     workplace.finished("caf\u00e9\n".encode("latin-1"), input={"encoding": "latin-1"}, views=TEXTS)
     assert [row["text"] for row in sorted_rows(workplace)] == ["café"]
-    assert workplace.run("--set", "input.encoding=iso-8859-1").err.endswith("already\n")
+    assert workplace.drive("--set", "input.encoding=iso-8859-1").err.endswith("already\n")
