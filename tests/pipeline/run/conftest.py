@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
+from workplace import Workplace
 
 from layerbeam.transforms import encode
+from layerbeam.transforms.block_commit import put_commit
 
 
 @pytest.fixture
@@ -19,3 +23,17 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(encode, "encode_or_reject", record)
     return blocks
+
+
+@pytest.fixture
+def fail_after(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A run that fails once so many blocks are committed: it leaves the files of a killed one."""
+
+    def fail(commits: int) -> None:
+        dies = Mock(wraps=put_commit, side_effect=[*[DEFAULT] * commits, OSError("the worker dies")])
+        with monkeypatch.context() as patch:
+            patch.setattr("layerbeam.transforms.write.put_commit", dies)
+            assert "the worker dies" in workplace.drive(status=1).err
+        assert len(list((workplace.folder / "out/_commits").iterdir())) == commits
+
+    return fail

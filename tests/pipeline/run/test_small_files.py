@@ -37,17 +37,28 @@ def text_of(number: int, seed: int = 0) -> bytes:
     return "\n".join([*lines, "the river"]).encode()
 
 
+# Many small files, a large one among them, and one of each kind that is special.
+CORPUS = {f"{number:03}.txt": text_of(number) for number in range(NUM_FILES)} | {
+    "020-large.txt": "\n".join(random_lines(60)),
+    "030-empty.txt": b"",
+    "031-blank.txt": b"\n \n\n",
+    "032-bad.txt": b"good\n\xff\nthe river\n",
+    "033-packed.txt.gz": gzip.compress(b"one line\nthe other line", mtime=0),
+}
+SETTINGS = {"views": VIEWS, "input": {"slice_bytes": 4_000, "max_reject_rate": 1.0}}
+
+
 @pytest.fixture
 def small(workplace):
-    """Many small files, a large one among them, and one of each kind that is special."""
-    for number in range(NUM_FILES):
-        workplace.write(f"corpus/{number:03}.txt", text_of(number))
-    workplace.write("corpus/020-large.txt", "\n".join(random_lines(60)))
-    workplace.write("corpus/030-empty.txt", b"")
-    workplace.write("corpus/031-blank.txt", b"\n \n\n")
-    workplace.write("corpus/032-bad.txt", b"good\n\xff\nthe river\n")
-    workplace.write("corpus/033-packed.txt.gz", gzip.compress(b"one line\nthe other line"))
-    workplace.configure(views=VIEWS, input={"slice_bytes": 4_000, "max_reject_rate": 1.0})
+    workplace.prepare(CORPUS, **SETTINGS)
+    return workplace
+
+
+@pytest.fixture
+def finished(workplace, encoded):
+    """A run over them."""
+    workplace.finished(CORPUS, **SETTINGS)
+    encoded.clear()
     return workplace
 
 
@@ -80,112 +91,100 @@ def parts_in(workplace, view: str, output: str = "out") -> list[str]:
     return sorted(os.listdir(workplace.folder / output / view))
 
 
-@pytest.mark.nightly
-def test_the_rows_are_those_of_a_block_for_each_file(small):
-    small.run(status=0)
-    small.run(*ALONE)
-    assert_same_rows(small, "out", "alone")
-    together, alone = small.manifest(), small.manifest("alone")
+def test_the_rows_are_those_of_a_block_for_each_file(finished):
+    finished.drive(*ALONE)
+    assert_same_rows(finished, "out", "alone")
+    together, alone = finished.manifest(), finished.manifest("alone")
     assert together["counts"] == alone["counts"]
-    record = json.loads((small.folder / "out/_runs/1.json").read_text())
+    record = json.loads((finished.folder / "out/_runs/1.json").read_text())
     for name in ("records_read", "embedded", "blank_skipped", "rejected", "tokens"):
         assert record["counts"][name] == together["counts"][name]
     assert together["counts"]["rejected"] == 1
     inputs, others = (layerbeam.open_run(name).inputs() for name in ("out", "alone"))
     assert [(entry["path"], entry["records"]) for entry in inputs] == [(e["path"], e["records"]) for e in others]
-    assert len(parts_in(small, "tokens")) < 12
-    assert len(parts_in(small, "tokens", "alone")) > NUM_FILES
-    assert together["views"]["tokens"]["parts"] == len(parts_in(small, "tokens"))
+    assert len(parts_in(finished, "tokens")) < 12
+    assert len(parts_in(finished, "tokens", "alone")) > NUM_FILES
+    assert together["views"]["tokens"]["parts"] == len(parts_in(finished, "tokens"))
     assert together["views"]["tokens"]["bytes"] == sum(
-        path.stat().st_size for path in (small.folder / "out/tokens").iterdir()
+        path.stat().st_size for path in (finished.folder / "out/tokens").iterdir()
     )
-    (reject,) = small.rejects()
+    (reject,) = finished.rejects()
     assert (reject["file"].rpartition("/")[2], reject["line"]) == ("032-bad.txt", 1)
     # The commands know the files.
-    assert "nothing to do" in small.run().err
-    small.verify("--sample", "300")
-    small.verify("--checksums")
-    assert "75 files" in small.show().out
-    small._call("report", "out", status=0)
+    assert "nothing to do" in finished.drive().err
+    finished.verify("--sample", "300")
+    finished.verify("--checksums")
+    assert "75 files" in finished.show().out
+    finished._call("report", "out", status=0)
 
 
-def test_any_number_of_workers_gives_the_same_bytes(small):
-    small.run("--workers", "1")
-    small.run("--workers", "3", "--output", "three")
-    assert small.files() == small.files("three")
+def test_any_number_of_workers_gives_the_same_bytes(finished):
+    finished.run("--workers", "3", "--output", "three")
+    assert finished.files() == finished.files("three")
 
 
-def kill_once_packed(small) -> list[dict[str, Any]]:
-    """Kill a run once a pack is committed; returns what the pack holds."""
-    files: list[dict[str, Any]] = []
-    with small.at_work() as process:
-        while len(files) < 2:
-            assert process.poll() is None
-            for path in (small.folder / "out/_commits").glob("*.json"):
-                files = max(files, json.loads(path.read_text())["files"], key=len)
-        process.kill()
+def fail_once_packed(small, fail_after) -> list[dict[str, Any]]:
+    """A run that fails once a pack is committed; returns what the pack holds."""
+    fail_after(5)
+    commits = (json.loads(path.read_text()) for path in (small.folder / "out/_commits").glob("*.json"))
+    files = max((commit["files"] for commit in commits), key=len)
+    assert len(files) > 10
     return files
 
 
-@pytest.mark.nightly
-def test_killed_and_resumed(small):
-    small.run("--output", "undisturbed")
-    kill_once_packed(small)
+def test_failed_and_resumed(small, fail_after):
+    fail_once_packed(small, fail_after)
     assert "unfinished" in small.show().out
-    small.run()
-    assert small.files() == small.files("undisturbed")
+    small.drive()
+    small.assert_equals_fresh()
 
 
-@pytest.mark.nightly
-def test_a_file_that_changes_between_a_kill_and_the_next_run(small):
+def test_a_file_that_changes_between_a_failure_and_the_next_run(small, fail_after):
     """Its block is done, and another block has it then: the newer one counts, whichever is read first."""
-    files = kill_once_packed(small)
+    files = fail_once_packed(small, fail_after)
     for own in files[1:9]:
         small.write(own["file"]["path"], "the river has changed\n")
     for number in range(30):
         small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
-    small.run()
-    small.run(*ALONE)
-    assert_same_rows(small, "out", "alone")
-    assert small.manifest()["counts"] == small.manifest("alone")["counts"]
+    small.drive()
+    small.drive("--output", "fresh")
+    assert_same_rows(small, "out", "fresh")
+    assert small.manifest()["counts"] == small.manifest("fresh")["counts"]
     small.verify("--checksums")
 
 
-def test_every_bundle_executed_twice_encodes_once(small, encoded):
-    small.run("--direct_runner_bundle_repeat=1")
-    small.run("--output", "once")
-    assert small.files() == small.files("once")
-    assert texts_in(encoded) == 2 * small.manifest()["counts"]["embedded"]
+def test_every_bundle_executed_twice_encodes_once(finished, encoded):
+    finished.run("--direct_runner_bundle_repeat=1", "--output", "twice")
+    assert finished.files() == finished.files("twice")
+    assert texts_in(encoded) == finished.manifest()["counts"]["embedded"]
 
 
-def test_only_new_and_changed_files_are_encoded(small, encoded):
-    small.run()
-    encoded.clear()
+def test_only_new_and_changed_files_are_encoded(finished, encoded):
     for number in range(40):
-        small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
+        finished.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
     changed = [3, 4, 41]
     for number in changed:
-        small.write(f"corpus/{number:03}.txt", text_of(number, seed=500))
-    os.utime(small.folder / "corpus/050.txt", (1, 1))  # touched, not changed
+        finished.write(f"corpus/{number:03}.txt", text_of(number, seed=500))
+    os.utime(finished.folder / "corpus/050.txt", (1, 1))  # touched, not changed
     for number in (10, 60):
-        (small.folder / f"corpus/{number:03}.txt").unlink()
-    (small.folder / "corpus/020-large.txt").unlink()
-    small.run("--prune-missing")
+        (finished.folder / f"corpus/{number:03}.txt").unlink()
+    (finished.folder / "corpus/020-large.txt").unlink()
+    finished.drive("--prune-missing")
     expected = sum(len(text_of(number, seed=100).splitlines()) for number in range(40))
     expected += sum(len(text_of(number, seed=500).splitlines()) for number in changed)
     assert texts_in(encoded) == expected
-    small.run(*ALONE)
-    assert_same_rows(small, "out", "alone")
-    small.verify("--checksums")
-    small.verify("--sample", "300")
-    assert small.manifest()["counts"] == small.manifest("alone")["counts"]
+    finished.drive("--output", "fresh")
+    assert_same_rows(finished, "out", "fresh")
+    finished.verify("--checksums")
+    finished.verify("--sample", "300")
+    assert finished.manifest()["counts"] == finished.manifest("fresh")["counts"]
     names = {
         row
-        for part in parts_in(small, "texts")
-        for row in pq.read_table(small.folder / "out/texts" / part)["file"].to_pylist()
+        for part in parts_in(finished, "texts")
+        for row in pq.read_table(finished.folder / "out/texts" / part)["file"].to_pylist()
     }
     assert "corpus/010.txt" not in names
-    assert "nothing to do" in small.run().err
+    assert "nothing to do" in finished.drive().err
 
 
 def test_each_reject_stays_with_its_file(workplace):
@@ -206,7 +205,7 @@ def test_each_reject_stays_with_its_file(workplace):
         assert len(parts_in(workplace, "rejects")) == 1
         return [(reject["file"][7:], reject["line"], reject["stage"]) for reject in workplace.rejects()]
 
-    workplace.run()
+    workplace.drive()
     assert rejects() == [
         ("03.txt", 0, "tokenize"),
         ("04.txt", 1, "read"),
@@ -214,62 +213,56 @@ def test_each_reject_stays_with_its_file(workplace):
         ("06.txt", 1, "read"),
     ]
     workplace.write("corpus/04.txt", b"a well\n")
-    workplace.run()
+    workplace.drive()
     assert rejects() == [("03.txt", 0, "tokenize"), ("05.txt", 0, "tokenize"), ("06.txt", 1, "read")]
     (workplace.folder / "corpus/05.txt").unlink()
-    workplace.run("--prune-missing")
+    workplace.drive("--prune-missing")
     assert rejects() == [("03.txt", 0, "tokenize"), ("06.txt", 1, "read")]
     workplace.verify("--checksums")
     workplace.verify("--sample", "100")
 
 
-@pytest.mark.nightly
-def test_reread_encodes_what_size_and_time_hide(small, encoded):
-    small.run()
-    files = small.files()
+def test_reread_encodes_what_size_and_time_hide(finished, encoded):
+    files = finished.files()
     encoded.clear()
-    small.run("--reread")
+    finished.drive("--reread")
     assert texts_in(encoded) == 0
-    assert small.files() == files
+    assert finished.files() == files
     for name in ("005.txt", "031-blank.txt"):
-        path = small.folder / "corpus" / name
+        path = finished.folder / "corpus" / name
         times = path.stat()
         path.write_bytes(path.read_bytes().replace(b" ", b"a"))
         assert path.stat().st_size == times.st_size
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert "nothing to do" in small.run().err
-    small.run("--reread")
+    assert "nothing to do" in finished.drive().err
+    finished.drive("--reread")
     assert 0 < texts_in(encoded) < 10
-    small.run("--output", "fresh")
-    assert_same_rows(small, "out", "fresh")
+    finished.drive("--output", "fresh")
+    assert_same_rows(finished, "out", "fresh")
 
 
-@pytest.mark.nightly
-def test_a_changed_file_beside_a_missing_one(small):
-    small.run()
-    before = rows(small, "texts").filter(pc.equal(rows(small, "texts")["file"], "corpus/005.txt"))
-    (small.folder / "corpus/005.txt").unlink()
-    small.write("corpus/006.txt", b"the river is new\n")
-    assert "corpus/005.txt: is missing; its rows stay" in small.run(status=3).out
-    after = rows(small, "texts")
+def test_a_changed_file_beside_a_missing_one(finished):
+    before = rows(finished, "texts").filter(pc.equal(rows(finished, "texts")["file"], "corpus/005.txt"))
+    (finished.folder / "corpus/005.txt").unlink()
+    finished.write("corpus/006.txt", b"the river is new\n")
+    assert "corpus/005.txt: is missing; its rows stay" in finished.drive(status=3).out
+    after = rows(finished, "texts")
     assert after.filter(pc.equal(after["file"], "corpus/005.txt")).equals(before)
     assert after.filter(pc.equal(after["file"], "corpus/006.txt"))["text"].to_pylist() == ["the river is new"]
-    small.run("--prune-missing")
-    small.run(*ALONE)
-    assert_same_rows(small, "out", "alone")
+    finished.drive("--prune-missing")
+    finished.drive("--output", "fresh")
+    assert_same_rows(finished, "out", "fresh")
 
 
-def test_a_damaged_part_is_written_again(small):
-    small.run()
-    files = small.files()
-    (path,) = [part for part in parts_in(small, "tokens") if part.startswith("000-")][:1]
-    part = small.folder / "out/tokens" / path
+def test_a_damaged_part_is_written_again(finished):
+    files = finished.files()
+    (path,) = [part for part in parts_in(finished, "tokens") if part.startswith("000-")][:1]
+    part = finished.folder / "out/tokens" / path
     part.write_bytes(part.read_bytes()[:-100])
-    small.run()
-    assert small.files() == files
+    finished.drive()
+    assert finished.files() == files
 
 
-@pytest.mark.nightly
 def test_a_file_that_changes_during_the_run_is_left_out_alone(small, monkeypatch):
     real = storage.find_change
     calls = []
@@ -282,13 +275,13 @@ def test_a_file_that_changes_during_the_run_is_left_out_alone(small, monkeypatch
         return real(file)
 
     monkeypatch.setattr(storage, "find_change", find_change)
-    assert "corpus/007.txt: " in small.run(status=3).out
+    assert "corpus/007.txt: " in small.drive(status=3).out
     names = set(rows(small, "texts")["file"].to_pylist())
     assert "corpus/007.txt" not in names
     assert {"corpus/006.txt", "corpus/008.txt"} <= names
-    small.run()
-    small.run(*ALONE)
-    assert_same_rows(small, "out", "alone")
+    small.drive()
+    small.drive("--output", "fresh")
+    assert_same_rows(small, "out", "fresh")
 
 
 def test_files_that_change_one_after_the_other_during_the_run(workplace, monkeypatch):
@@ -311,7 +304,7 @@ def test_files_that_change_one_after_the_other_during_the_run(workplace, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(storage, "find_change", find_change)
-        out = workplace.run(status=3).out
+        out = workplace.drive(status=3).out
     assert out.count("changed while it was being read") == 2
     kept = [f"corpus/{number:02}.txt" for number in range(40) if number not in (4, 6, 8)]
     assert rows(workplace, "texts")["file"].to_pylist() == [path for path in kept for _ in range(2)]
@@ -320,53 +313,51 @@ def test_files_that_change_one_after_the_other_during_the_run(workplace, monkeyp
         ("corpus/08.txt", 1),
     ]
     assert workplace.manifest()["counts"]["records_read"] == 76
-    workplace.run()
+    workplace.drive()
     changed = rows(workplace, "texts").filter(pc.equal(rows(workplace, "texts")["text"], "changed"))
     assert changed["file"].to_pylist() == ["corpus/04.txt", "corpus/06.txt"]
     assert workplace.manifest()["counts"]["embedded"] == 76
 
 
-def test_readers_see_one_view(small):
-    small.run()
+def test_readers_see_one_view(finished):
     for number in range(20):
-        small.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
-    small.run()
-    view = layerbeam.open_run(str(small.folder / "out"))["tokens"]
+        finished.write(f"corpus/{number:03}-new.txt", text_of(number, seed=100))
+    finished.drive()
+    view = layerbeam.open_run(str(finished.folder / "out"))["tokens"]
     table = view.to_arrow()
     assert len(view.parts) == len(view.paths) == len(set(view.paths)) < 20
     assert table.equals(pa.Table.from_batches(list(view.iter_batches(batch_rows=7)), table.schema))
     flat = np.concatenate([chunk.flatten().to_numpy() for chunk in table["layer_0"].chunks])
     assert np.array_equal(view.to_numpy("layer_0").ravel(), flat)
-    texts = layerbeam.open_run(str(small.folder / "out"))["texts"]
+    texts = layerbeam.open_run(str(finished.folder / "out"))["texts"]
     dataset = view.to_tf_dataset(["file", "line", "token"])
     assert len(dataset) == sum(1 for _ in dataset) == len(texts)
     assert texts.first_rows(2)["file"].to_pylist() == ["corpus/000.txt"] * 2
     part = next(part for part in texts.parts if "/000-new" in part.path)
     names = texts.read(part, ["file"])["file"].unique().to_pylist()
-    lines = [line for name in names for line in (small.folder / name).read_text().splitlines() if line]
+    lines = [line for name in names for line in (finished.folder / name).read_text().splitlines() if line]
     assert len(names) > 10
     assert texts.read(part, ["text"])["text"].to_pylist() == lines
     assert texts.read(part, ["text"], np.array([len(lines) - 1, 0]))["text"].to_pylist() == [lines[-1], lines[0]]
     assert texts.first_rows(1_000).equals(texts.read(texts.parts[0]))
 
 
-@pytest.mark.nightly_but("record")
 @pytest.mark.parametrize("unit", ["record", "sentence", "chunk"])
 def test_json_lines_with_ids(workplace, unit):
-    for number in range(40):
-        objects = [{"text": f"The river {number}. It is wide.", "key": f"{number % 30}-{line}"} for line in range(2)]
+    for number in range(24):
+        objects = [{"text": f"The river {number}. It is wide.", "key": f"{number % 18}-{line}"} for line in range(2)]
         workplace.write(f"corpus/{number:02}.jsonl", "".join(json.dumps(one) + "\n" for one in objects))
     how = {"slice_bytes": 8_000, "id_field": "key", "unit": unit}
     if unit == "chunk":
         how["chunk"] = {"tokens": 8, "overlap": 2}
     workplace.configure(views={name: VIEWS[name] for name in ("tokens", "texts", "records")}, input=how)
-    workplace.run()
-    workplace.run(*ALONE)
+    workplace.drive()
+    workplace.drive(*ALONE)
     for view in ("tokens", "texts", "records"):
         columns = ["file", "line", "id"]
         assert rows(workplace, view).select(columns).equals(rows(workplace, view, "alone").select(columns))
     assert workplace.manifest()["counts"] == workplace.manifest("alone")["counts"]
-    assert workplace.manifest()["counts"]["doubled_ids"] == 20
+    assert workplace.manifest()["counts"]["doubled_ids"] == 12
     assert len(parts_in(workplace, "tokens")) == 1
     workplace.verify("--sample", "50")
 
@@ -376,12 +367,12 @@ def test_whole_files_and_files_that_fill_a_block(workplace):
         workplace.write(f"corpus/{number:02}.txt", f"the river {number}\nand the bank\n")
     workplace.write("corpus/05.txt.gz", gzip.compress(b"the river and the bank and the well\n" * 500))
     workplace.configure(views={"texts": VIEWS["texts"]}, input={"slice_bytes": 2_000})
-    workplace.run()
+    workplace.drive()
     assert workplace.manifest()["counts"]["embedded"] == 580
     workplace.verify("--sample", "30")
     workplace.configure(views={"texts": VIEWS["texts"]}, input={"slice_bytes": 2_000, "record": "file"})
     (workplace.folder / "corpus/05.txt.gz").unlink()
-    workplace.run("--output", "whole")
+    workplace.drive("--output", "whole")
     assert rows(workplace, "texts", "whole")["line"].to_pylist() == [0] * 40
 
 
@@ -389,25 +380,24 @@ def test_views_that_need_a_file_for_each_block(workplace):
     for number in range(40):
         workplace.write(f"corpus/{number:02}.txt", f"the river {number}\n")
     workplace.configure(views={"types": {"level": "word_type", "layers": [2]}})
-    workplace.run()
+    workplace.drive()
     assert len(parts_in(workplace, "_word_types/types")) == 40
 
 
-@pytest.mark.nightly_but("jsonl")
 @pytest.mark.parametrize("format", ["tfrecord", "jsonl"])
 def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace, encoded, format):
     for number in range(40):
         workplace.write(f"corpus/{number:02}.txt", f"the river {number}\n")
     views = {level: {"level": level, "layers": [2], "format": format} for level in ("text", "word")}
     workplace.configure(views=views)
-    workplace.run()
+    workplace.drive()
     assert len(parts_in(workplace, "text")) == len(parts_in(workplace, "word")) == 1
     workplace.write("corpus/07.txt", "the bank\n")
     (workplace.folder / "corpus/30.txt").unlink()
     encoded.clear()
-    workplace.run("--prune-missing")
+    workplace.drive("--prune-missing")
     assert texts_in(encoded) == 1
-    workplace.run("--output", "fresh")
+    workplace.drive("--output", "fresh")
     for name in views:
         found = []
         for output in ("out", "fresh"):
@@ -420,7 +410,6 @@ def test_rows_of_other_formats_are_copied_from_parts_that_files_share(workplace,
     workplace.verify("--sample", "39")
 
 
-@pytest.mark.nightly
 def test_words_of_files_that_were_packed_before_word_types_were_counted(workplace):
     for number in range(20):
         workplace.write(f"corpus/{number:02d}.txt", f"the river bank {number % 7}\n")
@@ -428,11 +417,11 @@ def test_words_of_files_that_were_packed_before_word_types_were_counted(workplac
     both = {**texts, "types": {"level": "word_type", "layers": [-1]}}
     for views in (texts, both):
         workplace.configure(views=views)
-        workplace.run()
+        workplace.drive()
     workplace.write("corpus/05.txt", "walked to the river\n")
-    workplace.run()
+    workplace.drive()
     workplace.configure(views=both, output={"path": "fresh"})
-    workplace.run()
+    workplace.drive()
     assert len(parts_in(workplace, "texts")) == 20
     grown, fresh = (layerbeam.open_run(out)["types"].to_arrow(["word", "count"]) for out in ("out", "fresh"))
     assert grown.equals(fresh)
