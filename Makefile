@@ -167,17 +167,17 @@ $(PARITY)/installed: tests/parity/requirements.txt
 	$(INSTALL) $(PARITY) --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
-test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture with transformers and sentence-transformers (FEW=few: not those much like another; downloads 2.6 GB once)
+test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture with transformers and sentence-transformers (downloads 2.6 GB once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
 		out/parity.npz
 	$(BIN)/python tests/parity/compare.py out/parity.npz
-	$(PARITY)/bin/python tests/parity/expect_architectures.py out/architectures $(FEW)
+	$(PARITY)/bin/python tests/parity/expect_architectures.py out/architectures
 	$(BIN)/python tests/parity/compare_architectures.py out/architectures
 	$(PARITY)/bin/python tests/parity/expect_sentence_transformers.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
-		out/parity-models $(FEW)
+		out/parity-models
 	$(BIN)/python tests/parity/compare_sentence_transformers.py out/parity-models
 	$(call done_with,$(PARITY) out/parity.npz out/architectures out/parity-models)
 

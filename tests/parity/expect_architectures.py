@@ -1,6 +1,6 @@
 """Encoders of every architecture with random weights, and what Hugging Face transformers makes of texts with them.
 
-Runs in the environment of requirements.txt: python expect_architectures.py FOLDER [NAME ... | few]. Writes
+Runs in the environment of requirements.txt: python expect_architectures.py FOLDER [NAME ...]. Writes
 FOLDER/<name>/encoder and FOLDER/<name>/expected.npz for each, and the texts.
 """
 
@@ -333,10 +333,6 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
 
 # Those that TensorFlow Text cannot cut.
 OTHER_WORDPIECE = ("bert-accents", "bert-japanese", "bert-added", "bert-other")
-# With a tokenizer, and sizes, biases and kinds of blocks, that other cases have, too.
-SIMILAR = ("bert-other", "bert-japanese", "bert-added", "bert-xlm-roberta", "distilbert", "camembert")
-SIMILAR += ("albert-groups", "electra", "electra-wide", "deberta-v2-xlarge", "deberta-v2-plain", "deberta-v2-p2c")
-SIMILAR += ("modernbert-biases", "gte", "gte-english", "jina-v3", "eurobert", "eurobert-biases", "gemma3-causal")
 
 
 def texts() -> list[tuple[str, str | None]]:
@@ -410,11 +406,11 @@ def tokenize_hostile(tokenizer: Any, folder: Path) -> dict[str, Any]:
 
 
 def main(output: str, *names: str) -> None:
-    """Make the encoders of these names, of all without any; `few`: not those much like another."""
+    """Make the encoders of these names, of all without any."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     folder = Path(output)
-    for name in [name for name in CASES if name not in SIMILAR] if names == ("few",) else names or CASES:
+    for name in names or CASES:
         (folder / name).mkdir(parents=True, exist_ok=True)
         make(name, folder)
     with (folder / "texts.jsonl").open("w", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ And late interaction models in the forms of sentence-transformers, PyLate and St
 
 Runs in its own environment, made from requirements.txt:
 
-    python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT [few]
+    python expect_sentence_transformers.py ENCODER_FOLDER OUTPUT
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ MODELS: dict[str, tuple[Any, bool, dict[str, Any]]] = {
         {"prompts": {"query": "task: search result | query: ", "document": "title: none | text: "}},
     ),
 }
-# With a pooling or Dense much like those of other models.
-SIMILAR = ("cls", "max", "mean_sqrt_len", "weighted_mean", "labse", "distiluse", "version_2")
 # Of six blocks with random weights, and the prompt that is compared: (a case of expect_architectures.py, the prompt).
 DECODERS = {"qwen3_embedding": ("qwen3", "query"), "embedding_gemma": ("gemma3", "document")}
 # Of Dense modules after the pooling: output features, and what differs from tanh with a bias.
@@ -172,11 +170,8 @@ def save_results(folder: Path, documents: list[np.ndarray] | None = None) -> Non
     print(f"{folder.name}: {len(documents)} lists, {len(queries)} queries")
 
 
-def main(encoder: str, output: str, few: str = "") -> None:
-    """Write a folder OUTPUT/NAME for each model, and its vectors [200, W] to OUTPUT/NAME.npy.
-
-    `few`: of those much like another only their folders.
-    """
+def main(encoder: str, output: str) -> None:
+    """Write a folder OUTPUT/NAME for each model, and its vectors [200, W] to OUTPUT/NAME.npy."""
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)  # batches are small, and threads wait for each other
     torch.manual_seed(0)  # of Dense modules
@@ -205,8 +200,6 @@ def main(encoder: str, output: str, few: str = "") -> None:
     (root / "plain" / "model.safetensors").symlink_to(weights)
     (root / "version_2").symlink_to(encoder)
     for name in (*MODELS, "plain", "version_2"):
-        if few and name in SIMILAR:
-            continue
         model = SentenceTransformer(str(root / name), device="cpu")
         prompt_name = DECODERS[name][1] if name in DECODERS else None
         vectors = model.encode(read_sentences(), prompt_name=prompt_name, show_progress_bar=False)
