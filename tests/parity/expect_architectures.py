@@ -376,6 +376,7 @@ def make(name: str, folder: Path) -> None:
         with torch.inference_mode():
             got = model(**encoded, output_hidden_states=True)
         saved[f"ids_{number}"] = encoded["input_ids"][0].numpy()
+        saved[f"segments_{number}"] = encoded.get("token_type_ids", 0 * encoded["input_ids"])[0].numpy()
         saved[f"hidden_{number}"] = torch.cat(got.hidden_states).numpy()
         if getattr(got, "pooler_output", None) is not None:
             saved[f"pooler_{number}"] = got.pooler_output[0].numpy()
