@@ -57,7 +57,7 @@ def test_disk_that_becomes_read_only(prepared):
     process = prepared.at_work(commits=3, output="small/out")
     while process.poll() is None and mounted(prepared.folder / "small", "remount", "ro").returncode:
         pass  # busy: a file is being written
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 1, err
     assert "Read-only file system" in err
     assert "Traceback" not in err

@@ -74,7 +74,7 @@ def test_killed_worker_ends_run_and_next_run_resumes(workplace):
     prepared(workplace)
     with workplace.at_work("--processes", "2") as process:
         os.kill(max(children(workplace)), signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 1
     assert err.splitlines()[-1] == (
         "layerbeam: a worker process was killed by SIGKILL (out of memory? give fewer --processes); completed "
@@ -96,7 +96,7 @@ def test_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch
     monkeypatch.setenv("PYTHONPATH", str(BLOCKS_BEGUN), prepend=os.pathsep)
     with workplace.at_work("--processes", "2", commits=20) as process:
         os.kill(max(children(workplace)), signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == 1
     assert_workers_end(workplace)
     commits = [path for path in (workplace.folder / "out/_commits").glob("*.json") if path.stat().st_size]
@@ -127,7 +127,7 @@ def test_workers_do_not_outlive_a_killed_driver(workplace, commits):
 def test_worker_of_a_driver_that_died_before():
     """Its parent is another process, as after the death of its own, although the number is that of a live process."""
     command = worker_process.shell_command(verbose=False)
-    assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=60, check=False).returncode == 1
+    assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=240, check=False).returncode == 1
 
 
 @pytest.mark.nightly_but("0-15", "1-2")
@@ -139,7 +139,7 @@ def test_signal_to_process_group_interrupts(workplace, number, commits):
     with workplace.at_work("--processes", "2", commits=commits, new_session=True) as process:
         wait_for_workers(workplace, process)
         os.killpg(process.pid, number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 128 + number
     assert err.splitlines()[-1].startswith("layerbeam: interrupted; completed blocks are kept")
     assert "Traceback" not in err

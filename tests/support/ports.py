@@ -37,8 +37,8 @@ def is_open(port: int, host: str = "localhost") -> bool:
 
 
 def wait_until_open(port: int, process: subprocess.Popen[Any], log: Path) -> None:
-    """Waits until the server accepts connections. Fails with its log if its process ends, or after a minute."""
-    deadline = time.monotonic() + 60
+    """Waits until the server accepts connections. Fails with its log if its process ends, or after four minutes."""
+    deadline = time.monotonic() + 240
     while not is_open(port):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()

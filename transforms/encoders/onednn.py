@@ -20,6 +20,8 @@ from layerbeam.transforms.encoders.config_file import first_line
 from layerbeam.transforms.hardware import instructions, tf
 
 Tensor = Any  # TensorFlow's
+# Values of ONEDNN_MAX_CPU_ISA, by which oneDNN uses no later instructions.
+_WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI")
 
 
 def packed_dense(values: Tensor, kernel: Tensor, bias: Tensor, activation: str | None = None) -> Tensor:
@@ -150,13 +152,16 @@ def is_available(compute_dtype: str) -> bool:
 
     Not where there is a GPU or TPU, and not where TensorFlow's own switch for oneDNN is off. In bfloat16 they end the
     process on a processor without the instructions that TensorFlow asks for before it makes such nodes itself
-    (`IsDataTypeSupportedByOneDNNOnThisCPU` in `util.cc`).
+    (`IsDataTypeSupportedByOneDNNOnThisCPU` in `util.cc`), and where oneDNN may not use them.
     """
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         return False
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false"):
         return False
-    if compute_dtype == "bfloat16" and not (instructions() or frozenset()) & {"avx512f", "avx_ne_convert"}:
+    if compute_dtype == "bfloat16" and (
+        not (instructions() or frozenset()) & {"avx512f", "avx_ne_convert"}
+        or os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_BFLOAT16
+    ):
         return False
     random = np.random.default_rng(0)
     rows, kernel = (tf.constant(random.normal(size=shape), tf.float32) for shape in ((4, 64), (64, 32)))

@@ -376,7 +376,7 @@ def test_missing_or_forbidden_bucket(workplace, cloud, bucket, named, denied):
     assert f"gs://{bucket}" in done.err
     assert reason in done.err
     assert cloud.jobs == []
-    assert time.monotonic() - began < 60  # Beam would retry for ten minutes
+    assert time.monotonic() - began < 300  # Beam would retry for ten minutes
 
 
 def test_missing_extra_is_named(workplace, cloud, monkeypatch):
@@ -397,7 +397,7 @@ def test_missing_credentials(workplace, cloud, monkeypatch):
     began = time.monotonic()
     done = run(workplace, cloud, status=2)
     assert "gcloud auth application-default login" in done.err
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     done = run(workplace, cloud, "--set", "encoder.handle=minilm", status=2)
     assert "layerbeam: runner: DataflowRunner: no credentials were found; run: gcloud auth application-de" in done.err
     assert "gone.json was not found)" in done.err
@@ -427,7 +427,7 @@ def test_interrupt_keeps_job_running_and_says_how_to_cancel(workplace, cloud, nu
         assert waiting.poll() is None, waiting.stderr.read()
         time.sleep(0.05)
     waiting.send_signal(number)
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=240)
     assert waiting.returncode == 128 + number
     assert "Traceback" not in err
     assert "the job continues" in err

@@ -99,7 +99,7 @@ def test_interrupt_while_waiting(workplace, job_server, pool):
     workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
     process = workplace.at_work(*where, *external(job_server, pool))
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     *_, last = err.splitlines()
     assert last.startswith("layerbeam: interrupted; the job continues. To stop it: cancel layerbeam-")
@@ -118,7 +118,7 @@ def test_interrupt_that_cancels(workplace, job_server, pool):
     workplace.write("corpus/long.txt", "light shines in the darkness\n" * 4000)
     process = workplace.at_work(*where, *external(job_server, pool), "--cancel-on-interrupt")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == (
         "layerbeam: interrupted; completed blocks are kept: run the same command again to resume"

@@ -34,8 +34,8 @@ def test_run_reports_speed(workplace):
     counts = record["counts"]
     assert counts["encoded_tokens"] == workplace.rows().num_rows
     assert record["padding_share"] == round(1 - counts["encoded_tokens"] / counts["padded_tokens"], 4)
-    assert record["tokens_per_second"] == pytest.approx(counts["encoded_tokens"] / record["seconds"], rel=0.02)
-    assert 0 < record["seconds_to_first_block"] < record["seconds"]
+    assert counts["encoded_tokens"] / record["tokens_per_second"] == pytest.approx(record["seconds"], abs=0.01)
+    assert 0 <= record["seconds_to_first_block"] < record["seconds"]
     assert set(record["stage_shares"]) == {"read", "tokenize", "forward", "pooling", "write"}
     assert sum(record["stage_shares"].values()) == pytest.approx(1, abs=1e-3)
     assert all(counts[f"{stage}_microseconds"] > 0 for stage in record["stage_shares"])

@@ -64,6 +64,9 @@ def test_bfloat16_only_where_the_processor_has_what_the_kernels_need(tensorflow,
         monkeypatch.setattr(onednn, "instructions", lambda known=known: known)
         available = onednn.is_available.__wrapped__("bfloat16")
         assert expected is None or available == expected
+    monkeypatch.setattr(onednn, "instructions", lambda: frozenset({"avx512f"}))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert not onednn.is_available.__wrapped__("bfloat16")
 
 
 WITHOUT = """
