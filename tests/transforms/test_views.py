@@ -201,21 +201,20 @@ COMBINATIONS = [
 ] + [{"level": "text", "pooling": "pooler", "layers": ()}]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    "finish", [{}, {"truncate_dim": 3}, {"normalize": True}, {"truncate_dim": 3, "normalize": True}]
-)
-@pytest.mark.parametrize("special_tokens", [True, False])
+FINISHES = [{}, {"truncate_dim": 3}, {"normalize": True}, {"truncate_dim": 3, "normalize": True}]
+
+
 @pytest.mark.parametrize("settings", COMBINATIONS, ids=lambda s: "-".join(map(str, s.values())))
-def test_vectors_equal_the_reference_computation(block, settings, special_tokens, finish, dtype):
-    asked = view(**settings, **finish, special_tokens=special_tokens, dtype=dtype)
-    table = block.table(asked)
-    assert table.schema.equals(schema(asked))
-    expected = plain(block, asked)
-    assert len(expected) == len(asked.vector_columns)
-    for column, values in zip(asked.vector_columns, expected, strict=True):
-        assert table.schema.field(column).type.value_type == pa.from_numpy_dtype(np.dtype(dtype))
-        np.testing.assert_allclose(vectors(table, column), values, atol=2e-3 if dtype == "float16" else 1e-5)
+def test_vectors_equal_the_reference_computation(block, settings):
+    for special_tokens, finish, dtype in itertools.product([True, False], FINISHES, ["float32", "float16"]):
+        asked = view(**settings, **finish, special_tokens=special_tokens, dtype=dtype)
+        table = block.table(asked)
+        assert table.schema.equals(schema(asked))
+        expected = plain(block, asked)
+        assert len(expected) == len(asked.vector_columns)
+        for column, values in zip(asked.vector_columns, expected, strict=True):
+            assert table.schema.field(column).type.value_type == pa.from_numpy_dtype(np.dtype(dtype))
+            np.testing.assert_allclose(vectors(table, column), values, atol=2e-3 if dtype == "float16" else 1e-5)
 
 
 def test_block_without_texts_gives_no_rows(block):

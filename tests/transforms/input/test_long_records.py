@@ -11,6 +11,7 @@ import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from corpora import UNLIMITED, chunks_of, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +59,13 @@ def records_of(data: bytes, record: str, most: int) -> list[tuple[int, int, int,
     return found
 
 
-@settings(max_examples=200)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One for all examples, which write over one another."""
+    return tmp_path_factory.mktemp("any")
+
+
+@settings(max_examples=133)
 @given(
     data=st.lists(st.sampled_from(PIECES), max_size=40).map("".join).map(str.encode),
     record=st.sampled_from(["line", "paragraph", "file"]),
@@ -69,9 +76,9 @@ def records_of(data: bytes, record: str, most: int) -> list[tuple[int, int, int,
     is_compressed=st.booleans(),
 )
 def test_long_records_of_text_are_those_of_a_plain_loop(
-    tmp_path_factory, data, record, most, limits, slice_bytes, chunk_bytes, is_compressed
+    folder, data, record, most, limits, slice_bytes, chunk_bytes, is_compressed
 ):
-    path = tmp_path_factory.mktemp("any") / ("a.txt.gz" if is_compressed else "a.txt")
+    path = folder / ("a.txt.gz" if is_compressed else "a.txt")
     path.write_bytes(gzip.compress(data, mtime=0) if is_compressed else data)
     with chunks_of(chunk_bytes):
         items = read_file(path, limits, slice_bytes=slice_bytes, record=record, max_record_bytes=most)
@@ -89,7 +96,7 @@ def test_long_records_of_text_are_those_of_a_plain_loop(
     ]
 
 
-@settings(max_examples=133)
+@settings(max_examples=100)
 @given(
     rows=st.lists(st.lists(st.sampled_from('ab\n","\n '), max_size=12).map("".join), max_size=20),
     most=st.integers(8, 30),
@@ -98,9 +105,7 @@ def test_long_records_of_text_are_those_of_a_plain_loop(
     chunk_bytes=st.integers(1, 40),
     has_end=st.booleans(),
 )
-def test_long_rows_of_csv_end_where_they_were_written(
-    tmp_path_factory, rows, most, limits, slice_bytes, chunk_bytes, has_end
-):
+def test_long_rows_of_csv_end_where_they_were_written(folder, rows, most, limits, slice_bytes, chunk_bytes, has_end):
     written = []
     for number, text in enumerate(rows):
         out = io.StringIO()
@@ -111,7 +116,7 @@ def test_long_rows_of_csv_end_where_they_were_written(
     if written and not has_end:
         written[-1] = written[-1][:-1]
     data = b"".join([b"text,n\n", *written])
-    path = tmp_path_factory.mktemp("any") / "a.csv"
+    path = folder / "a.csv"
     path.write_bytes(data)
     with chunks_of(chunk_bytes):
         form = {"format": "csv", "max_record_bytes": most, "keep_fields": {"n": "int64"}}

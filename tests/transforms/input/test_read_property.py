@@ -194,7 +194,7 @@ def lengths_in(item: TextBlock, data: bytes, kind: str) -> list[int]:
     return [end - begin for begin, end in itertools.pairwise(places)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, keep_blank=st.booleans(), seam=st.none() | st.integers(0, 60))
 @example(data=b"\xef\xbb\xbf\na", cut=Cut(slice_bytes=3), kind="paragraph", keep_blank=False, seam=None)
 @example(
@@ -241,7 +241,7 @@ def test_a_block_ends_with_the_record_that_fills_it_or_before(
         assert not is_full(lengths_in(item, data, kind)[:-1], cut.limits)
 
 
-@settings(max_examples=100)
+@settings(max_examples=66)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, packed=st.booleans(), pick=st.randoms(use_true_random=False))
 def test_what_is_done_comes_as_its_commit_and_nothing_else(
     folder: Path, data: bytes, cut: Cut, kind: str, packed: bool, pick: Any
@@ -266,8 +266,7 @@ def test_what_is_done_comes_as_its_commit_and_nothing_else(
             assert now.rejected == item.rejected
 
 
-@pytest.mark.nightly
-@settings(max_examples=100)
+@settings(max_examples=66)
 @given(data=ANY_BYTES, cut=CUTS, kind=RECORDS, place=st.integers(0, 80), gone=st.integers(0, 9), new=ANY_BYTES)
 def test_commits_of_changed_file_have_equal_texts(
     folder: Path, data: bytes, cut: Cut, kind: str, place: int, gone: int, new: bytes

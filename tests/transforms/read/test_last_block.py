@@ -67,13 +67,13 @@ def read_by(path: Path, limits: BlockLimits, readers: int, *, max_records: int |
 @pytest.mark.parametrize(("name", "how", "write", "pattern"), cases())
 @pytest.mark.parametrize("text_bytes", [1, 300, 1 << 30])
 def test_the_last_block_and_no_other_is_last(tmp_path, name, how, write, pattern, text_bytes):
-    path, texts = tmp_path / name, [line or "a" for line in random_lines(40)]
+    path, texts = tmp_path / name, [line or "a" for line in random_lines(12 if text_bytes == 1 else 20)]
     write(path, texts, pattern)
     limits = BlockLimits(text_bytes, 1 << 30, 1 << 30, 128)
     items = read_by(path, limits, 1, **how)
     assert [item.files[0].is_last for item in items] == [False] * (len(items) - 1) + [True]
     assert len(texts_of(items)) == (1 if "record" in how and how["record"] == "file" else len(texts))
-    for readers in (2, 3, 50):
+    for readers in (2, 3, 25):
         assert [item.files[0] for item in read_by(path, limits, readers, **how)] == [item.files[0] for item in items]
 
 
