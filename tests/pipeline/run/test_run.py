@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -23,15 +22,12 @@ from layerbeam.transforms.reference import forward
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 SMALL_BLOCKS = {"output": {"target_part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
+SMALLER_BLOCKS = SMALL_BLOCKS | {"output": {"target_part_bytes": 50_000}}
 
 
-def many_blocks(workplace, **sections) -> list[str]:
-    """A corpus that gives several files, slices, blocks and batches; returns all its lines."""
-    lines = random_lines(400)
-    workplace.write("corpus/a.txt", "\n".join(lines[:250]) + "\n")
-    workplace.write("corpus/b.txt", "\r\n".join(lines[250:]))
-    workplace.configure(**SMALL_BLOCKS | sections)
-    return lines
+# A corpus that gives several files, slices, blocks and batches.
+LINES = random_lines(400)
+CORPUS = {"a.txt": "\n".join(LINES[:250]) + "\n", "b.txt": "\r\n".join(LINES[250:])}
 
 
 def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.ndarray]]:
@@ -70,7 +66,7 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
 
 
 def test_pipeline_equals_loop_over_texts(workplace):
-    lines = many_blocks(workplace, encoder={"max_seq_length": 24, "batch_tokens": 50})
+    workplace.prepare(CORPUS, encoder={"max_seq_length": 24, "batch_tokens": 50}, **SMALL_BLOCKS)
     workplace.run()
     blocks = [own for block in layerbeam.open_run("out").blocks() for own in block.files]
     assert {block.file.path for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
@@ -82,8 +78,8 @@ def test_pipeline_equals_loop_over_texts(workplace):
     assert tokens_of_block > 2 * 50  # several batches in each
 
     position = 0
-    numbers = [number for number, text in enumerate(lines) if text]
-    for number, expected in zip(numbers, one_at_a_time([lines[n] for n in numbers], max_seq_length=24), strict=True):
+    numbers = [number for number, text in enumerate(LINES) if text]
+    for number, expected in zip(numbers, one_at_a_time([LINES[n] for n in numbers], max_seq_length=24), strict=True):
         size = len(expected[0])
         got = rows.slice(position, size)
         assert set(got["line"].to_pylist()) == {number if number < 250 else number - 250}
@@ -111,7 +107,7 @@ def test_minilm_separates_senses_of_bank(workplace):
     workplace.configure(
         encoder={"handle": "minilm"}, views={"t": {"level": "token", "layers": ["-4..-1"], "combine": "sum"}}
     )
-    workplace.run()
+    workplace.drive()
     rows = workplace.rows("t")
     vault, robber, river = vectors(rows.filter(pa.compute.equal(rows["token"], "bank")), "embedding")
 
@@ -127,8 +123,7 @@ def test_killed_run_resumes(workplace, monkeypatch):
     (workplace.folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(workplace.folder / "tmp"))
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
-    many_blocks(workplace, views=views, output={"target_part_bytes": 50_000})
-    workplace.run("--output", "undisturbed")
+    workplace.prepare("\n".join(LINES[:250]), views=views, **SMALLER_BLOCKS)
     with workplace.at_work(commits=5) as process:
         process.send_signal(signal.SIGKILL)
     assert not list((workplace.folder / "tmp").iterdir())
@@ -141,9 +136,9 @@ def test_killed_run_resumes(workplace, monkeypatch):
     assert "out: unfinished: running, or killed" in unfinished
     assert "remains   about" in unfinished
     assert "first rows of tokens" in unfinished
-    done = workplace.run("--json")
+    done = workplace.drive("--json")
     assert f"resuming: {texts:,} texts already embedded; the estimates below cover the rest\n" in done.err
-    assert workplace.files() == workplace.files("undisturbed")
+    workplace.assert_equals_fresh()
     total = len(list(layerbeam.open_run("out").blocks()))
     again = json.loads((workplace.folder / "out/_runs/2.json").read_text())["counts"]["blocks_written"]
     assert again == total - len(before)
@@ -154,8 +149,8 @@ def test_killed_run_resumes(workplace, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(workplace, number):
-    many_blocks(workplace, output={"target_part_bytes": 50_000})
-    workplace.write("corpus/c.txt", "\n".join(random_lines(2000)))  # more than it does while it ends
+    longer = "\n".join(random_lines(2400))  # than what it does while it ends
+    workplace.prepare(longer, **SMALLER_BLOCKS)
     with workplace.at_work(commits=5) as process:
         process.send_signal(number)
         _, err = process.communicate()
@@ -165,51 +160,32 @@ def test_an_interrupted_run_says_how_to_go_on(workplace, number):
     )
     assert "Traceback" not in err
     assert "out: unfinished: interrupted" in workplace.show().out
-    workplace.run()
-    workplace.run("--output", "undisturbed")
-    assert workplace.files() == workplace.files("undisturbed")
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "tgkill"), reason="a signal to one thread: Linux, glibc 2.30")
-def test_an_interrupt_that_another_thread_receives(workplace):
-    many_blocks(workplace, output={"target_part_bytes": 50_000})
-    workplace.write("corpus/c.txt", "\n".join(random_lines(2000)))  # more than it does while it ends
-    with workplace.at_work() as process:
-        other = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
-        assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGINT) == 0
-        _, err = process.communicate()
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == (
-        "layerbeam: interrupted; completed blocks are kept: run the same command again to resume"
-    )
-    assert "out: unfinished: interrupted" in workplace.show().out
+    workplace.drive()
+    workplace.assert_equals_fresh()
 
 
 def test_only_new_and_changed_text_is_encoded(workplace):
-    many_blocks(workplace)
-    workplace.run()
+    workplace.finished(CORPUS, **SMALL_BLOCKS)
     parts = {path: path.stat().st_mtime_ns for path in (workplace.folder / "out/tokens").iterdir()}
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     with (workplace.folder / "corpus/a.txt").open("a") as file:
         file.write("one more line\n")
     os.utime(workplace.folder / "corpus/b.txt", (1, 1))  # touched, not changed
-    workplace.run()
+    workplace.drive()
     after = {path: path.stat().st_mtime_ns for path in (workplace.folder / "out/tokens").iterdir()}
     changed = [path.name for path in after if after[path] != parts.get(path)]
     assert len(changed) == 1
     assert changed[0].startswith("a-")
     workplace.assert_equals_fresh()
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("limit", [[], ["--limit", "50"]])
 def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
-    many_blocks(workplace)
-    workplace.run(*limit)
+    workplace.prepare(CORPUS, **SMALL_BLOCKS)
+    workplace.drive(*limit)
     before = workplace.files()
-    workplace.run(*limit, "--reread")
+    workplace.drive(*limit, "--reread")
     assert workplace.files() == before
 
     path = workplace.folder / "corpus/a.txt"
@@ -217,27 +193,24 @@ def test_reread_finds_changes_that_size_and_time_hide(workplace, limit):
     path.write_text("".join([*lines[:4], lines[4].upper().replace(" ", "a", 2), *lines[5:]]))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_size == times.st_size
-    assert "nothing to do" in workplace.run(*limit).err
-    workplace.run(*limit, "--reread")
+    assert "nothing to do" in workplace.drive(*limit).err
+    workplace.drive(*limit, "--reread")
     after = workplace.files()
     assert [name for name in after if name.startswith("tokens/") and name not in before] != []
     assert len(before.items() - after.items()) == 3  # a part, and the lists
-    workplace.run(*limit, "--output", "fresh")
-    assert after == workplace.files("fresh")
-    assert "nothing to do" in workplace.run(*limit).err
+    workplace.assert_equals_fresh(*limit)
+    assert "nothing to do" in workplace.drive(*limit).err
 
 
-@pytest.mark.nightly_but("corpus/*.txt-options0")
 @pytest.mark.parametrize("options", [[], ["--prune-missing"]])
 @pytest.mark.parametrize("files", ["corpus", "corpus/*.txt", "corpus/a.txt"])
 def test_without_any_input_a_finished_run_stays_as_it_is(workplace, files, options):
     """An empty mount, or a mistyped glob."""
-    many_blocks(workplace)
-    workplace.run()
+    workplace.finished(CORPUS, **SMALL_BLOCKS)
     before = workplace.files()
     for path in (workplace.folder / "corpus").iterdir():
         path.unlink()
-    refused = workplace.run("--input", files, *options, status=2).err
+    refused = workplace.drive("--input", files, *options, status=2).err
     assert f"no file matches {files} (from " in refused
     assert workplace.files() == before
 
@@ -252,8 +225,9 @@ def test_equal_texts_are_encoded_once_and_all_written(workplace):
 
 
 def test_parquet_matches_documentation(workplace):
-    many_blocks(workplace, views={"tokens": {"level": "token", "layers": [3]}}, output={"byte_stream_split": True})
-    workplace.run()
+    views = {"tokens": {"level": "token", "layers": [3]}}
+    workplace.prepare(CORPUS, views=views, output={"byte_stream_split": True})
+    workplace.drive(arithmetic=True)
     path = min((workplace.folder / "out/tokens").iterdir())
     file = pq.ParquetFile(path)
     assert file.schema_arrow.metadata[b"layerbeam.view"] == b"tokens"
@@ -272,7 +246,7 @@ def test_manifest_describes_run(workplace):
     workplace.configure(
         input={"max_reject_rate": 1.0}, encoder={"max_seq_length": 4}, views={"t": {"level": "text", "layers": [-1]}}
     )
-    workplace.run()
+    workplace.drive()
     manifest = workplace.manifest()
     assert manifest["schema_version"] == 1
     assert manifest["complete"] is True
