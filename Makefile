@@ -288,7 +288,7 @@ dist: $(VENV)/installed ## source distribution, and the wheel built from it
 # A separate environment: the image's environment has extras, and layerbeam must work without them.
 $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 	$(NEW_VENV) $(PACKAGE)
-	$(INSTALL) $(PACKAGE) --constraint $(CONSTRAINTS) dist/layerbeam-*.whl
+	$(INSTALL) $(PACKAGE) --constraint $(CONSTRAINTS) dist/layerbeam-*.whl pip
 	@touch $@
 
 test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
