@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ def test_table_equals_numpy_over_words(workplace):
     workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
     workplace.write("corpus/b.txt", "\n".join(random_lines(80, seed=1)))
     configure(workplace)
-    workplace.run()
+    workplace.drive()
     words, table = workplace.rows("words"), types(workplace)
     assert len(list((workplace.folder / "out" / "words").iterdir())) > 4
     reference = ReferenceWordPiece([], do_lower_case=True)
@@ -60,7 +61,6 @@ def test_table_equals_numpy_over_words(workplace):
     np.testing.assert_array_equal(run.view("types").to_numpy("layer_3"), vectors(table, "layer_3"))
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_every_combination(workplace, format_):
     """Compared with the means and deviations of word rows with the same settings."""
@@ -78,7 +78,7 @@ def test_every_combination(workplace, format_):
     views = {name: {"level": "word_type", "format": format_, **view} for name, view in settings.items()}
     words = {f"w-{name}": {"level": "word", **view, "dtype": "float32"} for name, view in settings.items()}
     workplace.configure(views=views | words, input={"slice_bytes": 1000})
-    workplace.run()
+    workplace.drive()
     reference = ReferenceWordPiece([], do_lower_case=True)
     opened = layerbeam.open_run("out")
     described = opened.manifest["views"]
@@ -128,7 +128,7 @@ def test_nan_in_group_by_is_one_key(workplace):
             "words": {"level": "word", "layers": [1], "format": "jsonl", "compress": False},
         },
     )
-    workplace.run()
+    workplace.drive()
     counts = list(
         zip(map(str, types(workplace)["year"].to_pylist()), types(workplace)["count"].to_pylist(), strict=True)
     )
@@ -138,35 +138,33 @@ def test_nan_in_group_by_is_one_key(workplace):
     assert "types: one row per word over the whole corpus; its hash was compared" in workplace.verify().out
 
 
-@pytest.mark.nightly
 def test_growing_run_equals_one_run(workplace):
     lines = random_lines(120)
     workplace.write("corpus/a.txt", "\n".join(lines[:60]))
     configure(workplace)
-    workplace.run()
+    workplace.drive()
     before = types(workplace)
     workplace.write("corpus/b.txt", "\n".join(lines[60:]))
-    workplace.run()
+    workplace.drive()
     grown = workplace.files()
     assert types(workplace)["count"].to_pylist() != before["count"].to_pylist()
     (workplace.folder / "out").rename(workplace.folder / "grown")
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == grown
     (workplace.folder / "out" / "types" / "word_types.parquet").write_bytes(b"x")
     assert "types/word_types.parquet has 1 bytes, not " in workplace.verify(status=1).out
 
 
-@pytest.mark.nightly_but("parquet")
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_table_in_parts(workplace, monkeypatch, format_):
     """Equal for any number of workers, and the rows of a table in one part."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
-    workplace.write("corpus/b.txt", "\n".join(random_lines(80, seed=1)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
+    workplace.write("corpus/b.txt", "\n".join(random_lines(40, seed=1)))
     configure(workplace, format=format_)
-    workplace.run("--output", "whole")
+    workplace.drive("--output", "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(word_types, "RANGE_BYTES", 20_000)
-        workplace.run("--output", "one", "--workers", "1")
+        patch.setattr(word_types, "RANGE_BYTES", 80_000)
+        workplace.drive("--output", "one")
         workplace.run("--workers", "2")
     assert workplace.files() == workplace.files("one")
     whole, view = (layerbeam.open_run(workplace.folder / name).view("types") for name in ("whole", "out"))
@@ -183,7 +181,7 @@ def test_table_in_parts(workplace, monkeypatch, format_):
     # With room for all keys in one range, only one part stays.
     (workplace.folder / "out" / view.parts[3].path).unlink()
     assert f"{view.parts[3].path} is missing" in workplace.verify(status=1).out
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == workplace.files("whole")
 
 
@@ -197,13 +195,11 @@ def test_settings(workplace):
         ({"combine": "concat", "truncate_dim": 70, "min_count": 9}, []),
     ):
         configure(workplace, **settings)
-        workplace.run("--output", "out")
+        workplace.drive()
         table = types(workplace)
         assert list(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)) == expected
         workplace.verify()
-        workplace.run("--output", "out")
-        import shutil
-
+        assert "nothing to do" in workplace.drive().err
         shutil.rmtree(workplace.folder / "out")
 
 
@@ -222,4 +218,4 @@ def test_settings(workplace):
 def test_invalid_settings(workplace, settings, message):
     workplace.write("corpus/a.txt", "a\n")
     configure(workplace, **settings)
-    assert f"views.types.{message}" in workplace.run(status=2).err
+    assert f"views.types.{message}" in workplace.drive(status=2).err
