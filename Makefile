@@ -201,7 +201,7 @@ soak: soak-killed soak-faults soak-random ## the same with many rounds, new rand
 soak-killed: $(VENV)/installed ## runs and workers killed many times
 	$(PYTEST) $(PARALLEL) $(KILLED) --soak -rA
 
-soak-faults: $(VENV)/installed ## many plans of full disks, power cuts and failing stores
+soak-faults: $(VENV)/installed-gcp ## many plans of full disks, power cuts and failing stores
 	$(PYTEST) $(PARALLEL) tests/crash $(addprefix --ignore ,$(KILLED)) --soak -rA
 
 soak-random: $(VENV)/installed ## random nights of edits, new examples for the property tests, and the adversarial corpus

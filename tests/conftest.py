@@ -75,9 +75,9 @@ def networks_once() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a `plan` for each seed: 100 with --soak, else 3."""
+    """Run a test that takes a `plan` for each seed: 60 with --soak, else 3."""
     if "plan" in metafunc.fixturenames:
-        metafunc.parametrize("plan", range(100 if metafunc.config.getoption("soak") else 3))
+        metafunc.parametrize("plan", range(60 if metafunc.config.getoption("soak") else 3))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
