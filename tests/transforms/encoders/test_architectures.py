@@ -10,39 +10,36 @@ import pytest
 from architectures import CONFIGS, batch_of, write_encoder
 from float_bounds import bounded_layers
 from tampering import edit
-from weights import refused, same_weights
+from weights import in_float64, refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
-from layerbeam.transforms.encoders import load_encoder, load_weights, open_encoder
+from layerbeam.transforms.encode.forward import Encoder
+from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
 from layerbeam.transforms.encoders.architectures import ARCHITECTURES, deberta
 from layerbeam.transforms.encoders.architectures.mpnet import distance_buckets
 from layerbeam.transforms.encoders.network import Network
+from layerbeam.transforms.hardware import tf
+from layerbeam.transforms.reference import forward
 
 pytestmark = pytest.mark.usefixtures("threads")
 
 
-# With public operations and XLA, the parts that all share are tested by few architectures.
-by_day = pytest.mark.nightly_but(
-    *(f"{name}-kernels" for name in CONFIGS),
-    *(f"{name}-{how}" for name in ("bert", "modernbert", "gemma3") for how in ("public operations", "xla")),
-)
+BATCH = batch_of([61, 7, 1, 20], 61)
 
 
-@pytest.fixture(params=CONFIGS)
-def folder(request, folders) -> Path:
-    return folders[request.param]
+@pytest.fixture(scope="module", params=CONFIGS)
+def source(request, folders) -> EncoderSource:
+    return open_encoder(str(folders[request.param]))
 
 
-def test_every_architecture_has_a_case():
-    types = {config["model_type"] for config in CONFIGS.values()}
-    assert all(types & set(kind.model_types) for kind in ARCHITECTURES)
+@pytest.fixture(scope="module")
+def everything(source, threads) -> Encoder:
+    """All layers and the pooled output in float32, with oneDNN's kernels."""
+    return load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler)
 
 
-@by_day
-def test_agrees_with_numpy(folder, how):
-    source = open_encoder(str(folder))
-    encoder = load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler, **how)
-    token_ids, lengths, segment_ids = batch_of([61, 7, 1, 20], 61)
+def assert_agrees_with_numpy(source: EncoderSource, encoder: Encoder) -> None:
+    token_ids, lengths, segment_ids = BATCH
     layers, pooled = encoder(token_ids, lengths, segment_ids)
     expected, expected_pooled = bounded_layers(
         source.architecture, load_weights(source), token_ids, lengths, segment_ids * source.has_segments
@@ -55,45 +52,83 @@ def test_agrees_with_numpy(folder, how):
     assert source.has_pooler == (expected_pooled is not None) == (pooled is not None)
 
 
-@pytest.mark.nightly_but(*(f"{name}-kernels" for name in ("bert", "deberta", "modernbert", "gemma3")), "bert-xla")
-def test_bfloat16_is_near(folder, how):
-    source = open_encoder(str(folder))
-    exact, coarse = (
-        load_encoder(source, layers=[0, 3], pooler=False, compute_dtype=dtype, **how)(*batch_of([61, 7, 20], 61))[0]
-        for dtype in ("float32", "bfloat16")
+def test_every_architecture_has_a_case():
+    types = {config["model_type"] for config in CONFIGS.values()}
+    assert all(types & set(kind.model_types) for kind in ARCHITECTURES)
+
+
+def test_agrees_with_numpy(source, everything):
+    assert_agrees_with_numpy(source, everything)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [*((name, "public operations") for name in ("bert", "modernbert", "gemma3")), ("gemma3", "xla")],
+    indirect=["how"],
+)
+def test_agrees_with_numpy_without_kernels(folders, name, how):
+    source = open_encoder(str(folders[name]))
+    assert_agrees_with_numpy(source, load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler, **how))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "kernels") for name in ("albert", "mpnet", "deberta", "modernbert", "gemma3")),
+        *(("bert", how) for how in ("kernels", "public operations", "xla")),
+    ],
+    indirect=["how"],
+)
+def test_bfloat16_is_near(folders, name, how):
+    source = open_encoder(str(folders[name]))
+    encoder = load_encoder(source, layers=[0, 3], pooler=False, compute_dtype="bfloat16", **how)
+    token_ids, lengths, segment_ids = batch_of([61, 7, 20], 61)
+    coarse = encoder(token_ids, lengths, segment_ids)[0][3]
+    weights = in_float64(load_weights(source))
+    exact = np.concatenate(
+        [
+            forward(source.architecture, weights, ids[:length], segments[:length] * source.has_segments)[0][3]
+            for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
+        ]
     )
-    assert coarse[3].dtype == np.float32
-    assert np.abs(coarse[3] - exact[3]).max() > 1e-4
+    assert coarse.dtype == np.float32
+    assert np.abs(coarse - exact).max() > 1e-4
     # Of a gated layer's random products few tokens have small sums, whose directions depend on the rounding. Sums in
     # bfloat16 give 1 - 0.0018 and 1 - 0.0005, those in float32 less; allowed is three times as much of an error.
-    near = cosines(coarse[3], exact[3])
+    near = cosines(coarse, exact)
     assert (np.quantile(near, 0.1) > 0.98, np.median(near) > 0.995) == (True, True)
 
 
-@pytest.mark.nightly_but(*(f"{name}-layers1-1" for name in CONFIGS))
-@pytest.mark.parametrize(("layers", "blocks"), [([0], 0), ([1, 0], 1), ([3], 3)])
-def test_only_the_blocks_that_the_layers_take(folder, layers, blocks):
-    source = open_encoder(str(folder))
+def test_xla_takes_all_operations_in_bfloat16(source, threads):
+    """It does not compile them, which takes seconds: that is done for few architectures, above."""
+    network = Network(source.architecture, load_weights(source), layers=[1], compute_dtype="bfloat16", xla=True)
+    inputs = [tf.constant(values) for values in batch_of([9, 5], 9)]
+    assert "HloModule" in network._graph.experimental_get_compiler_ir(*inputs)(stage="hlo")
+
+
+@pytest.mark.parametrize(("layers", "blocks"), [([0], 0), ([1, 0], 1)])
+def test_only_the_blocks_that_the_layers_take(source, everything, layers, blocks):
+    shapes = source.architecture.weight_shapes
     weights = load_weights(source)
-    needed = source.architecture.weight_shapes(num_blocks=blocks, pooler=False)
     network = Network(
-        source.architecture, {name: weights[name] for name in needed}, layers=layers, has_segments=source.has_segments
+        source.architecture,
+        {name: weights[name] for name in shapes(num_blocks=blocks, pooler=False)},
+        layers=layers,
+        has_segments=source.has_segments,
     )
-    whole = Network(source.architecture, weights, layers=[0, 1, 2, 3], has_segments=source.has_segments)
     batch = batch_of([9, 5], 9)
-    got, everything = network(*batch)[0], whole(*batch)[0]
+    got, expected = network(*batch)[0], everything(*batch)[0]
     assert list(got) == layers
     for layer in layers:
-        np.testing.assert_array_equal(got[layer], everything[layer])
+        np.testing.assert_array_equal(got[layer], expected[layer])
+    assert shapes(num_blocks=3, pooler=source.has_pooler) == shapes(pooler=source.has_pooler)
 
 
-def test_padding_and_neighbours_have_no_influence(folder):
-    source = open_encoder(str(folder))
-    encoder = load_encoder(source, layers=[3], pooler=False)
+def test_padding_and_neighbours_have_no_influence(source, everything):
     token_ids, lengths, segment_ids = batch_of([20, 7], 40)
-    together, _ = encoder(token_ids, lengths, segment_ids)
+    together, _ = everything(token_ids, lengths, segment_ids)
     short = token_ids[1:, :7], lengths[1:], segment_ids[1:, :7] * source.has_segments
-    alone, _ = encoder(*short)
+    alone, _ = everything(*short)
     (*_, last), _ = bounded_layers(source.architecture, load_weights(source), *short)
     last._replace(values=alone[3]).assert_allows(together[3][20:], computations=2)
 
