@@ -28,6 +28,16 @@ def test_encoder_outputs_in_a_row(tmp_path, form):
         load_weights(source)
 
 
+def test_one_trace_for_all_shapes(tmp_path, monkeypatch):
+    def call(self: Toy, inputs: dict[str, Any], training: bool = False) -> Any:
+        return named(self, inputs)
+
+    real, loaded = tf.saved_model.load, []
+    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded.append(real(path)) or loaded[-1])
+    assert_runs(save(tmp_path / "model", call, traced_with=[{"training": False}]))
+    assert [model.__call__.experimental_get_tracing_count() for model in loaded] == [1]
+
+
 def test_encoder_outputs_by_number_not_by_alphabet(tmp_path):
     def call(toy: Toy, inputs: dict[str, Any]) -> dict[str, Any]:
         return named(toy, inputs, lambda layers: {f"layer_{number}": value for number, value in enumerate(layers, 1)})

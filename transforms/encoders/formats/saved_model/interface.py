@@ -167,8 +167,14 @@ class SavedModelEncoder:
         self.dense_modules: Mapping[DenseModule, Dense] = {}
         self._arguments = interface.arguments
         self._model = tf.saved_model.load(source.folder)
-        name = interface.signature
-        self._function = self._model if name is None else self._model.signatures[name]
+        if interface.signature is not None:
+            self._function = self._model.signatures[interface.signature]
+        else:
+            # Called itself, the object would be traced anew for each shape of a batch.
+            args, kwargs = tf.nest.map_structure(
+                lambda leaf: tf.TensorSpec([None, None], leaf.dtype) if _is_tensor(leaf) else leaf, self._arguments
+            )
+            self._function = self._model.__call__.get_concrete_function(*args, **kwargs)
         outputs = dict(zip(source.layers, interface.layers, strict=True))
         self._outputs = {layer: outputs[layer] for layer in layers}
         self._pooled = interface.pooled_output if pooler else None
