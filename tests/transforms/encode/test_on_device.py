@@ -12,8 +12,9 @@ from layerbeam.transforms import columns
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
-from layerbeam.transforms.encoders import load_encoder, network, open_encoder
+from layerbeam.transforms.encoders import load_weights, network, open_encoder
 from layerbeam.transforms.encoders.device import DeviceLayer
+from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
@@ -31,46 +32,56 @@ VIEWS = [
 ]
 
 
+BATCH = np.array([[2, 7, 9, 3], [2, 3, 0, 0]], np.int32), np.array([4, 2], np.int32), np.zeros((2, 4), np.int32)
+
+
 @pytest.fixture(scope="module")
 def source():
     return open_encoder(str(DATA / "hf_uncased"))
 
 
-def vectors_of(source, view: View, window: bool) -> list[np.ndarray]:
-    long_text = "window" if window else "truncate"
+def load(source, layers: tuple[int, ...], *, on_device: bool, xla: bool = False) -> Network:
+    """Also where there is, or is not, a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "keeps_layers", lambda: on_device)
+        encoder = Network(source.architecture, load_weights(source), layers=layers, xla=xla)
+    assert {type(layer) for layer in encoder(*BATCH)[0].values()} == {DeviceLayer if on_device else np.ndarray}
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def fetched(source):
+    return load(source, (1, 3), on_device=False)
+
+
+@pytest.fixture(scope="module")
+def kept(source):
+    return load(source, (1, 3), on_device=True)
+
+
+def vectors_of(source, encoder: Network, view: View, long_text: str = "truncate") -> list[np.ndarray]:
     tokens = Tokenizer(source, (view,), SequenceSettings(16, long_text))(TextBlock.of(TEXTS))
-    forward = Forward(load_encoder(source, layers=(1, 3), pooler=False))
-    return encode_block(tokens, forward, (view,), EncodeSettings(64, 16, 4)).vectors[view.name]
+    return encode_block(tokens, Forward(encoder), (view,), EncodeSettings(64, 16, 4)).vectors[view.name]
 
 
-@pytest.mark.nightly_but(
-    *(f"text-separate-{pooling}-True" for pooling in ("mean", "max", "first", "last", "sum")),
-    *(f"text-{combine}-weighted_mean-True" for combine in ("sum", "concat", "mean")),
-    *("text-sum-cls-True", "text-sum-none-True", "word-separate-last-True", "token-separate-mean-True"),
-    "record-mean-mean-False",
-)
-@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("long_text", ["truncate", "window"])
 @pytest.mark.parametrize(("level", "combine", "pooling"), VIEWS)
-def test_every_view_has_the_same_vectors(source, monkeypatch, level, combine, pooling, window):
+def test_every_view_has_the_same_vectors(source, fetched, kept, level, combine, pooling, long_text):
     view = View(name="v", level=level, layers=(1, 3), hidden_size=source.hidden_size, combine=combine, pooling=pooling)
-    monkeypatch.setattr(network, "keeps_layers", lambda: False)  # also where there is a GPU
-    expected = vectors_of(source, view, window)
-    monkeypatch.setattr(network, "keeps_layers", lambda: True)
-    found = vectors_of(source, view, window)
+    expected, found = (vectors_of(source, encoder, view, long_text) for encoder in (fetched, kept))
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-5)
 
 
-def test_token_vectors_of_pooled_views_are_not_fetched(source, monkeypatch):
+def test_token_vectors_of_pooled_views_are_not_fetched(source, kept, monkeypatch):
     view = View(name="v", level="text", layers=(1, 3), hidden_size=source.hidden_size, combine="sum", pooling="mean")
-    monkeypatch.setattr(network, "keeps_layers", lambda: True)
-    fetched = []
-    monkeypatch.setattr(DeviceLayer, "take", lambda *_: fetched.append("take"))
-    monkeypatch.setattr(DeviceLayer, "__array__", lambda *_: fetched.append("all"))
-    assert np.abs(vectors_of(source, view, window=False)[0]).min() > 0
-    assert fetched == []
+    calls = []
+    monkeypatch.setattr(DeviceLayer, "take", lambda *_: calls.append("take"))
+    monkeypatch.setattr(DeviceLayer, "__array__", lambda *_: calls.append("all"))
+    assert np.abs(vectors_of(source, kept, view)[0]).min() > 0
+    assert calls == []
 
 
 def test_a_row_without_tokens_is_zero():
@@ -81,12 +92,8 @@ def test_a_row_without_tokens_is_zero():
         assert layer.pool(positions, splits, pooling).tolist() == expected.tolist()
 
 
-def test_compiled_layers_that_stay_there_have_the_same_vectors(source, monkeypatch):
-    batch = np.array([[2, 7, 9, 3], [2, 3, 0, 0]], np.int32), np.array([4, 2], np.int32), np.zeros((2, 4), np.int32)
-    expected, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
-    monkeypatch.setattr(network, "keeps_layers", lambda: True)
-    found, _ = load_encoder(source, layers=(1, 3), pooler=False, xla=True)(*batch)
-    for layer in (1, 3):
-        assert isinstance(found[layer], DeviceLayer)
+def test_compiled_layers_that_stay_there_have_the_same_vectors(source):
+    expected, found = (load(source, (0, 1), on_device=on_device, xla=True)(*BATCH)[0] for on_device in (False, True))
+    for layer in (0, 1):
         assert np.asarray(found[layer]).tobytes() == np.asarray(expected[layer]).tobytes()
         assert len(np.asarray(expected[layer])) == 6
