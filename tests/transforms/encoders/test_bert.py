@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -32,6 +33,12 @@ TINY = Bert(
 @pytest.fixture(autouse=True, scope="module")
 def tensorflow():
     return load_tensorflow(Hardware(2))
+
+
+@pytest.fixture(scope="module")
+def everything(tensorflow) -> Network:
+    """All layers and the pooled output of TINY."""
+    return Network(TINY, random_weights(TINY), layers=[0, 1, 2], pooler=True)
 
 
 def batch(rows: Sequence[np.ndarray], *, longest: int = 0, pad_id: int = 0) -> tuple[np.ndarray, ...]:
@@ -79,8 +86,11 @@ def test_agrees_with_transformers_in_a_padded_batch(longest, pad_id):
     assert_those_of_transformers(layers, got)
 
 
-@pytest.mark.nightly_but("kernels-gelu", "kernels-gelu_tanh", "public operations-gelu")
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("how", "hidden_act"),
+    [*itertools.product(("kernels", "public operations"), ("gelu", "gelu_tanh")), ("xla", "gelu")],
+    indirect=["how"],
+)
 def test_agrees_with_numpy(hidden_act, how):
     config = Bert(**{**vars(TINY), "hidden_act": hidden_act, "layer_norm_eps": 1e-3})
     weights = random_weights(config)
@@ -95,15 +105,14 @@ def test_agrees_with_numpy(hidden_act, how):
     expected_pooled.assert_allows(pooled)
 
 
-@pytest.mark.nightly_but("kernels", "public operations")
-def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
+@pytest.mark.parametrize("how", ["kernels", "public operations"], indirect=True)
+def test_bfloat16_changes_layers_slightly_but_not_embeddings(everything, how):
     weights = random_weights(TINY)
     random = np.random.default_rng(3)
-    exact = Network(TINY, weights, layers=[0, 1, 2], pooler=True)
     coarse = Network(TINY, weights, layers=[0, 1, 2], pooler=True, compute_dtype="bfloat16", **how)
     for rows in (3, 40, 3):  # the packed weights serve batches of every size
         ids = batch([random.integers(0, 50, n) for n in random.integers(1, 21, rows)])
-        (expected, expected_pooled), (layers, pooled) = exact(*ids), coarse(*ids)
+        (expected, expected_pooled), (layers, pooled) = everything(*ids), coarse(*ids)
         np.testing.assert_allclose(layers[0], expected[0], rtol=0, atol=OF_TWO)
         for got, wanted in ((layers[1], expected[1]), (layers[2], expected[2]), (pooled, expected_pooled)):
             assert got.dtype == np.float32
@@ -111,9 +120,8 @@ def test_bfloat16_changes_layers_slightly_but_not_embeddings(how):
             assert cosines(got, wanted).min() > 0.997  # 0.9998 with sums in bfloat16
 
 
-@pytest.mark.nightly
 def test_compiled_for_all_shapes_from_one_trace():
-    encoder = Network(TINY, random_weights(TINY), layers=[2], xla=True)
+    encoder = Network(TINY, random_weights(TINY), layers=[0], xla=True)
     lengths = np.random.default_rng(4).integers(1, 17, 60)
     shapes = set()
     for planned in plan_batches(lengths, 64, [8, 16]):
@@ -121,7 +129,7 @@ def test_compiled_for_all_shapes_from_one_trace():
         shapes.add((rows, longest))
         texts = [np.arange(length) for length in lengths[planned]] + [np.arange(0)] * (rows - len(planned))
         layers, _ = encoder(*batch(texts, longest=longest))
-        assert layers[2].shape == (lengths[planned].sum(), 24)
+        assert layers[0].shape == (lengths[planned].sum(), 24)
     assert encoder._graph.experimental_get_tracing_count() == 1
     assert len(shapes) <= 4 + 3  # powers of two up to 64 / 8 and up to 64 / 16
 
@@ -135,17 +143,16 @@ def test_the_two_forms_of_gelu_differ():
     assert 1e-5 < np.abs(exact - approximate).max() < 1e-2
 
 
-def test_segments_count():
-    encoder = Network(TINY, random_weights(TINY), layers=[0])
+def test_segments_count(everything):
     token_ids, lengths, segment_ids = batch([np.arange(5)])
-    first, second = (encoder(token_ids, lengths, segment_ids + number)[0][0] for number in (0, 1))
+    first, second = (everything(token_ids, lengths, segment_ids + number)[0][0] for number in (0, 1))
     assert np.abs(first - second).min() > 0
 
 
 @pytest.mark.parametrize(
     ("layers", "pooler", "blocks"), [([0], False, 0), ([1], False, 1), ([1], True, 2), ([], True, 2)]
 )
-def test_only_the_blocks_that_the_layers_take(layers, pooler, blocks):
+def test_only_the_blocks_that_the_layers_take(everything, layers, pooler, blocks):
     weights = random_weights(TINY)
     needed = TINY.weight_shapes(num_blocks=blocks, pooler=pooler)
     encoder = Network(TINY, {name: weights[name] for name in needed}, layers=layers, pooler=pooler)
@@ -154,13 +161,13 @@ def test_only_the_blocks_that_the_layers_take(layers, pooler, blocks):
     operations = [operation.type for operation in encoder._graph.graph.get_operations()]
     assert operations.count("Softmax") == blocks
     got, pooled = encoder(*batch([np.arange(9)]))
-    everything, everything_pooled = Network(TINY, weights, layers=[0, 1, 2], pooler=True)(*batch([np.arange(9)]))
+    expected, expected_pooled = everything(*batch([np.arange(9)]))
     assert list(got) == layers
     for layer in layers:
-        assert got[layer].tobytes() == everything[layer].tobytes()
+        assert got[layer].tobytes() == expected[layer].tobytes()
     assert (pooled is not None) == pooler
     if pooler:
-        assert pooled.tobytes() == everything_pooled.tobytes()
+        assert pooled.tobytes() == expected_pooled.tobytes()
 
 
 def test_one_trace_for_all_shapes_and_results_of_their_own():
@@ -176,14 +183,13 @@ def test_one_trace_for_all_shapes_and_results_of_their_own():
         np.testing.assert_array_equal(first[layer], kept[layer])
 
 
-def test_two_threads_get_the_same_bytes():
-    encoder = Network(TINY, random_weights(TINY), layers=[1, 2], pooler=True)
+def test_two_threads_get_the_same_bytes(everything):
     random = np.random.default_rng(2)
     batches = [batch([random.integers(0, 50, n) for n in random.integers(1, 21, 8)]) for _ in range(40)]
 
     def run(results: list[bytes]) -> None:
         for one in batches:
-            layers, pooled = encoder(*one)
+            layers, pooled = everything(*one)
             results.append(layers[1].tobytes() + layers[2].tobytes() + pooled.tobytes())
 
     alone: list[bytes] = []
@@ -198,24 +204,21 @@ def test_two_threads_get_the_same_bytes():
     assert len(set(alone)) == len(batches)
 
 
-def test_a_row_without_real_tokens_spoils_nothing():
-    encoder = Network(TINY, random_weights(TINY), layers=[2], pooler=True)
-    layers, pooled = encoder(*batch([np.arange(4), np.arange(0)]))
+def test_a_row_without_real_tokens_spoils_nothing(everything):
+    layers, pooled = everything(*batch([np.arange(4), np.arange(0)]))
     assert layers[2].shape == (4, 24)
     assert np.isfinite(layers[2]).all()
     assert np.isfinite(pooled).all()
 
 
-def test_longer_than_the_positions():
-    encoder = Network(TINY, random_weights(TINY), layers=[1])
+def test_longer_than_the_positions(everything):
     with pytest.raises(ValueError, match="rows of 21 tokens; the encoder has 20 positions: lower max_seq_length"):
-        encoder(*batch([np.arange(21)]))
+        everything(*batch([np.arange(21)]))
 
 
-def test_id_outside_the_vocabulary(tensorflow):
-    encoder = Network(TINY, random_weights(TINY), layers=[1])
+def test_id_outside_the_vocabulary(tensorflow, everything):
     with pytest.raises(tensorflow.errors.InvalidArgumentError, match="50"):
-        encoder(*batch([np.array([50])]))
+        everything(*batch([np.array([50])]))
 
 
 @pytest.mark.parametrize("layers", [[3], [-1], [], [0, 1, 2, 3]])
