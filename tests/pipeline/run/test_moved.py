@@ -19,17 +19,23 @@ from corpora import random_lines
 import layerbeam
 
 VIEWS = {
-    "tokens": {"level": "token", "layers": [-1, 0]},
+    "tokens": {"level": "token", "layers": [-1, 0], "truncate_dim": 4},
     "halves": {"level": "text", "layers": [1], "dtype": "float16"},
-    "texts": {"level": "text", "layers": [2], "format": "jsonl"},
-    "examples": {"level": "word", "layers": [2], "format": "tfrecord"},
-    "google": {"level": "token", "layers": [-1], "format": "jsonl", "layer_numbering": "extract_features"},
+    "texts": {"level": "text", "layers": [2], "format": "jsonl", "truncate_dim": 4},
+    "examples": {"level": "word", "layers": [2], "format": "tfrecord", "truncate_dim": 4},
+    "google": {
+        "level": "token",
+        "layers": [-1],
+        "format": "jsonl",
+        "layer_numbering": "extract_features",
+        "truncate_dim": 4,
+    },
     "records": {"level": "record", "layers": [3]},
-    "types": {"level": "word_type", "layers": [1]},
+    "types": {"level": "word_type", "layers": [1], "truncate_dim": 4},
 }
-SMALL_BLOCKS = {"slice_bytes": 1500, "max_reject_rate": 1.0}
+SMALL_BLOCKS = {"slice_bytes": 1000, "max_reject_rate": 1.0}
 # Some of them are rejected.
-LINES = [line if number % 37 else "\udcff " + line for number, line in enumerate(random_lines(400))]
+LINES = [line if number % 37 else "\udcff " + line for number, line in enumerate(random_lines(400, longest=12))]
 
 
 def data_of(lines: list[str]) -> bytes:
@@ -44,7 +50,9 @@ def texts_in(encoded: list[tuple[str, int]]) -> int:
 def moved(workplace, encoded):
     """A run over a large file, which is to be changed."""
     workplace.finished(
-        {"a.txt": data_of(LINES), "b.txt": data_of(random_lines(80, seed=1))}, views=VIEWS, input=SMALL_BLOCKS
+        {"a.txt": data_of(LINES), "b.txt": data_of(random_lines(80, seed=1, longest=12))},
+        views=VIEWS,
+        input=SMALL_BLOCKS,
     )
     encoded.clear()
     assert len((workplace.folder / "out/parts.jsonl").read_text().splitlines()) > 10
@@ -53,7 +61,7 @@ def moved(workplace, encoded):
 
 def test_a_renamed_file(moved, encoded):
     os.rename("corpus/a.txt", "corpus/new name.txt")
-    done = moved.run("--prune-missing")
+    done = moved.drive("--prune-missing")
     assert encoded == []
     texts = moved.rows("halves")["file"].to_pylist().count("corpus/new name.txt")
     assert texts > 300
@@ -85,36 +93,35 @@ def keys_in(batches, old=""):
     ]
 
 
-@pytest.mark.nightly_but("tokens")
-@pytest.mark.parametrize("view", ["tokens", "halves", "records"])
-def test_what_changed(moved, view):
+def test_what_changed(moved):
     """With it a copy of the rows of any level follows."""
-    copy = rows_by_line([moved.rows(view)])
+    copies = {view: rows_by_line([moved.rows(view)]) for view in ("tokens", "halves", "records")}
     moved.write("corpus/a.txt", data_of([*LINES[:100], "an edited line", *LINES[101:300], "a new line", *LINES[300:]]))
     os.rename("corpus/b.txt", "corpus/c.txt")
-    moved.run("--prune-missing")
-    changes = layerbeam.open_run("out").changes(view, since=1)
-    assert (changes.since, changes.until) == (1, 2)
-    olds, news = keys_in(changes.moved(), "old_"), keys_in(changes.moved())
-    assert len(olds) > 100
-    assert {file for file, _ in news} == {"corpus/a.txt", "corpus/c.txt"}
-    assert all(
-        new in (old, (old[0], old[1] + 1)) or new[0] == "corpus/c.txt" for old, new in zip(olds, news, strict=True)
-    )
-    rows = {new: copy.pop(old) for old, new in zip(olds, news, strict=True) if old in copy}
-    for key in keys_in(changes.went()):
-        copy.pop(key, None)
-    came = rows_by_line(changes.came())
-    assert 0 < len(came) < 250
-    assert rows_by_line(changes.came(with_moved=True)) == came | rows
-    assert copy | came | rows == rows_by_line([moved.rows(view)])
+    moved.drive("--prune-missing")
+    for view, copy in copies.items():
+        changes = layerbeam.open_run("out").changes(view, since=1)
+        assert (changes.since, changes.until) == (1, 2)
+        olds, news = keys_in(changes.moved(), "old_"), keys_in(changes.moved())
+        assert len(olds) > 100
+        assert {file for file, _ in news} == {"corpus/a.txt", "corpus/c.txt"}
+        assert all(
+            new in (old, (old[0], old[1] + 1)) or new[0] == "corpus/c.txt" for old, new in zip(olds, news, strict=True)
+        )
+        rows = {new: copy.pop(old) for old, new in zip(olds, news, strict=True) if old in copy}
+        for key in keys_in(changes.went()):
+            copy.pop(key, None)
+        came = rows_by_line(changes.came())
+        assert 0 < len(came) < 250
+        assert rows_by_line(changes.came(with_moved=True)) == came | rows
+        assert copy | came | rows == rows_by_line([moved.rows(view)])
 
 
 def edit(moved):
     """An edit and an insertion in a large file, a rename, a new file, a compressed one, and small ones."""
     moved.write("corpus/a.txt", data_of([*LINES[:100], "an edited line", *LINES[101:300], "a new line", *LINES[300:]]))
     os.rename("corpus/b.txt", "corpus/c.txt")
-    moved.write("corpus/d.txt", data_of(random_lines(70, seed=5)))
+    moved.write("corpus/d.txt", data_of(random_lines(70, seed=5, longest=12)))
     moved.write("corpus/e.txt.gz", gzip.compress(data_of([*LINES[200:], "the last line"])))
     moved.write("corpus/small.txt", data_of(LINES[:2]))
 
@@ -123,7 +130,7 @@ def test_the_plan_of_an_edit_is_what_the_run_does(moved):
     gone = moved.rows("halves")["file"].to_pylist().count("corpus/b.txt")
     edit(moved)
     planned = json.loads(moved.plan("--json", status=3).out)
-    done = moved.run("--prune-missing")
+    done = moved.drive("--prune-missing")
     assert planned["input"]["sample"]["is_whole"]
     counts = json.loads((moved.folder / "out/_runs/2.json").read_text())["counts"]
     assert counts["copied_texts"] > 400
@@ -177,37 +184,34 @@ def test_views_without_rows_to_read(moved):
 
 def test_lines_above(moved, encoded):
     moved.write("corpus/a.txt", data_of(["a new line", "and another one", *LINES]))
-    moved.run()
+    moved.drive()
     assert 2 <= texts_in(encoded) < 150
     assert {name.rpartition("-")[2] for name, _ in encoded} <= {f"{line:012}" for line in range(120)}
     moved.assert_equals_fresh()
 
 
-@pytest.mark.nightly
 def test_a_file_split_in_two_and_one_that_is_there_twice(moved, encoded):
     moved.write("corpus/a.txt", data_of(LINES[:200]))
     moved.write("corpus/c.txt", data_of(LINES[200:]))
     moved.write("corpus/d.txt", data_of(LINES))
-    moved.run()
+    moved.drive()
     assert texts_in(encoded) < 200
     moved.assert_equals_fresh()
 
 
-@pytest.mark.nightly
 def test_files_joined(moved, encoded):
     with open("corpus/b.txt", "ab") as file:
         file.write(data_of(LINES))
     os.remove("corpus/a.txt")
-    moved.run("--prune-missing")
+    moved.drive("--prune-missing")
     assert texts_in(encoded) < 200
     moved.assert_equals_fresh()
 
 
-@pytest.mark.nightly
 def test_a_file_that_is_compressed_now(moved, encoded):
     moved.write("corpus/a.txt.gz", gzip.compress(data_of(LINES)))
     os.remove("corpus/a.txt")
-    moved.run("--prune-missing")
+    moved.drive("--prune-missing")
     assert encoded == []
     moved.assert_equals_fresh()
 
@@ -219,17 +223,16 @@ def test_a_damaged_part_is_not_copied(moved, encoded):
     data[len(data) // 2] ^= 1
     parts[3].write_bytes(data)
     os.rename("corpus/a.txt", "corpus/z.txt")
-    moved.run("--prune-missing")
+    moved.drive("--prune-missing")
     assert len(encoded) == 1
     moved.assert_equals_fresh()
     moved.verify("--checksums")
 
 
-@pytest.mark.nightly
 def test_other_settings_copy_nothing(moved, encoded):
     os.rename("corpus/a.txt", "corpus/z.txt")
     moved.configure(views=VIEWS | {"new": {"level": "text", "layers": [0]}}, input=SMALL_BLOCKS)
-    moved.run("--prune-missing")
+    moved.drive("--prune-missing")
     assert texts_in(encoded) > 400
     moved.assert_equals_fresh()
 
@@ -239,45 +242,44 @@ def test_a_mark_or_a_header_belongs_to_the_start_of_a_file(workplace, encoded):
     row = b"name,text\n"
     csv = {"format": "csv", "text_field": "text", "keep_fields": {"name": "string"}}
     workplace.prepare({"a.csv": row + row * 2 + b"x,y\n"}, views={"t": {"level": "text", "layers": [0]}}, input=csv)
-    workplace.run()
+    workplace.drive()
     workplace.write("corpus/a.csv", row * 2 + b"x,y\n")
     workplace.write("corpus/b.csv", b"text,name\n" + row * 2 + b"x,y\n")
-    workplace.run()
+    workplace.drive()
     workplace.assert_equals_fresh()
 
 
-@pytest.mark.nightly
 def test_renamed_small_files(workplace, encoded):
     """Of each file that moves its rows come from the pack in which it was; the others stay."""
     views = {name: view for name, view in VIEWS.items() if name not in ("google", "types")}
     for number in range(60):
-        workplace.write(f"corpus/{number:03}.txt", data_of(random_lines(3, seed=number)))
+        workplace.write(f"corpus/{number:03}.txt", data_of(random_lines(3, seed=number, longest=12)))
     workplace.configure(views=views)
-    workplace.run()
+    workplace.drive()
     encoded.clear()
     for number in range(0, 60, 7):
         os.rename(f"corpus/{number:03}.txt", f"corpus/{90 - number:03}-moved.txt")
-    workplace.write("corpus/twice.txt", data_of(random_lines(3, seed=8)))
-    workplace.write("corpus/grown.txt", data_of([*random_lines(3, seed=9), "and more"]))
-    workplace.run("--prune-missing")
+    workplace.write("corpus/twice.txt", data_of(random_lines(3, seed=8, longest=12)))
+    workplace.write("corpus/grown.txt", data_of([*random_lines(3, seed=9, longest=12), "and more"]))
+    workplace.drive("--prune-missing")
     assert texts_in(encoded) == 4
-    workplace.run("--output", "alone", "--set", "input.limit=1000000")
+    workplace.drive("--output", "fresh")
     for view in ("tokens", "halves", "records"):
         names = [name for name in workplace.rows(view).column_names if not name.startswith(("layer", "vector"))]
-        assert workplace.rows(view).select(names).equals(workplace.rows(view, "alone").select(names))
+        assert workplace.rows(view).select(names).equals(workplace.rows(view, "fresh").select(names))
     workplace.verify("--sample", "200")
-    assert workplace.manifest()["counts"] == workplace.manifest("alone")["counts"]
+    assert workplace.manifest()["counts"] == workplace.manifest("fresh")["counts"]
 
 
 def test_many_files_of_the_same_bytes(workplace, encoded):
     for number in range(40):
         workplace.write(f"corpus/{number:03}.txt", b"the same line\n")
     workplace.configure(views={"t": {"level": "text", "layers": [0]}})
-    workplace.run()
+    workplace.drive()
     encoded.clear()
     for number in range(40, 80):
         workplace.write(f"corpus/{number:03}.txt", b"the same line\n")
-    workplace.run()
+    workplace.drive()
     assert encoded == []
     assert [row["line"] for row in workplace.rows("t").to_pylist()] == [0] * 80
     assert len(set(workplace.rows("t")["file"].to_pylist())) == 80
@@ -313,15 +315,14 @@ FILES = {
 }
 
 
-@pytest.mark.nightly_but("chunks")
 @pytest.mark.parametrize("form", FILES)
 def test_random_edits_equal_a_fresh_run(workplace, form):
     pick = random.Random(form)
     ending, write, more = FILES[form]
-    lines, name = random_lines(160, seed=pick.randrange(1000)), f"0.{ending}"
+    lines, name = random_lines(120, seed=pick.randrange(1000), longest=24), f"0.{ending}"
     views = {name: VIEWS[name] for name in ("tokens", "texts", "examples", "types")}
     workplace.prepare({name: write(lines)}, views=views, input=SMALL_BLOCKS | more)
-    workplace.run()
+    workplace.drive()
     for night in range(1, 4):
         for _ in range(pick.randint(1, 3)):
             place, size = pick.randrange(len(lines)), pick.choice((0, 1, 40))
@@ -330,6 +331,6 @@ def test_random_edits_equal_a_fresh_run(workplace, form):
         name = pick.choice((name, f"{night}.{ending}"))
         workplace.write(f"corpus/{name}", write(lines))
         if night != 2:  # nobody looked in between
-            workplace.run("--prune-missing")
+            workplace.drive("--prune-missing")
     workplace.assert_equals_fresh()
     workplace.verify("--sample", "20", "--checksums")
