@@ -150,7 +150,9 @@ def save(
         toy.do_lower_case = tf.Variable(lower_case, trainable=False, name="do_lower_case")
     if not only_signature:
         toy.__call__ = function
-    signatures = {"serving_default": function.get_concrete_function()} if only_signature else None
+    signatures: Any = {"serving_default": function.get_concrete_function()} if only_signature else None
+    if isinstance(toy, PlainBert):
+        signatures = {}  # TensorFlow would trace the call again for one
     tf.saved_model.save(toy, str(folder), signatures=signatures)
     return folder
 
