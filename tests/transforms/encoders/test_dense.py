@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import saved_models
 from dense import TANH, dense_in_numpy, encoder_with_dense, write_dense
 from pytorch_files import save
 from repository import DATA
@@ -97,16 +98,16 @@ def test_loaded_with_the_encoder(folder):
         load_encoder(source, layers=[1], pooler=False, dense=modules)
 
 
-@pytest.mark.nightly
-def test_a_module_next_to_a_saved_model(tmp_path):
-    for name in ("google_uncased", "tfhub_uncased"):
-        shutil.copytree(DATA / name, tmp_path / name)
-        write_dense(tmp_path / name, "2_Dense", 64, 3)
-        engine = "savedmodel" if name.startswith("tfhub") else "native"
-        source = open_encoder(str(tmp_path / name), engine=engine)
+def test_a_module_next_to_a_checkpoint_or_a_saved_model(tmp_path):
+    shutil.copytree(DATA / "google_uncased", tmp_path / "google")
+    saved_models.save(tmp_path / "toy")
+    for name, engine, hidden_size in (("google", "native", 64), ("toy", "savedmodel", 6)):
+        write_dense(tmp_path / name, "2_Dense", hidden_size, 3)
+        source = open_encoder(str(tmp_path / name))
+        assert source.engine == engine
         encoder = load_encoder(source, layers=[1], pooler=False, dense=[open_dense(source, "2_Dense")])
         (module,) = encoder.dense_modules.values()
-        assert module(np.ones((2, 64), np.float32)).shape == (2, 3)
+        assert module(np.ones((2, hidden_size), np.float32)).shape == (2, 3)
 
 
 @pytest.mark.parametrize(

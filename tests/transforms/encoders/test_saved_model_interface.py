@@ -95,7 +95,6 @@ def test_other_number_types(tmp_path):
     assert_runs(save(tmp_path / "toy", signature=[{name: spec(name, dtype) for name, dtype in types.items()}]))
 
 
-@pytest.mark.nightly_but("False-order0", "True-order0")
 @pytest.mark.parametrize("order", [(True, False), (False, True)])
 @pytest.mark.parametrize("keyword_only", [False, True])
 def test_the_function_for_training_is_left_alone(tmp_path, order, keyword_only):
