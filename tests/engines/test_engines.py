@@ -1,7 +1,7 @@
 """Flink, Spark, Beam's own job service and Prism write the bytes of a local run, also when workers are killed.
 
-Each engine has its make target: test-flink, test-spark, test-pool, test-prism. With NIGHTLY=1 they also kill each
-machine of a cluster in turn.
+Each engine has its make target: test-flink, test-spark, test-pool, test-prism. With FEW=few they run twice: once with a
+worker that is killed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 killed = pytest.mark.parametrize("engine", ["flink", "spark"], indirect=True)
 
 
-@pytest.mark.nightly_but("flink")
 def test_demo(engine):
     demo = ["--input", str(ROOT / "configs/demo/*.txt")]
     config = ROOT / "configs/demo.yaml"
@@ -91,7 +90,6 @@ def test_engine_writes_bytes_of_local_run(engine):
     assert engine.commits() == []
 
 
-@pytest.mark.nightly_but("flink")
 def test_one_compressed_file_is_encoded_by_all_nodes(engine):
     """One of them reads it."""
     lines = b"\n".join(path.read_bytes() for path in sorted((engine.folder / "corpus").iterdir()))
@@ -166,7 +164,6 @@ def test_killed_node_is_replaced(engine):
     assert engine.files("killed-node") == engine.files("local")
 
 
-@pytest.mark.nightly
 @killed
 def test_run_ends_when_workers_die_repeatedly_and_resumes(engine):
     order = engine.kill("process", "5 always")
@@ -208,7 +205,6 @@ flink = pytest.mark.parametrize("engine", ["flink"], indirect=True)
 spark = pytest.mark.parametrize("engine", ["spark"], indirect=True)
 
 
-@pytest.mark.nightly_but("spark", "pool")
 @without_prism
 def test_job_outlives_the_program_that_submitted_it(engine):
     with engine.start_and_wait("left") as process:
@@ -220,7 +216,6 @@ def test_job_outlives_the_program_that_submitted_it(engine):
     assert engine.files("left") == engine.files("local")
 
 
-@pytest.mark.nightly
 @flink
 def test_forced_start_beside_an_interrupted_job(engine):
     """The older job ends without an error, so its engine does not try it again."""
@@ -248,7 +243,6 @@ def test_second_job_is_refused_while_the_job_server_runs_one(engine):
     check_output(engine, "both", twice=0)
 
 
-@pytest.mark.nightly
 @flink
 def test_run_ends_when_job_manager_is_killed_and_resumes(engine):
     process = engine.start_and_wait("manager")
@@ -259,7 +253,6 @@ def test_run_ends_when_job_manager_is_killed_and_resumes(engine):
     check_output(engine, "manager", twice=2)
 
 
-@pytest.mark.nightly
 @spark
 def test_killed_master_does_not_end_the_run(engine):
     process = engine.start_and_wait("master")
@@ -269,7 +262,6 @@ def test_killed_master_does_not_end_the_run(engine):
     check_output(engine, "master", twice=0)
 
 
-@pytest.mark.nightly
 @killed
 def test_killed_job_server_ends_the_command(engine):
     """Flink's job continues; Spark's has its driver in the job server."""
@@ -285,7 +277,6 @@ def test_killed_job_server_ends_the_command(engine):
     check_output(engine, "server", twice=2)
 
 
-@pytest.mark.nightly_but("spark")
 def test_all_ways_to_embed_in_other_pipelines(engine):
     check_all_ways(engine, "ways")
 

@@ -32,7 +32,7 @@ IMAGE = "us-central1-docker.pkg.dev/my-project/layerbeam/layerbeam:0.1.0-cpu"
 LAUNCH = "/v1b3/projects/my-project/locations/us-central1/flexTemplates:launch"
 ACCOUNT = "layerbeam@my-project.iam.gserviceaccount.com"
 
-has_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+no_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 whole = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="a tree without the image and its configurations")
 
 
@@ -209,8 +209,8 @@ def gcloud(words: list[str], folder: Path, server: Google | None = None) -> subp
     return subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.nightly
-@has_gcloud
+@pytest.mark.slow  # each starts gcloud; `make test-dataflow` runs them
+@no_gcloud
 def test_gcloud_accepts_commands(tmp_path):
     wrong = "gcloud dataflow flex-template run x --template-file-gcs-location gs://b/t.json --bogus 3"
     in_text = re.findall(r"`(gcloud (?!auth login)[^`]* [^`]*)`", GUIDE)
@@ -225,7 +225,8 @@ def test_gcloud_accepts_commands(tmp_path):
     assert [message.splitlines()[0].strip() for message in refused.values()] == ["unrecognized arguments: --bogus=3"]
 
 
-@has_gcloud
+@pytest.mark.slow  # each starts gcloud; `make test-dataflow` runs them
+@no_gcloud
 def test_gcloud_sends_schedule(endpoint, tmp_path):
     done = gcloud(shlex.split(scheduler()), tmp_path, endpoint)
     assert done.returncode == 0, done.stderr
@@ -238,7 +239,8 @@ def test_gcloud_sends_schedule(endpoint, tmp_path):
     assert target["oauthToken"] == {"serviceAccountEmail": "layerbeam-launcher@my-project.iam.gserviceaccount.com"}
 
 
-@has_gcloud
+@pytest.mark.slow  # each starts gcloud; `make test-dataflow` runs them
+@no_gcloud
 def test_gcloud_launches_template(endpoint, tmp_path):
     (command,) = [command for command in commands("gcloud") if " flex-template run " in command]
     (more,) = re.findall(r"`(--parameters \"\^~\^.*\")`", GUIDE)
@@ -262,7 +264,8 @@ def test_gcloud_launches_template(endpoint, tmp_path):
     assert environment["stagingLocation"] == "gs://my-bucket/staging"
 
 
-@has_gcloud
+@pytest.mark.slow  # each starts gcloud; `make test-dataflow` runs them
+@no_gcloud
 def test_gcloud_accepts_metadata(tmp_path):
     template = ["gs://my-bucket/t.json", "--image", IMAGE, "--sdk-language", "PYTHON", "--print-only"]
     metadata = ["--metadata-file", "configs/dataflow/metadata.json"]
@@ -274,7 +277,8 @@ def test_gcloud_accepts_metadata(tmp_path):
     assert (made["image"], made["sdkInfo"]) == (IMAGE, {"language": "PYTHON"})
 
 
-@has_gcloud
+@pytest.mark.slow  # each starts gcloud; `make test-dataflow` runs them
+@no_gcloud
 def test_gcloud_sends_build(endpoint, tmp_path):
     """gcloud refuses fields unknown to Cloud Build, then sends the build. It fails on the stand-in's short answer."""
     path = "configs/dataflow/cloudbuild.yaml"

@@ -80,7 +80,7 @@ def test_portable_runner_writes_bytes_of_local_runner(workplace, job_server, poo
     assert sum("night" in token for token in workplace.rows()["token"].to_pylist()) > 0
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_run_that_nobody_waits_for_notes_its_own_end(workplace, job_server, pool):
     where = prepare(workplace, input={"max_reject_rate": 0.0})
     workplace.write("corpus/d.txt", b"one\n\xff\n")
@@ -166,7 +166,7 @@ def test_record_of_a_job_that_may_continue_stays(workplace, monkeypatch, runner,
     assert again is None or f"run 1 was submitted as a job on {runner}, whose state is unknown: nobody" in again.err
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_device_missing_on_worker(workplace, job_server, pool):
     where = prepare(workplace, encoder={"device": "gpu"})
     err = workplace.run(*where, *external(job_server, pool), status=1).err
@@ -174,7 +174,7 @@ def test_device_missing_on_worker(workplace, job_server, pool):
     assert last_run(workplace)["state"] == "failed"
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_worker_with_other_beam_version(workplace, tmp_path, job_server):
     where = prepare(workplace)
     with worker_pool(tmp_path, PYTHONPATH=str(OTHER_BEAM)) as pool:

@@ -48,7 +48,6 @@ def case_of(folders: dict[str, Path]) -> Callable[[str], Case]:
     return lambda name: Case(folders[name])
 
 
-@pytest.mark.nightly_but("bert", "deberta", "modernbert-biases", "qwen3")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_rounding_is_half_of_the_bound_at_most_and_faults_exceed_it(case_of, name):
     case = case_of(name)
