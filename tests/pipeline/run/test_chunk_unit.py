@@ -30,7 +30,7 @@ def texts_of(workplace, output="out"):
 
 def test_rows(workplace):
     workplace.prepare(f"{DOCUMENT}\n\nthe well\n", input={"unit": "chunk", "chunk": CHUNK}, views=VIEWS)
-    done = workplace.run()
+    done = workplace.drive()
     assert texts_of(workplace) == [
         (0, 0, 0, 41, "the bank is on the river and the river is"),
         (0, 1, 25, 61, "and the river is by the bank. a well"),
@@ -48,7 +48,7 @@ def test_rows(workplace):
     # A chunk's vector is that of its text alone.
     workplace.write("one_by_one/a.txt", "\n".join(text for *_, text in texts_of(workplace)))
     workplace.configure(input={"files": ["one_by_one/*"]}, views={"chunks": VIEWS["chunks"]})
-    workplace.run("--output", "alone")
+    workplace.drive("--output", "alone")
     of_both = (vectors(workplace.rows("chunks", output), "layer_2") for output in ("out", "alone"))
     np.testing.assert_allclose(*of_both, atol=OF_TWO)
 
@@ -74,17 +74,14 @@ FORMATS = {
 }
 
 
-@pytest.mark.nightly_but("JSON Lines")
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats(workplace, name):
-    lines = random_lines(90)
-    records = [" ".join(lines[number : number + 6]) for number in range(0, 90, 6)]
+    lines = random_lines(42)
+    records = [" ".join(lines[number : number + 6]) for number in range(0, 42, 6)]
     ending, write, more = FORMATS[name]
     how = {"unit": "chunk", "chunk": CHUNK, "slice_bytes": 600} | more
     workplace.prepare({f"a.{ending}": write(records)}, input=how, views=VIEWS)
-    workplace.run("--workers", "1")
-    workplace.run("--workers", "2", "--output", "two")
-    assert workplace.files() == workplace.files("two")
+    workplace.drive()
     places = sorted({line for line, *_ in texts_of(workplace)})
     assert len(places) == len(records)
     for place, record in zip(places, records, strict=True):
@@ -98,13 +95,20 @@ def test_formats(workplace, name):
     assert workplace.verify("--sample", "40").out.endswith("\npass\n")
 
 
+def test_equal_bytes_with_two_workers(workplace):
+    how = {"unit": "chunk", "chunk": CHUNK, "slice_bytes": 600}
+    workplace.finished("\n".join(random_lines(60)), input=how, views=VIEWS)
+    workplace.run("--workers", "2", "--output", "two")
+    assert workplace.files("two") == workplace.files()
+
+
 def test_a_whole_file_with_sentences(workplace):
     text = (
         "The bank is on the river.\nA river is by the bank. The well\nis in the river of the bank and the well. A well."
     )
     how = {"record": "file", "unit": "chunk", "chunk": {"tokens": 17, "overlap": 5}}
     workplace.prepare(text, input=how, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     rows = texts_of(workplace)
     assert [text[start:end] for _, _, start, end, _ in rows] == [text for *_, text in rows]
     assert rows[0][4] == "The bank is on the river.\nA river is by the bank."
@@ -113,7 +117,7 @@ def test_a_whole_file_with_sentences(workplace):
 
 def test_settings_that_do_not_fit(workplace):
     workplace.prepare(DOCUMENT, input={"unit": "chunk"}, encoder={"max_seq_length": 64}, views=VIEWS)
-    refused = workplace.run(status=2).err
+    refused = workplace.drive(status=2).err
     assert "input.chunk.tokens: is 256; a text has at most encoder.max_seq_length = 64 tokens: lower it, or" in refused
     cases = {
         "input.unit=record": "input.chunk: is for unit: chunk; set that, or remove it",
@@ -125,7 +129,7 @@ def test_settings_that_do_not_fit(workplace):
     }
     workplace.configure(input={"unit": "chunk", "chunk": CHUNK}, views=VIEWS)
     for setting, message in cases.items():
-        assert message in workplace.run("--set", setting, status=2).err
+        assert message in workplace.drive("--set", setting, status=2).err
 
 
 def test_an_own_splitter_that_fails(workplace, monkeypatch):
@@ -133,6 +137,6 @@ def test_an_own_splitter_that_fails(workplace, monkeypatch):
     monkeypatch.syspath_prepend(str(workplace.folder))
     how = {"unit": "chunk", "chunk": CHUNK | {"boundaries": "sentence"}, "sentences": "my_chunk_sentences:split"}
     workplace.prepare(DOCUMENT, input=how, views=VIEWS)
-    refused = workplace.run(status=1).err
+    refused = workplace.drive(status=1).err
     assert "input.sentences: my_chunk_sentences:split failed for 'the bank" in refused
     assert "ValueError: no" in refused

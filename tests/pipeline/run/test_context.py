@@ -40,15 +40,14 @@ def tokens_of_records(records: list[str], overlap: int) -> dict[str, np.ndarray]
     return layerbeam.encode(records, encoder=how, views={"tokens": {"level": "token", "layers": [1, 2]}})["tokens"]
 
 
-@pytest.mark.nightly_but("sentence-8")
 @pytest.mark.parametrize(("unit", "overlap"), [("sentence", 64), ("sentence", 8), ("chunk", 64)])
 def test_texts_are_pooled_from_the_tokens_of_their_record(workplace, unit, overlap):
-    records = documents(60)
+    records = documents(24)
     encoder = {"context": "record", "window_overlap": overlap}
     workplace.prepare(
         "\n".join(records), input=CHUNK if unit == "chunk" else {"unit": unit}, encoder=encoder, views=VIEWS
     )
-    done = workplace.run()
+    done = workplace.drive()
     whole = tokens_of_records(records, overlap)
     assert np.bincount(whole["line"]).max() > 128
     texts, own, words = (workplace.rows(name) for name in ("texts", "own", "words"))
@@ -76,14 +75,13 @@ def test_texts_are_pooled_from_the_tokens_of_their_record(workplace, unit, overl
     assert workplace.verify("--sample", "30").out.endswith("\npass\n")
 
 
-@pytest.mark.nightly_but("chunk")
 @pytest.mark.parametrize("unit", ["sentence", "chunk"])
 def test_equal_bytes_and_a_true_plan(workplace, unit):
     how = {"slice_bytes": 2000} | (CHUNK if unit == "chunk" else {"unit": unit})
-    corpus = {"a.txt": "\n".join(documents(40)), "b.txt": "\n".join(documents(20))}
+    corpus = {"a.txt": "\n".join(documents(24)), "b.txt": "\n".join(documents(12))}
     workplace.prepare(corpus, input=how, views=VIEWS, **RECORD)
     planned = json.loads(workplace.plan("--json").out)
-    workplace.run("--workers", "1")
+    workplace.drive()
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
     for name in VIEWS:
@@ -94,11 +92,11 @@ def test_equal_bytes_and_a_true_plan(workplace, unit):
 def test_a_record_of_one_text_has_the_bytes_of_the_text_alone(workplace):
     lines = [line.strip() for line in random_lines(40) if line.strip()]
     workplace.prepare("\n".join(lines), input={"unit": "sentence", "sentences": "tensorflow_text"}, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("texts").num_rows == len(lines)
     for context in ("record", {"sentences": 2}):
         folder = str(context)[:7].strip("{'")
-        workplace.run("--set", f"encoder.context={json.dumps(context)}", "--output", folder)
+        workplace.drive("--set", f"encoder.context={json.dumps(context)}", "--output", folder)
         for name in VIEWS:
             assert workplace.rows(name, folder).equals(workplace.rows(name))
 
@@ -107,7 +105,7 @@ def test_sentences_with_their_neighbours(workplace):
     record = "The bank is wide. A river is by it. The well. I sit by the river."
     sentences = ["The bank is wide.", "A river is by it.", "The well.", "I sit by the river."]
     workplace.prepare(f"{record}\nThe bank.\n", encoder={"context": {"sentences": 1}}, **SENTENCES)
-    workplace.run()
+    workplace.drive()
     rows = workplace.rows("texts")
     assert rows["text"].to_pylist() == [*sentences, "The bank."]
     around = [record[:35], record[:45], record[18:], record[36:], "The bank."]
@@ -128,7 +126,7 @@ def test_words_of_a_record_know_it(workplace):
     """The word of a view with keep_words is encoded in its record, though the other sentences have no rows."""
     views = {"words": {"level": "word", "layers": [2], "keep_words": ["well"]}}
     workplace.prepare("The bank. A well.\nA river. A well.\n", input={"unit": "sentence"}, views=views, **RECORD)
-    done = workplace.run()
+    done = workplace.drive()
     rows = workplace.rows("words")
     assert rows.select(["line", "sentence", "start", "word", "word_index"]).to_pylist() == [
         {"line": line, "sentence": 1, "start": start, "word": "well", "word_index": 1}
@@ -147,11 +145,11 @@ def test_a_text_that_is_rejected_while_its_record_is_encoded(workplace):
     views = {"texts": {"level": "text", "layers": [0]}, "words": {"level": "word", "layers": [3]}}
     how = {"unit": "sentence", "max_reject_rate": 1.0}
     workplace.prepare(corpus, input=how, encoder=encoder, views=views)
-    workplace.run("--output", "before")
+    workplace.drive("--output", "before")
     before = workplace.rows("words", "before")
     views["half"] = {"level": "token", "layers": [0], "dtype": "float16"}
     workplace.configure(input=how, encoder=encoder, views=views)
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("texts")["text"].to_pylist() == ["The river.", "A well.", "The well.", "A river."]
     kept = [row != (0, 1) for row in zip(*(before[name].to_pylist() for name in ("line", "sentence")), strict=True)]
     after = workplace.rows("words")
@@ -163,20 +161,20 @@ def test_a_text_that_is_rejected_while_its_record_is_encoded(workplace):
 def test_settings_that_do_not_fit(workplace):
     workplace.prepare("The bank.\n", **SENTENCES)
     for wrong in ("document", "{sentences: 0}", "{sentence: 1}"):
-        refused = workplace.run("--set", f"encoder.context={wrong}", status=2).err
+        refused = workplace.drive("--set", f"encoder.context={wrong}", status=2).err
         assert "encoder.context: should be text, record or {sentences: n}, n sentences on each side; given: " in refused
     views = {"texts": {"level": "text", "layers": [2], "pooling": "cls"}}
     workplace.configure(encoder={"context": "record", "long_text": "reject"}, views=views)
-    refused = workplace.run(status=2).err
+    refused = workplace.drive(status=2).err
     assert "encoder.context: each record is one text; remove it, or set input.unit: sentence or chunk" in refused
     assert "encoder.long_text: what context puts together is encoded in windows if it is too long; remove" in refused
     assert "views.texts.pooling: cls is one vector of all that encoder.context puts together" in refused
     workplace.configure(encoder={"context": "record", "max_seq_length": 64}, **SENTENCES)
     message = "encoder.window_overlap: is 64; it must be below max_seq_length - 2 = 62, or a window makes no progress"
-    assert message in workplace.run(status=2).err
+    assert message in workplace.drive(status=2).err
     workplace.configure(encoder={"context": {"sentences": 1}}, input=CHUNK, views=VIEWS)
     message = "encoder.context: is {'sentences': 1}, which is for input.unit: sentence; chunks allow text and record"
-    assert message in workplace.run(status=2).err
+    assert message in workplace.drive(status=2).err
 
 
 def test_in_memory_texts_are_records(hf_uncased):

@@ -25,7 +25,6 @@ def as_csv(rows: list[list[str]], **options) -> bytes:
     return file.getvalue().encode()
 
 
-@pytest.mark.nightly_but("csv")
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 def test_rows_with_line_breaks_for_any_workers(workplace, ending):
     rows = rows_of(120)
@@ -33,7 +32,7 @@ def test_rows_with_line_breaks_for_any_workers(workplace, ending):
     workplace.write(f"corpus/a.{ending}", gzip.compress(data) if ending == "csv.gz" else data)
     workplace.configure(input=FIELDS | {"slice_bytes": 500}, views=VIEWS)
     workplace.plan()
-    workplace.run("--workers", "1")
+    workplace.drive()
     workplace.run("--workers", "2", "--output", "two")
     assert workplace.files() == workplace.files("two")
     assert (workplace.folder / "out/parts.jsonl").read_text().count("\n") > 5
@@ -47,19 +46,18 @@ def test_rows_with_line_breaks_for_any_workers(workplace, ending):
     ]
     assert workplace.verify().out.endswith("pass\n")
     assert "records   120 read = 120 embedded" in workplace.show().out
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
-@pytest.mark.nightly
 def test_appended_rows_and_changed_names(workplace):
     data = as_csv(rows_of(60))
     path = workplace.write("corpus/a.csv", data)
     workplace.configure(input=FIELDS | {"slice_bytes": 500}, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     before = {name: digest for name, digest in workplace.files().items() if name.startswith("t/")}
     assert len(before) == 6
     path.write_bytes(data + as_csv(rows_of(3)).split(b"\r\n", 1)[1])
-    workplace.run()
+    workplace.drive()
     after = workplace.files()
     assert [name for name in sorted(before) if before[name] != after.get(name)] == [
         max(before)
@@ -67,7 +65,7 @@ def test_appended_rows_and_changed_names(workplace):
     workplace.assert_equals_fresh()
     # The same rows under another order of names are other records.
     path.write_bytes(data.replace(b"key,body,year,label", b"key,label,year,body"))
-    workplace.run()
+    workplace.drive()
     assert set(workplace.rows("t")["text"].to_pylist()) == {"é"}
 
 
@@ -86,7 +84,7 @@ def test_bad_rows_are_rejected_with_line_and_reason(workplace):
         b'8,"never closed \r\n9,ten \r\n',
     )
     workplace.configure(input={"keep_fields": {"n": "int64"}, "max_reject_rate": 1.0}, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     assert [(row["n"], row["line"], row["text"]) for row in workplace.rows("t").to_pylist()] == [
         (1, 1, "one\ntwo"),
         (7, 9, '5" wide'),
@@ -107,7 +105,7 @@ def test_delimiter_quote_and_names(workplace):
     workplace.write("corpus/a.csv", 'one "river;1\n"two;2\n')
     given = {"delimiter": ";", "quote": None, "column_names": ["text", "n"], "keep_fields": {"n": "int64"}}
     workplace.configure(input=given, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     assert workplace.rows("t")["text"].to_pylist() == ['one "river', '"two']
     assert workplace.rows("t")["n"].to_pylist() == [1, 2]
 
@@ -115,7 +113,7 @@ def test_delimiter_quote_and_names(workplace):
 def test_pairs(workplace):
     workplace.write("corpus/a.csv", "text,reply\none,two\nthree,\n")
     workplace.configure(input={"pair_field": "reply"}, views={"tokens": {"level": "token", "layers": [1]}})
-    workplace.run()
+    workplace.drive()
     assert workplace.manifest()["counts"]["embedded"] == 2
     assert workplace.rows().column("segment_id").to_pylist().count(1) == 2  # two, [SEP]
 
@@ -141,7 +139,6 @@ HEADERS = {
 }
 
 
-@pytest.mark.nightly_but("other names", "semicolons and quotes")
 @pytest.mark.parametrize("header", HEADERS)
 def test_file_without_the_column_is_refused_before_the_start(workplace, header):
     row, setting, problem = HEADERS[header]
@@ -149,22 +146,22 @@ def test_file_without_the_column_is_refused_before_the_start(workplace, header):
     expected = (
         f"layerbeam: input.{setting}: corpus/a.csv: {problem}\nlayerbeam: `layerbeam run --force` starts anyway\n"
     )
-    assert workplace.run(status=2).err == expected
+    assert workplace.drive(status=2).err == expected
     assert workplace.plan(status=2).err == expected
     assert not (workplace.folder / "out/_runs").exists()
-    assert f"problem   corpus/a.csv: {problem[:20]}" in workplace.run("--force", status=3).out
+    assert f"problem   corpus/a.csv: {problem[:20]}" in workplace.drive("--force", status=3).out
 
 
 def test_every_configured_column_is_looked_for(workplace):
     workplace.write("corpus/a.csv", "text,labels\nb,c\n")
     workplace.write("corpus/b.csv", "text,text,label\nb,b,c\n")
     workplace.configure(input={"keep_fields": {"label": "string"}}, views=VIEWS)
-    assert workplace.run(status=2).err.startswith(
+    assert workplace.drive(status=2).err.startswith(
         "layerbeam: input.keep_fields: corpus/a.csv: has no column `label`; it has: text, labels; did you mean `labels`"
     )
     (workplace.folder / "corpus/a.csv").unlink()
-    assert workplace.run(status=2).err.startswith(
+    assert workplace.drive(status=2).err.startswith(
         "layerbeam: input.text_field: corpus/b.csv: has 2 columns `text`; it has: text, text, label\n"
     )
     workplace.write("corpus/c.csv", "text,label\nb,c\n")
-    assert "problem   corpus/b.csv: has 2 columns `text`" in workplace.run(status=3).out
+    assert "problem   corpus/b.csv: has 2 columns `text`" in workplace.drive(status=3).out

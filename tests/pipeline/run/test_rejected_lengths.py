@@ -12,12 +12,11 @@ LONG = "a long line " * 400
 LINES = "\n".join(["one", LONG, "two", "", LONG + LONG, "three"]) + "\n"
 
 
-@pytest.mark.nightly_but("a.txt.gz")
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_long_lines_are_rejected_the_same_for_any_workers(workplace, name):
     workplace.write(f"corpus/{name}", gzip.compress(LINES.encode(), mtime=0) if name.endswith("gz") else LINES)
     workplace.configure(input={"max_record_bytes": 4000, "slice_bytes": 1000, "max_reject_rate": 1}, views=VIEWS)
-    workplace.run("--workers", "1")
+    workplace.drive()
     assert workplace.rows("texts")["line"].to_pylist() == [0, 2, 5]
     assert [(reject["line"], reject["byte_offset"]) for reject in workplace.rejects()] == [(1, 4), (4, 4810)]
     assert {reject["reason"] for reject in workplace.rejects()} == {
@@ -27,24 +26,23 @@ def test_long_lines_are_rejected_the_same_for_any_workers(workplace, name):
     assert [counts[name] for name in ("records_read", "embedded", "blank_skipped", "rejected")] == [6, 3, 1, 2]
     workplace.run("--workers", "3", "--output", "other")
     assert workplace.files("other") == workplace.files()
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     workplace.verify()
 
 
 def test_the_limit_is_part_of_the_settings_of_a_run(workplace):
     workplace.finished("one\n" * 200, views=VIEWS)
-    assert "max_record_bytes" in workplace.run("--set", "input.max_record_bytes=4000", status=2).err
+    assert "max_record_bytes" in workplace.drive("--set", "input.max_record_bytes=4000", status=2).err
 
 
-@pytest.mark.nightly
 def test_resumed_run_has_the_same_rejects(workplace):
-    workplace.write("corpus/a.txt", LINES * 20)
+    workplace.write("corpus/a.txt", LINES * 5)
     workplace.configure(input={"max_record_bytes": 4000, "slice_bytes": 5000, "max_reject_rate": 1}, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     before = workplace.files()
     for path in [*workplace.folder.glob("out/rejects/*"), workplace.folder / "out" / "_SUCCESS"]:
         path.unlink()
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == before
 
 
@@ -57,7 +55,7 @@ def test_file_with_less_than_its_size_is_named(workplace, how):
     os.symlink(source, workplace.folder / "corpus" / "a.txt")
     workplace.configure(input={"column_names": ["a", "b"]} | how if "format" in how else how, views=VIEWS)
     with open(source, "rb"):  # as long as it is open its time stays the same
-        out = workplace.run(status=3).out
+        out = workplace.drive(status=3).out
     assert "bytes, and its size is 4,096; copy it to a disk" in out
     assert set(workplace.rows("texts")["file"].to_pylist()) == {"corpus/b.txt"}
 
@@ -70,6 +68,6 @@ def test_file_of_size_0_that_holds_bytes_is_named(workplace):
     workplace.write("corpus/empty.txt", "")
     os.symlink(source, workplace.folder / "corpus" / "a.txt")
     workplace.configure(views=VIEWS)
-    out = workplace.run(status=3).out
+    out = workplace.drive(status=3).out
     assert "holds bytes, and its size is 0; copy it to a disk" in out
     assert "empty.txt" not in out
