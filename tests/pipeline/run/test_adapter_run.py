@@ -35,7 +35,7 @@ def test_run_and_verify(workplace, tmp_path, settings):
     assert (manifest["encoder"]["adapter"], manifest["encoder"]["adapted_products"]) == (settings["adapter"], 6)
     write_adapter(tmp_path / "other", MODULES, lora_alpha=9)
     for adapter in (tmp_path / "other", "null"):
-        refused = workplace.run("--set", f"encoder.adapter={adapter}", status=2).err
+        refused = workplace.drive("--set", f"encoder.adapter={adapter}", status=2).err
         assert "encoder.fingerprint: " in refused
     write_adapter(tmp_path / "adapter", MODULES, lora_alpha=7)
     assert "what it was made with has changed:" in workplace.verify(status=2).err
@@ -52,7 +52,7 @@ def test_embedding_in_a_program(tmp_path, settings):
 
 def test_refused(workplace, settings):
     workplace.prepare("a\n", encoder=settings | {"adapter": "nowhere"}, views=VIEWS)
-    assert "layerbeam: encoder.adapter: nowhere: there is no such folder" in workplace.run(status=2).err
+    assert "layerbeam: encoder.adapter: nowhere: there is no such folder" in workplace.drive(status=2).err
 
 
 def test_an_address_is_fetched_only_if_trusted(workplace, settings):

@@ -13,10 +13,9 @@ import polars as pl
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from corpora import random_lines
-from repository import DATA
 from weights import vectors
+from workplace import workplace_in
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main
@@ -43,14 +42,10 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, pattern: str, views: dict[str, Any]) -> Path:
-    settings = {
-        "input": {"files": [str(folder / pattern)], "slice_bytes": 2000},
-        "encoder": {"handle": str(DATA / "hf_uncased")},
-        "views": views,
-        "output": {"path": str(folder / "out")},
-    }
-    (folder / "c.yaml").write_text(yaml.safe_dump(settings))
-    assert main(["run", str(folder / "c.yaml")], version="test") == 0
+    with workplace_in(folder) as place:
+        files = {"files": [str(folder / pattern)], "slice_bytes": 2000}
+        place.configure(input=files, views=views, output={"path": str(folder / "out")})
+        place.drive()
     return folder / "out"
 
 

@@ -139,7 +139,6 @@ def test_verify_show_and_plan(run, workplace):
         assert planned[name]["bytes"] == pytest.approx(run.manifest["views"][name]["bytes"], rel=0.1), name
 
 
-@pytest.mark.nightly_but("tokens_8")
 @pytest.mark.parametrize("name", ["tokens_8", "examples", "lines"])
 def test_a_wrong_code_fails(run, workplace, name):
     """A code that is off by two differs by more than rounding."""
@@ -175,7 +174,7 @@ def test_a_kept_field_that_is_named_like_a_scale(workplace):
     view = {"level": "text", "layers": [1], "dtype": "int8"}
     keep = {"format": "jsonl", "keep_fields": {"year": "int64", "year_scale": "int64"}}
     workplace.prepare({"a.jsonl": row}, views={"t": view}, input=keep)
-    workplace.run()
+    workplace.drive()
     found = layerbeam.open_run("out")["t"]
     assert found.schema.field("year_scale").nullable
     assert found.to_arrow(["year", "year_scale"]).to_pylist() == [{"year": 1, "year_scale": None}]

@@ -43,14 +43,14 @@ def test_a_run(workplace, tmp_path, processor):
     encoder = {"handle": encoder_with(tmp_path / "encoder", processor), "max_seq_length": 16}
     encoder |= {"long_text": "window", "window_overlap": 4}
     workplace.prepare("a bank\n" + "river " * 40 + "\n", encoder=encoder, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     rows = workplace.rows()
     first = [token for token, line in zip(rows["token"].to_pylist(), rows["line"].to_pylist(), strict=True) if not line]
     assert first == ["a", "Ġ", "bank", *(["</s>"] if processor else [])]
     assert "pass" in workplace.verify().out
     assert "max_seq_length" in workplace.plan().out
     overlap = 15 if processor else 16
-    refused = workplace.run("--set", f"encoder.window_overlap={overlap}", status=2).err
+    refused = workplace.drive("--set", f"encoder.window_overlap={overlap}", status=2).err
     assert f"it must be below max_seq_length - {16 - overlap} = {overlap}, or a window makes no progress" in refused
 
 

@@ -32,7 +32,7 @@ def several(workplace) -> None:
 
 def test_all_formats_contain_same_rows(workplace):
     several(workplace)
-    printed = workplace.run().err
+    printed = workplace.drive().err
     folder = workplace.folder / "out"
     parts = {name: sorted((folder / name).iterdir()) for name in VIEWS}
     assert {len(paths) for paths in parts.values()} == {len(parts["parquet"])}
@@ -75,18 +75,18 @@ def test_all_formats_contain_same_rows(workplace):
 
 def test_equal_runs_write_equal_bytes_in_every_format(workplace):
     several(workplace)
-    workplace.run("--output", "one", "--workers", "1")
+    workplace.drive("--output", "one")
     workplace.run("--output", "two", "--workers", "2")
     files = workplace.files("one")
     assert {"_SUCCESS", "manifest.json", "parts.jsonl"} < files.keys()
     assert not [name for name in files if "_commits" in name or "_unfinished" in name]
     assert workplace.files("two") == files
     before = {path: path.stat().st_mtime_ns for path in (workplace.folder / "one").rglob("*.*") if path.is_file()}
-    assert "nothing to do" in workplace.run("--output", "one").err
+    assert "nothing to do" in workplace.drive("--output", "one").err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     workplace.write("corpus/a.txt", "just one line\n")
-    workplace.run("--output", "one")
-    workplace.run("--output", "fresh")
+    workplace.drive("--output", "one")
+    workplace.drive("--output", "fresh")
     assert workplace.files("one") == workplace.files("fresh"), "a stale part"
 
 
@@ -107,14 +107,14 @@ def test_views_without_rows_can_be_read(workplace):
 )
 def test_changed_format_is_another_run(workplace, change):
     workplace.finished("one line\n", views=VIEWS)
-    assert "holds a run with other settings" in workplace.run("--set", change, status=2).err
+    assert "holds a run with other settings" in workplace.drive("--set", change, status=2).err
 
 
 def test_equivalent_layer_numbers_are_the_same_run(workplace):
     workplace.finished("one line\n", views={"t": {"level": "token", "layers": [-1]}})
-    assert "nothing to do" in workplace.run("--set", "views.t.layers=[3]").err
+    assert "nothing to do" in workplace.drive("--set", "views.t.layers=[3]").err
     again = ("--set", "views.t.layers=[2]", "--set", "views.t.layer_numbering=extract_features")
-    assert "nothing to do" in workplace.run(*again).err
+    assert "nothing to do" in workplace.drive(*again).err
 
 
 def test_kept_fields_are_in_every_format(workplace):
@@ -127,7 +127,7 @@ def test_kept_fields_are_in_every_format(workplace):
     fields = {"year": "int64", "weight": "float64", "good": "bool"}
     settings = {"format": "jsonl", "id_field": "key", "keep_fields": fields, "unit": "sentence"}
     workplace.configure(input=settings, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     workplace.verify()
     names = ("id", *fields, "line", "sentence")
     texts = workplace.rows("texts").select(names).to_pylist()

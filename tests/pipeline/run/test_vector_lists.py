@@ -64,7 +64,6 @@ def of_texts(run, name, column, *, codes=False):
     return dict(zip(map(tuple, places.take(splits[:-1]).to_pandas().to_numpy().tolist()), values, strict=True))
 
 
-@pytest.mark.nightly_but("records")
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_list_has_the_rows_of_a_token_view(workplace, unit):
     lines = [f"{line}. {line.capitalize()}. The end of it." if unit == "context" else line for line in LINES]
@@ -167,7 +166,7 @@ def test_row_groups_and_byte_stream_split(workplace, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 64 * 4 * 100)
     views = {name: VIEWS[name] for name in ("inner", "inner_tokens")}
     workplace.prepare("\n".join(LINES), views=views, output={"byte_stream_split": True})
-    workplace.run()
+    workplace.drive()
     run = layerbeam.open_run("out")
     (path,) = run["inner"].paths
     metadata = pq.read_metadata(path)
@@ -266,24 +265,25 @@ def test_report_has_the_lengths_only(workplace, capsys):
 def test_equal_bytes_with_two_workers(workplace):
     views = {name: (VIEWS | OTHER_FORMATS)[name] for name in ("plain", "codes", "inner_jsonl", "codes_tfrecord")}
     workplace.prepare("\n".join(LINES), views=views, input={"slice_bytes": 600})
-    workplace.run("--workers", "1")
-    workplace.assert_equals_fresh("--workers", "2")
+    workplace.drive()
+    workplace.run("--workers", "2", "--output", "two")
+    assert workplace.files("two") == workplace.files()
     assert len(layerbeam.open_run("out")["plain"].parts) > 2
 
 
-@pytest.mark.nightly
 def test_rows_are_copied(workplace):
     """Those of a file with another name, and those of a pack of which one file has changed."""
     files = {f"{number:02}.txt": "\n".join(LINES[number : number + 5]) for number in range(20)}
     views = {name: (VIEWS | OTHER_FORMATS)[name] for name in ("inner", "codes", "inner_jsonl", "codes_tfrecord")}
     workplace.prepare(files, views=views)
-    assert len(list(layerbeam.run("c.yaml").blocks())) == 1
+    workplace.drive()
+    assert len(list(layerbeam.open_run("out").blocks())) == 1
     workplace.write("corpus/07.txt", "another text")
     workplace.write("corpus/copy.txt", files["03.txt"])
-    printed = workplace.run().err
+    printed = workplace.drive().err
     assert "4 texts to copy" in printed
     before = {name: layerbeam.open_run("out")[name].num_rows for name in views}
-    workplace.run("--output", "fresh")
+    workplace.drive("--output", "fresh")
     assert before == {name: layerbeam.open_run("fresh")[name].num_rows for name in views}
     assert "pass" in workplace.verify("--sample", "200").out
 
@@ -293,7 +293,7 @@ def test_blocks_end_as_those_of_tokens(workplace):
     parts = {}
     for name, given in (("lists", views), ("tokens", {"texts": VIEWS["plain_tokens"]})):
         workplace.prepare("\n".join(LINES), views=given, output={"path": name, "target_part_bytes": 60_000})
-        workplace.run()
+        workplace.drive()
         parts[name] = [block.files[0].num_lines for block in layerbeam.open_run(name).blocks()]
     assert parts["lists"] == parts["tokens"]
     assert len(parts["lists"]) > 3
@@ -302,7 +302,7 @@ def test_blocks_end_as_those_of_tokens(workplace):
 def test_plan_counts_vectors(workplace):
     workplace.prepare("\n".join(LINES), views={name: VIEWS[name] for name in ("inner", "codes", "codes_tokens")})
     plan = json.loads(workplace.plan("--json").out)
-    printed = workplace.run().err
+    printed = workplace.drive().err
     run = layerbeam.open_run("out")
     num_inner, num_tokens = (sum(map(len, run[name].to_numpy(run[name].vectors[0]))) for name in ("inner", "codes"))
     assert plan["views"]["inner"]["rows"] == plan["views"]["codes"]["rows"] == len(run["inner"])
@@ -316,7 +316,7 @@ def test_plan_counts_vectors(workplace):
 
 def test_verify_finds_a_wrong_vector_and_a_missing_one(workplace):
     workplace.prepare("\n".join(LINES), views={"plain": VIEWS["plain"]})
-    workplace.run()
+    workplace.drive()
     (path,) = layerbeam.open_run("out")["plain"].paths
 
     def replaced(table, rows):
