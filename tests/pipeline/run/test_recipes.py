@@ -10,29 +10,36 @@ import pytest
 from float_bounds import OF_TWO
 from repository import DATA, ROOT
 from weights import vectors
-from workplace import Workplace
+from workplace import Workplace, workplace_in
 
 from layerbeam.pipeline.config import load
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
-def run(workplace: Workplace, name: str) -> dict[str, np.ndarray]:
-    """Run the recipe with the small encoder; returns every layer of every token, from a separate run."""
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Every layer of every token of the demo's corpus."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    with workplace_in(folder) as place:
+        place.configure(
+            input={"files": ["configs/demo/*.txt"]},
+            encoder={"max_seq_length": 100},
+            views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
+        )
+        place.drive()
+        tokens = place.rows("tokens")
+        columns = {name: tokens[name].to_numpy() for name in ("file", "line", "token_index", "word_index")}
+        pooled = {"pooled": vectors(place.rows("pooled"), "pooled_output")}
+    return columns | {f"layer_{k}": vectors(tokens, f"layer_{k}") for k in range(4)} | pooled
+
+
+def run(workplace: Workplace, name: str) -> None:
+    """Run the recipe with the small encoder."""
     (workplace.folder / "configs").symlink_to(ROOT / "configs")
     settings = ("--set", f"encoder.handle={DATA / 'hf_uncased'}", "--set", "encoder.max_seq_length=100")
-    workplace._call("run", f"configs/{name}.yaml", *settings, "--output", "out", status=0)
-    workplace.configure(
-        input={"files": ["configs/demo/*.txt"]},
-        encoder={"handle": str(DATA / "hf_uncased"), "max_seq_length": 100},
-        views={"tokens": {"level": "token", "layers": "all"}, "pooled": {"level": "text", "pooling": "pooler"}},
-        output={"path": "plain"},
-    )
-    workplace.run()
-    tokens = workplace.rows("tokens", "plain")
-    columns = {name: tokens[name].to_numpy() for name in ("file", "line", "token_index", "word_index")}
-    pooled = {"pooled": vectors(workplace.rows("pooled", "plain"), "pooled_output")}
-    return columns | {f"layer_{k}": vectors(tokens, f"layer_{k}") for k in range(4)} | pooled
+    workplace.driven("run", f"configs/{name}.yaml", *settings, "--output", "out")
 
 
 def texts(plain: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -77,16 +84,15 @@ def test_every_recipe_is_tested():
     assert sorted([*FORMULAS, "unknown_words"]) == RECIPES
 
 
-@pytest.mark.nightly_but("last_four_summed", "cls_pooler")
 @pytest.mark.parametrize("name", FORMULAS)
-def test_recipe(workplace, name):
+def test_recipe(workplace, plain, name):
     view, column, formula = FORMULAS[name]
-    plain = run(workplace, f"recipes/{name}")
+    run(workplace, f"recipes/{name}")
     close(vectors(workplace.rows(view), column), formula(plain))
 
 
-def test_unknown_words_recipe(workplace):
-    plain = run(workplace, "recipes/unknown_words")
+def test_unknown_words_recipe(workplace, plain):
+    run(workplace, "recipes/unknown_words")
     pieces = [plain["layer_3"][tokens] for tokens in words(plain)]
     assert max(map(len, pieces)) > 1
     close(vectors(workplace.rows("mean"), "layer_3"), [values.mean(axis=0) for values in pieces])
@@ -94,8 +100,8 @@ def test_unknown_words_recipe(workplace):
     close(vectors(workplace.rows("last"), "layer_3"), [values[-1] for values in pieces])
 
 
-def test_sentences(workplace):
-    plain = run(workplace, "sentences")
+def test_sentences(workplace, plain):
+    run(workplace, "sentences")
     means = np.stack([plain["layer_3"][tokens].mean(axis=0) for tokens in texts(plain)])
     got = vectors(workplace.rows("sentences"), "layer_3")
     close(got, means / np.linalg.norm(means, axis=1, keepdims=True))
