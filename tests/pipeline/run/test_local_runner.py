@@ -19,7 +19,7 @@ class _Slow:
 
 class _SlowCoder(beam.coders.Coder):
     def encode(self, value: _Slow) -> bytes:
-        time.sleep(0.05)
+        time.sleep(0.03)
         return b"%04d" % value.number
 
     def decode(self, encoded: bytes) -> _Slow:
@@ -29,7 +29,6 @@ class _SlowCoder(beam.coders.Coder):
         return True
 
 
-@pytest.mark.nightly_but("arguments1")
 @pytest.mark.parametrize("arguments", [[], ["--direct_running_mode=multi_threading"]])
 def test_elements_of_slow_bundle_are_not_split(arguments):
     """By default Beam sends buffered data every second from another thread, even while an element is being written."""

@@ -43,7 +43,6 @@ def blocks_of(workplace: Workplace) -> int:
     return len(list(layerbeam.open_run(workplace.folder / "undisturbed").blocks()))
 
 
-@pytest.mark.nightly
 def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
     """The last step too: the output is finalized twice."""
     workplace.run("--direct_runner_bundle_repeat=1")
@@ -62,11 +61,10 @@ def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: lis
         workplace.write("corpus/a.txt.gz", gzip.compress("\n".join(lines).encode()))
     else:
         pq.write_table(pa.table({"text": lines}), workplace.folder / "corpus/a.parquet", row_group_size=1000)
-    workplace.run("--output", "undisturbed", "--workers", "1")
+    workplace.drive("--output", "undisturbed")
     encoded.clear()
 
 
-@pytest.mark.nightly_but("gz")
 def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_slice, monkeypatch):
     threads = set()
     real = encode.encode_block
@@ -82,7 +80,6 @@ def test_workers_share_what_each_of_them_reads_alone(workplace, encoded, one_sli
     assert workplace.files() == workplace.files("undisturbed")
 
 
-@pytest.mark.nightly_but("gz")
 def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, one_slice, monkeypatch):
     """Also if every bundle is executed twice: the second time each reader finds its blocks committed."""
     readers = []
@@ -149,15 +146,13 @@ def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeyp
     assert workplace.files() == workplace.files("undisturbed")
 
 
-@pytest.mark.nightly_but("2")
 @pytest.mark.parametrize("attempt", [2, 7])
 def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, monkeypatch, attempt):
     """As by a bundle that was retried elsewhere: `find` did not know them."""
-    workplace.run("--output", "out")
+    shutil.copytree("undisturbed", "out")
     commits = [json.loads(line) for line in (workplace.folder / "out/parts.jsonl").read_text().splitlines()]
     for name in ("_SUCCESS", "parts.jsonl", "manifest.json"):
         (workplace.folder / "out" / name).unlink()
-    encoded.clear()
     given = iter(commits[:3])
 
     real = CommittedBlocks.find
@@ -169,7 +164,7 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
         return real(self, known, files)
 
     monkeypatch.setattr(CommittedBlocks, "find", find)
-    done = workplace.run()
+    done = workplace.drive()
     assert len(encoded) == blocks_of(workplace) - 3
     name = "blocks_found_own_attempt" if attempt == 2 else "blocks_found_other_attempt"
     assert {key: value for key, value in counts(workplace, 2).items() if key.startswith("blocks_found")} == {name: 3}
