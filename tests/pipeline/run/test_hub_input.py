@@ -37,7 +37,7 @@ def test_a_branch_is_pinned_and_what_has_not_changed_stays(workplace, hub):
     first = corpus.commit({"README.md": b"1", "data/a.parquet": a, "data/b.parquet": b})
     given = {"files": "hf://datasets/org/corpus/data/*.parquet", "keep_fields": {"copy": "string"}}
     workplace.configure(input=given, views=VIEWS)
-    workplace.run()
+    workplace.drive()
     assert files_read(hub) == {"data/a.parquet", "data/b.parquet"}
     expected = {
         (f"{first}/data/a.parquet", 0): "A letter.",
@@ -47,13 +47,13 @@ def test_a_branch_is_pinned_and_what_has_not_changed_stays(workplace, hub):
     assert lines(workplace) == expected
     pinned = f"hf://datasets/org/corpus@{first}/data/*.parquet"
     assert workplace.manifest()["settings"]["input"]["files"] == [pinned]
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     assert files_read(hub) == set()
 
     second = corpus.commit(
         {"README.md": b"2", "data/a.parquet": a, "data/b.parquet": b, "data/c.parquet": parquet("New.")}
     )
-    workplace.run()
+    workplace.drive()
     assert files_read(hub) == {"data/c.parquet"}
     expected[f"{second}/data/c.parquet", 0] = "New."
     assert lines(workplace) == expected
@@ -62,10 +62,10 @@ def test_a_branch_is_pinned_and_what_has_not_changed_stays(workplace, hub):
         {"data/a.parquet": a, "data/b.parquet": parquet("Changed."), "data/c.parquet": parquet("New.")}
     )
     files_read(hub)
-    done = workplace.run(status=3)
+    done = workplace.drive(status=3)
     assert files_read(hub) == {"data/b.parquet", "data/c.parquet"}  # the last file is looked at for its fields
     assert f"{first}/data/b.parquet: is missing; its rows stay until a run with --prune-missing" in done.err + done.out
-    workplace.run("--prune-missing")
+    workplace.drive("--prune-missing")
     del expected[f"{first}/data/b.parquet", 0]
     expected[f"{third}/data/b.parquet", 0] = "Changed."
     assert lines(workplace) == expected
@@ -89,11 +89,11 @@ def test_what_cannot_be_read_is_a_wrong_setting(workplace, hub):
         "hf://org/corpus/*.csv": "is not of the form hf://datasets/org/name@revision/path",
     }.items():
         workplace.configure(input={"files": path}, views=VIEWS)
-        done = workplace.run(status=2)
+        done = workplace.drive(status=2)
         assert "input.files: " in done.err
         assert reason in done.err
 
 
 def test_output_into_the_hub(workplace):
     workplace.prepare("text", views=VIEWS, output={"path": "hf://datasets/org/out"})
-    assert "output.path: hf://datasets/org/out: the Hub is not written to by a run" in workplace.run(status=2).err
+    assert "output.path: hf://datasets/org/out: the Hub is not written to by a run" in workplace.drive(status=2).err

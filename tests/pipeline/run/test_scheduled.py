@@ -33,7 +33,7 @@ def night(workplace: Workplace) -> Workplace:
 def run(night: Workplace, files: str, output: str, *more: str, status: int = 0) -> str:
     """Run nightly.yaml with the small encoder; returns standard output."""
     given = ("--input", files, "--output", output, *SMALL, *more)
-    return night._call("run", "configs/nightly.yaml", *given, status=status).err
+    return night.driven("run", "configs/nightly.yaml", *given, status=status).err
 
 
 def texts(night: Workplace, output: str) -> list[str]:
