@@ -36,7 +36,7 @@ def test_views_have_the_rows_and_columns_of_a_run(workplace):
     workplace.folder.joinpath("corpus").mkdir()
     pa.parquet.write_table(table, workplace.folder / "corpus" / "a.parquet")
     workplace.configure(views=VIEWS, input={"format": "parquet", "pair_field": "second"})
-    workplace.run()
+    workplace.drive()
     arrow = layerbeam.encode(lines, encoder=SMALL, views=VIEWS, pairs=pairs, output="arrow")
     arrays = layerbeam.encode(iter(lines), encoder=SMALL, views=VIEWS, pairs=iter(pairs))
     assert arrow.keys() == arrays.keys() == VIEWS.keys()

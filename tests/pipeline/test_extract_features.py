@@ -51,9 +51,7 @@ def reference(case: str) -> str:
 
 
 def extract(workplace, *arguments: str, status: int = 0) -> CommandResult:
-    """Run the command in this process, which has TensorFlow loaded."""
-    assert main(["extract-features", *arguments], version="test") == status
-    return CommandResult(status, *workplace._capture())
+    return workplace.driven("extract-features", *arguments, status=status)
 
 
 def listing(folder: Path) -> list[str]:
@@ -65,20 +63,19 @@ def test_configuration(workplace, case):
     workplace.write("corpus/input.txt", (DATA / "input.txt").read_bytes())
     settings = [f"encoder.handle={DATA}/google_{case}", "encoder.max_seq_length=32", "views.features.layers=[-1,-2,-3]"]
     arguments = [argument for setting in settings for argument in ("--set", setting)]
-    assert main(["run", str(ROOT / "configs/extract_features.yaml"), *arguments], version="test") == 0
+    workplace.driven("run", str(ROOT / "configs/extract_features.yaml"), *arguments)
     (part,) = (workplace.folder / "out/features/features").iterdir()
     assert_equal_lines(part.read_text(), reference(case))
 
 
-@pytest.mark.nightly_but("uncased-")
 @pytest.mark.parametrize(("case", "slash"), [("uncased", ""), ("cased", "/")])
 def test_six_arguments(workplace, case, slash):
-    """Called like the script, in its own process."""
+    """Called like the script."""
     workplace.write("texts/input.txt", (DATA / "input.txt").read_bytes())
     workplace.write("texts/more/other.md", "I love Paris")
     arguments = [f"texts{slash}", f"new/out{slash}", "-1,-2,-3", f"{DATA}/google_{case}{slash}", "32", "4"]
-    done = workplace.start("extract-features", *arguments)
-    assert (done.status, done.out.splitlines()[-1].rstrip()) == (0, f"new/out{slash}: documents: 2 written")
+    done = extract(workplace, *arguments)
+    assert done.out.splitlines()[-1].rstrip() == f"new/out{slash}: documents: 2 written"
     assert "open_run" not in done.out  # it reads the rows of Parquet only
     folder = workplace.folder / "new" / "out"
     assert listing(folder) == [".layerbeam", "input.jsonl", "other.jsonl"]
@@ -306,7 +303,6 @@ def test_other_settings_are_refused(workplace):
     assert (workplace.folder / "out/a.jsonl").read_bytes() == before
 
 
-@pytest.mark.nightly
 def test_disk_check_counts_documents_and_parts(workplace, monkeypatch):
     from layerbeam.pipeline.run import run
 

@@ -49,7 +49,7 @@ def test_worker_with_another_tensorflow(installed, here, there, image, constrain
 def test_tensorflow_and_tf_text_of_different_minor_versions(installed, workplace):
     installed |= {"tensorflow": "2.20.0", "tensorflow-text": "2.21.1"}
     workplace.configure()
-    err = workplace.run(status=2).err
+    err = workplace.drive(status=2).err
     assert "layerbeam: tensorflow 2.20.0 and tensorflow-text 2.21.1 are installed, and both need the same minor" in err
     assert "pip install tensorflow==2.20.* tensorflow-text==2.20.*" in err
 
