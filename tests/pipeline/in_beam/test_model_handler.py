@@ -104,7 +104,7 @@ def test_the_model_is_updated_by_a_side_input():
         assert_that(found, equal_to([(other, "River" in (DATA / "google_cased/vocab.txt").read_text().split("\n"))]))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_one_model_for_all_processes_of_a_machine():
     """The encoder is in a process of its own; two workers send their texts there."""
     handler = ModelHandler(encoder=SMALL, views={"t": VIEWS["t"]}, large_model=True)

@@ -87,7 +87,6 @@ def test_next_run_completes_interrupted_run(workplace, google, lines):
     assert {name: google.buckets["out"][f"v/{name}"].generation for name in others} == of_others
 
 
-@pytest.mark.nightly
 def test_a_file_rewritten_in_the_same_second_is_read_again(workplace, google, s3):
     def put(label: bytes, other: bytes) -> None:
         google.put("gs://in/a.txt", label)
